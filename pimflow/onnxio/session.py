@@ -51,6 +51,7 @@ def session_options(
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
+    options.enable_cpu_mem_arena = False  # an arena takes up to twice what it is asked for, and never gives any back
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits, sleeps
     if not fuse_quantised:
         options.add_session_config_entry("session.disable_quant_qdq", "1")

@@ -7,12 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from pimflow.ir import Array
 from pimflow.records import dataclass
+from pimflow.verify.blocks import deviation, finite_pair, largest_error
 
-Numbers = npt.NDArray[Any]
 DEFAULT_RTOL = 1e-4
 """Bound on the largest error over the largest magnitude of an output, where both are computed in single precision."""
 
@@ -91,22 +90,11 @@ def _compare_sequence(name: str, expected: list[Any], actual: list[Any], rtol: f
 
 
 def _compare_numbers(name: str, expected: Array, actual: Array, rtol: float) -> OutputCheck:
-    wide = expected.astype(np.complex128 if expected.dtype.kind == "c" else np.float64)
-    other = actual.astype(wide.dtype)
-    finite = np.isfinite(wide)
-    if not (
-        np.array_equal(finite, np.isfinite(other)) and np.array_equal(wide[~finite], other[~finite], equal_nan=True)
-    ):
+    finite = finite_pair(expected, actual)
+    if finite is None:
         return OutputCheck(name, float("inf"), float("inf"), 0.0, False, "NaN or infinity in other places")
-    if not finite.any():
+    if not finite[0].size:
         return OutputCheck(name, 0.0, 0.0, 0.0, True)
-    error, relative = largest_error(wide[finite], other[finite])
+    error, relative = largest_error(*finite)
     passed = relative <= rtol
-    return OutputCheck(name, error, relative, float(np.std(wide[finite])), passed, "" if passed else "values differ")
-
-
-def largest_error(expected: Numbers, actual: Numbers) -> tuple[float, float]:
-    """The largest difference of finite arrays, and that over the largest magnitude expected."""
-    error = float(np.abs(expected - actual).max(initial=0.0))
-    scale = float(np.abs(expected).max(initial=0.0))
-    return error, error / scale if scale else (0.0 if error == 0 else float("inf"))
+    return OutputCheck(name, error, relative, deviation(finite[0]), passed, "" if passed else "values differ")

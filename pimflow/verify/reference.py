@@ -20,7 +20,7 @@ from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.onnxio.widening import NARROW, single_precision, widened
 from pimflow.runtime.execute.ort import NodeKernels, single_node_graph
 from pimflow.runtime.execute.unit_nodes import UnitExecutor
-from pimflow.verify.outputs import largest_error
+from pimflow.verify.blocks import finite_pair, largest_error, largest_magnitude, parts
 
 JITTER = 0.1
 """Share of the errors allowed of a node that its result is moved by at random, to see what that does to the outputs."""
@@ -119,7 +119,7 @@ class UnitReference:
             return results
         sizes = [magnitudes(array) for array in inputs]
         summed = self._kernels.run(node, sizes) if unit is None else [self.on_unit(node, sizes, unit)]
-        errors = [self.allowed(node, _largest(array)) for array in results]
+        errors = [self.allowed(node, largest_magnitude(array)) for array in results]
         return [_moved(*each, self._random) for each in zip(results, summed, errors, strict=True)]
 
     def allowed(self, node: Node, largest: float) -> float:
@@ -176,7 +176,7 @@ class UnitReference:
     def _note_small(self, node: Node, operand: str, array: Array) -> None:
         """Keeps the first node with values, not all of them 0, that fp16 has few digits for."""
         if self.underflow is None and operand == "fp16":
-            magnitude = float(np.abs(array.astype(np.float32)).max(initial=0.0))
+            magnitude = largest_magnitude(array)
             if 0 < magnitude < FP16_NORMAL:
                 self.underflow = Underflow(node.name, magnitude)
 
@@ -198,15 +198,16 @@ def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator
         error: the bound.
         random: draws.
     """
-    wide, share = array.astype(np.float32), np.abs(sizes.astype(np.float32))
-    scale = JITTER * error / float(share.max(initial=np.finfo(np.float32).tiny))
+    scale = JITTER * error / max(largest_magnitude(sizes), float(np.finfo(np.float32).tiny))
+    sums, shares = np.ravel(array), np.ravel(sizes)
+    moved, is_finite = np.empty(array.size, array.dtype), True
     with np.errstate(over="ignore", invalid="ignore"):
-        step = scale * share * random.uniform(-1, 1, wide.shape).astype(np.float32)
-    if not np.isfinite(step).all():
-        return array
-    with np.errstate(over="ignore"):
-        moved: Array = (wide + step).astype(array.dtype)
-    return moved
+        for part in parts(array.size):
+            wide, share = (each[part].astype(np.float32) for each in (sums, shares))
+            step = scale * np.abs(share) * random.uniform(-1, 1, wide.shape).astype(np.float32)
+            is_finite = is_finite and bool(np.isfinite(step).all())
+            moved[part] = (wide + step).astype(array.dtype)
+    return moved.reshape(array.shape) if is_finite else array
 
 
 def magnitudes(array: Array | None) -> Array | None:
@@ -218,12 +219,12 @@ def _stepped(array: Array, random: np.random.Generator) -> Array:
     """The array with a few of its elements one step off, if it is of few bits."""
     if array.dtype.name not in _FEW_BITS or not array.size:
         return array
-    moved = array.astype(np.int64).reshape(-1)
+    moved = array.flatten()
     places = random.integers(0, moved.size, max(1, round(FLIPPED * moved.size)))
-    moved[places] += random.choice((-1, 1), places.size)
     limits = np.iinfo(array.dtype.name)
-    stepped: Array = moved.clip(limits.min, limits.max).astype(array.dtype).reshape(array.shape)
-    return stepped
+    stepped = moved[places].astype(np.int64) + random.choice((-1, 1), places.size)
+    moved[places] = stepped.clip(limits.min, limits.max).astype(array.dtype)
+    return moved.reshape(array.shape)
 
 
 class CheckedUnits(UnitExecutor):
@@ -243,27 +244,18 @@ class CheckedUnits(UnitExecutor):
         error, relative = _errors(result, expected)
         self.checked += 1
         self.largest = max(self.largest, relative)
-        if not error <= self.reference.allowed(node, _largest(expected)):
+        if not error <= self.reference.allowed(node, largest_magnitude(expected)):
             self.wrong[node.name] = relative
         return [result]
 
 
-def _largest(array: Array) -> float:
-    """The largest magnitude of finite elements."""
-    wide = np.abs(array.astype(np.float32))
-    return float(wide.max(initial=0.0, where=np.isfinite(wide)))
-
-
 def _errors(actual: Array, expected: Array) -> tuple[float, float]:
     """As `largest_error`; infinite where NaN or infinity stands in other places."""
-    wide, other = expected.astype(np.float64), actual.astype(np.float64)
-    finite = np.isfinite(wide)
-    if not np.array_equal(finite, np.isfinite(other)):
-        return float("inf"), float("inf")
-    return largest_error(wide[finite], other[finite])
+    finite = finite_pair(expected, actual)
+    return (float("inf"), float("inf")) if finite is None else largest_error(*finite)
 
 
 def _is_finite(array: Array | None) -> bool:
     if not isinstance(array, np.ndarray) or array.dtype.kind not in "fV":
         return True  # sequences, integers
-    return bool(np.isfinite(array.astype(np.float32)).all())
+    return bool(np.isfinite(array).all())

@@ -14,8 +14,9 @@ import numpy as np
 
 from pimflow.ir import Array, Graph, Node
 from pimflow.onnxio.widening import NARROW, single_precision, widened
-from pimflow.runtime.execute.nodes import run_nodes
+from pimflow.runtime.execute.nodes import NodeRun, run_nodes
 from pimflow.runtime.execute.ort import NodeKernels
+from pimflow.verify.blocks import largest_magnitude, steps_off
 from pimflow.verify.outputs import DEFAULT_RTOL, compare_outputs
 from pimflow.verify.reference import STEP, magnitudes, quantises
 
@@ -45,14 +46,15 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
     made = {name: array.dtype.name for name, array in after.constants.items() if name not in before.values}
     before, after = widened(before), widened(after)
     wide = {name: single_precision(array) for name, array in feeds.items()}
-    shared = {name for node in after.nodes for name in node.outputs if name} & set(before.values)
-    held = _Held(before, shared, rounded)
-    outputs = run_nodes(before, wide, held)
-    forced = _Forced(after, held.values, {name: STEP[dtype] / 2 for name, dtype in made.items() if dtype in STEP})
+    known = _Known(
+        NodeRun(before, wide, _Restored(before, rounded)),
+        {name for node in after.nodes for name in node.outputs if name},
+    )
+    forced = _Forced(after, known, {name: STEP[dtype] / 2 for name, dtype in made.items() if dtype in STEP})
     for name, array in rounded.items():
         forced.compare(name, single_precision(array), after.constants[name], STEP[array.dtype.name])
     run_nodes(after, wide, forced)
-    return outputs, PartsCheck(forced.checked, forced.largest, forced.wrong)
+    return known.outputs(), PartsCheck(forced.checked, forced.largest, forced.wrong)
 
 
 def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
@@ -71,25 +73,58 @@ def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) 
     return run_nodes(part, {name: feeds[name] for name in inputs})
 
 
-class _Held:
-    """Executes nodes and holds the values of some names; others are known before, in whatever type."""
+class _Restored:
+    """Executes nodes; some values are known before, in whatever type."""
 
-    def __init__(self, graph: Graph, names: set[str], known: Mapping[str, Array]) -> None:
-        self.values: dict[str, Any] = {}
-        self._names = names
+    def __init__(self, graph: Graph, known: Mapping[str, Array]) -> None:
         self._known = {name: single_precision(array) for name, array in known.items()}
-        self._bytes = 0
         self._kernels = NodeKernels(graph)
 
     def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        names = [name for name in node.outputs if name]
-        made = dict(zip(names, self._kernels.run(node, inputs), strict=True))
-        results = [self._known.get(name, array) for name, array in made.items()]
-        for name, array in zip(names, results, strict=True):
-            self._bytes += getattr(array, "nbytes", 0)
-            if name in self._names and self._bytes <= HELD_BYTES:
-                self.values[name] = array
-        return results
+        names = (name for name in node.outputs if name)
+        made = zip(names, self._kernels.run(node, inputs), strict=True)
+        return [self._known.get(name, array) for name, array in made]
+
+
+class _Known:
+    """The original's values of some names; it runs no further than it is asked for, so that few are held at a time."""
+
+    def __init__(self, run: NodeRun, names: set[str]) -> None:
+        self._run = run
+        self._steps = run.steps()
+        self._wanted = names & {name for node in run.graph.nodes for name in node.outputs}
+        self._held: dict[str, Any] = {}
+        self._bytes = 0
+
+    def take(self, name: str) -> Any | None:
+        """A value, held for this one time; None where there is none of that name, or there was no room for it."""
+        if name not in self._wanted:
+            return None
+        while name not in self._held:
+            node = next(self._steps, None)
+            if node is None:
+                return None
+            self._hold(node, name)
+        self._wanted.remove(name)
+        self._bytes -= _bytes(self._held[name])
+        return self._held.pop(name)
+
+    def _hold(self, node: Node, sought: str) -> None:
+        for name in self._wanted.intersection(node.outputs):
+            item = self._run.values[name]
+            if name == sought or self._bytes + _bytes(item) <= HELD_BYTES:
+                self._held[name] = item
+                self._bytes += _bytes(item)
+
+    def outputs(self) -> dict[str, Any]:
+        """The original's outputs, when it has run to its end."""
+        for _ in self._steps:
+            pass
+        return self._run.outputs()
+
+
+def _bytes(item: Any) -> int:
+    return int(getattr(item, "nbytes", 0))
 
 
 class _Forced:
@@ -101,7 +136,7 @@ class _Forced:
         rounding: what constants of the graph's own were rounded by when they were made, over each of their elements.
     """
 
-    def __init__(self, graph: Graph, known: Mapping[str, Any], rounding: Mapping[str, float]) -> None:
+    def __init__(self, graph: Graph, known: _Known, rounding: Mapping[str, float]) -> None:
         self.checked = 0
         self.largest = 0.0
         self.wrong: dict[str, float] = {}
@@ -113,10 +148,12 @@ class _Forced:
         names = [name for name in node.outputs if name]
         made = dict(zip(names, self._kernels.run(node, inputs), strict=True))
         for name in names:
-            if name in self._known:
-                rtol = DEFAULT_RTOL + self._by_rounding(node, inputs, self._known[name])
-                self.compare(name, self._known[name], made[name], rtol, stepped=quantises(node))
-        return [self._known.get(name, array) for name, array in made.items()]
+            known = self._known.take(name)
+            if known is not None:
+                rtol = DEFAULT_RTOL + self._by_rounding(node, inputs, known)
+                self.compare(name, known, made[name], rtol, stepped=quantises(node))
+                made[name] = known
+        return list(made.values())
 
     def _by_rounding(self, node: Node, inputs: Sequence[Array | None], expected: Any) -> float:
         """What weights that were rounded once more move a product by at most, over its largest magnitude.
@@ -127,7 +164,7 @@ class _Forced:
         if share == 0 or not node.op.is_contraction:
             return 0.0
         (summed,) = self._kernels.run(node, [magnitudes(array) for array in inputs])
-        largest = float(np.abs(expected).max(initial=0.0))
+        largest = largest_magnitude(expected)
         return share * float(summed.max(initial=0.0)) / largest if largest else 0.0
 
     def compare(self, name: str, expected: Any, actual: Any, rtol: float, *, stepped: bool = False) -> None:
@@ -145,5 +182,5 @@ def _is_steps(expected: Any, actual: Any) -> bool:
     """Whether few elements are one step off, and no others."""
     if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "iu" or expected.shape != actual.shape:
         return False
-    off = np.abs(expected.astype(np.int64) - actual.astype(np.int64))
-    return bool(off.max(initial=0) <= 1 and off.sum() <= max(1, STEPPED_SHARE * off.size))
+    largest, total = steps_off(expected, actual)
+    return largest <= 1 and total <= max(1, STEPPED_SHARE * expected.size)

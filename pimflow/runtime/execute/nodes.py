@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -25,16 +25,44 @@ def run_nodes(graph: Graph, inputs: Mapping[str, Array], execute: Execute | None
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
     """
-    check_inputs(graph, inputs)
-    execute = execute or NodeKernels(graph).run
-    values: dict[str, Array] = {**graph.constants, **{name: np.asarray(inputs[name]) for name in graph.inputs}}
-    readers = Counter(name for node in graph.nodes for name in set(node.inputs) if name)
-    readers.update(graph.outputs)
-    for node in graph.nodes:
-        results = execute(node, [values[name] if name else None for name in node.inputs])
-        values.update(zip((name for name in node.outputs if name), results, strict=True))
-        readers.subtract({name for name in node.inputs if name})
-        for name in (*node.inputs, *node.outputs):
-            if name and readers[name] <= 0:
-                values.pop(name, None)
-    return {name: values[name] for name in graph.outputs}
+    run = NodeRun(graph, inputs, execute)
+    for _ in run.steps():
+        pass
+    return run.outputs()
+
+
+class NodeRun:
+    """A run that another may go beside. `values` are those that nodes still to come read, and constants.
+
+    Args:
+        graph: any graph.
+        inputs: arrays by the names of the graph's inputs.
+        execute: executes every node; by default ONNX Runtime.
+
+    Raises:
+        InputDataError: an input is missing, unknown, or has another shape or element type.
+    """
+
+    def __init__(self, graph: Graph, inputs: Mapping[str, Array], execute: Execute | None = None) -> None:
+        check_inputs(graph, inputs)
+        self.graph = graph
+        self.values: dict[str, Array] = {**graph.constants, **{name: np.asarray(inputs[name]) for name in graph.inputs}}
+        self._execute = execute or NodeKernels(graph).run
+
+    def steps(self) -> Iterator[Node]:
+        """Executes one node after the other; all that it made is there until the next is asked for."""
+        readers = Counter(name for node in self.graph.nodes for name in set(node.inputs) if name)
+        readers.update(self.graph.outputs)
+        for node in self.graph.nodes:
+            results = self._execute(node, [self.values[name] if name else None for name in node.inputs])
+            self.values.update(zip((name for name in node.outputs if name), results, strict=True))
+            del results
+            yield node
+            readers.subtract({name for name in node.inputs if name})
+            for name in (*node.inputs, *node.outputs):
+                if name and readers[name] <= 0:
+                    self.values.pop(name, None)
+
+    def outputs(self) -> dict[str, Array]:
+        """The graph's outputs by name, behind the last step."""
+        return {name: self.values[name] for name in self.graph.outputs}
