@@ -206,7 +206,10 @@ room than the one before, down to what one kernel touches, the best is taken whe
 
 Where room is short (`--limit-gib`, or what the GPU's memory leaves) plans are reached by stages too: each is as fast as
 is found in its room before the next, with a quarter less of what is missing, begins from it; the last begins from one
-for less than is asked for. More room seldom takes longer then, but may, by some percent: limits are searched apart.
+for less than is asked for. More room seldom takes longer then, but may, by up to a percent: limits are searched apart.
+
+At the end of both, for each buffer that is offloaded or recomputed, it is tried whether it had better be so the other
+way, or stay, alone or with one of the four smallest that could make room for it instead.
 
 ## SSDTrain's models on its machine
 

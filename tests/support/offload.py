@@ -5,8 +5,10 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 from functools import cache
+from itertools import chain as chained
 
 import numpy as np
+from hypothesis import strategies as st
 
 import pimflow
 from pimflow.compiled import CompiledModel
@@ -18,6 +20,8 @@ from pimflow.runtime.offload.spill import Spill, SpillWay
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.targets import Target, load_target
 from pimflow.targets.schema import GpuMemory, Memory
+
+TIMES = st.floats(0.5, 20.0)
 
 
 @cache
@@ -72,15 +76,32 @@ def chain(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000, b
     return Trace((*ahead, *back), layers, buffers)
 
 
-def random_chain(seed: int) -> Trace:
-    """A chain of twelve layers whose sizes and times are drawn."""
+def random_chain(seed: int, layers: int = 12) -> Trace:
+    """A chain of layers whose sizes and times are drawn."""
     rng = np.random.default_rng(seed)
-    plain = chain(12)
+    plain = chain(layers)
     buffers = tuple(Buffer(buffer.name, int(rng.integers(1, 40)) * 50_000, 1) for buffer in plain.buffers)
     kernels = tuple(
         Kernel(kernel.name, float(rng.integers(2, 30)) * 100, kernel.reads, kernel.writes) for kernel in plain.kernels
     )
     return Trace(kernels, plain.turn, buffers)
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> Trace:
+    """Kernels that read up to three of what was made, and now and then write one of these anew."""
+    count = draw(st.integers(2, 9))
+    kernels = [Kernel("inputs", 0.0, (), (0,))]
+    for made in range(1, count):
+        reads = draw(st.sets(st.integers(0, made - 1), min_size=1, max_size=3))
+        rewritten = {draw(st.sampled_from(sorted(reads)))} if draw(st.integers(0, 3)) == 0 else set()
+        kernels.append(Kernel(f"k{made}", draw(TIMES), tuple(sorted(reads)), (*sorted(rewritten), made)))
+    unread = {*range(count)} - set(chained.from_iterable(kernel.reads for kernel in kernels))
+    kernels.append(Kernel("results", 0.0, tuple(sorted(unread)), ()))
+    sizes = draw(st.lists(st.integers(100, 1000), min_size=count, max_size=count))
+    return Trace(
+        tuple(kernels), count // 2 + 1, tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)), given=1
+    )
 
 
 class Clock:

@@ -1,5 +1,5 @@
-"""The best plan of all that are made for a training step: what the search finds, what is reached by stages, and what
-pages for less and less room.
+"""The best plan of all that are made for a training step: what the search finds, what is reached by stages, both with
+exchanges at the end, and what pages for less and less room.
 
 A search that goes at once from all that is kept to little room takes what brings most there, however long it takes.
 By stages each plan is as fast as is found in its room before the next begins from it. A plan for less room is one for
@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, kept
-from pimflow.runtime.offload.search import improved, searched
+from pimflow.runtime.offload.search import exchanged, improved, searched
 from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish
 
@@ -38,10 +38,14 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
         wish: what is asked of it.
     """
     wish = wish or Wish()
-    best = searched(trace, channel, wish)
+    plans = [searched(trace, channel, wish)]
     limit = wish.limit_bytes
     if limit is not None and trace.touched_bytes <= limit < kept(trace).run.peak_bytes:
-        best = _by_stages(trace, channel, wish, limit, best)
+        staged = _by_stages(trace, channel, wish, limit, plans[0])
+        plans += [staged] if staged != plans[0] else []
+    best = min(
+        (exchanged(trace, channel, wish, found.plan) for found in plans), key=lambda found: wish.key(trace, found)
+    )
     if channel is None or not wish.offload:
         return best
     for limit in _limits(trace, wish):

@@ -17,9 +17,10 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import field
 from functools import cached_property
+from itertools import accumulate, chain
 from operator import itemgetter
 from typing import Literal, NamedTuple
 
@@ -363,7 +364,9 @@ class _Follower:
         self.starts: list[float] = []
         self.through: list[float] = []
         self.reruns: list[Rerun] = []
-        self.log: list[tuple[float, What, int, int]] = []  # moments, as long as a run may yet be given up
+        self.log: list[
+            tuple[float, What | Literal["quiet"], int, int]
+        ] = []  # moments; of quiet kernels where, till where
         self.alive: set[int] = set()
         self.alive_bytes = 0
         self.highest_bytes = 0  # as kernels start: the peak is no lower
@@ -384,13 +387,20 @@ class _Follower:
         for buffer in plan.recomputed:
             self.again.setdefault(again[buffer], []).append(buffer)
         self.later, self.away_ends, self.made_of = _ends(trace, plan, trips, again)
+        late = (trace.uses[buffer][-1] for buffer in self.later)
+        asked = (self.stores, self.asks, self.again, self.away_ends, self.made_of, late, (len(trace.kernels) - 1,))
+        self.events = sorted({*chain.from_iterable(asked)})
 
     def run(self, most: Most) -> Run | None:
         kernels = self.trace.kernels
         again_us = sum(kernels[place].time_us for chain in self.plan.recomputed.values() for place in chain)
-        for place in range(len(kernels)):
+        while (place := len(self.starts)) < len(kernels):
             if self._exceeds(most, again_us):
                 return None
+            following = self._quiet_until(place)
+            if following > place:
+                self._run_quiet(place, following)
+                continue
             if place in self.asks:
                 self._ask_back(place)
             for buffer in self.again.get(place, ()):
@@ -399,10 +409,47 @@ class _Follower:
                 self._give_back(buffer, self.now)
             self.starts.append(self._execute(place, again=False))
             self.through.append(self.now)
-        log = tuple(map(Moment._make, sorted(self.log, key=itemgetter(0))))  # what is moved is told of late
+        log = tuple(map(Moment._make, sorted(self._told(), key=itemgetter(0))))  # what is moved is told of late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
         return Run(*times, *peak_of(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
+
+    def _quiet_until(self, place: int) -> int:
+        """The first kernel from there on beside which something happens that the plan asks for, or is moved; the last
+        one counts as such."""
+        queue = self.queue
+        moved = self.coming or self.leaving or self.left or queue.waiting or queue.free_us > self.now
+        if moved or not self.ended == self.taken == len(queue.order):
+            return place
+        return self.events[bisect_left(self.events, place)]
+
+    def _run_quiet(self, place: int, following: int) -> None:
+        """Runs kernels as where all is kept: what they touch for the first time is taken, for the last time given back.
+        The same as one after the other, to the last bit."""
+        trace = self.trace
+        self.log.append((self.now, "quiet", place, following))
+        ends = list(accumulate(trace.times_us[place:following], initial=self.now))
+        self.starts += ends[:-1]
+        self.through += ends[1:]
+        self.now = ends[-1]
+        more = self.alive_bytes - trace.alive_before[place]
+        self.highest_bytes = max(self.highest_bytes, more + max(trace.alive_beside[place:following]))
+        self.alive_bytes = more + trace.alive_before[following]
+        self.alive.update(chain.from_iterable(trace.begins[place:following]))
+        self.alive.difference_update(chain.from_iterable(trace.ends[place:following]))
+
+    def _told(self) -> Iterator[tuple[float, What, int, int]]:
+        """All moments as they were told of."""
+        sizes = self.trace.sizes
+        for entry in self.log:
+            if entry[1] != "quiet":
+                yield entry[0], entry[1], entry[2], entry[3]
+                continue
+            for place in range(entry[2], entry[3]):
+                start, end = self.starts[place], self.through[place]
+                yield from ((start, "take", buffer, sizes[buffer]) for buffer in self.trace.begins[place])
+                yield end, "run", place, 0
+                yield from ((end, "give", buffer, -sizes[buffer]) for buffer in self.trace.ends[place])
 
     def _exceeds(self, most: Most, again_us: float) -> bool:
         """Whether what happened so far, and what is run again in all, is more than may be."""

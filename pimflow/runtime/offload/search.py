@@ -33,6 +33,12 @@ LEAST_SHARE = 1e-3
 LONGEST_CHAIN = 8
 """Kernels that one buffer may be recomputed by."""
 
+MOST_EXCHANGES = 4
+"""Buffers that are tried for one that stays."""
+
+_Choice = tuple[frozenset[int], frozenset[int]]
+"""What is offloaded, and what is recomputed."""
+
 
 @dataclass(frozen=True)
 class _Way:
@@ -69,6 +75,16 @@ def improved(trace: Trace, channel: Channel | None, wish: Wish, plan: Activation
         plan: to begin with; no saved buffer leaves more than once.
     """
     return _Search(trace, channel, wish).improved_from(plan)
+
+
+def exchanged(trace: Trace, channel: Channel | None, wish: Wish, plan: ActivationPlan) -> Found:
+    """The plan that one exchange after the other leads to: what is offloaded or made again is so the other way, or
+    stays, and something else leaves for it.
+
+    Args:
+        trace, channel, wish, plan: as above.
+    """
+    return _Search(trace, channel, wish).exchanged_from(plan)
 
 
 def asked_back(
@@ -122,7 +138,7 @@ class _Search:
     trace: Trace
     channel: Channel | None
     wish: Wish
-    tried: dict[tuple[frozenset[int], frozenset[int]], Found | Most] = field(default_factory=dict)
+    tried: dict[_Choice, Found | Most] = field(default_factory=dict)
     chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     later: dict[int, frozenset[int]] = field(default_factory=dict)
 
@@ -139,10 +155,19 @@ class _Search:
 
     def improved_from(self, plan: ActivationPlan) -> Found:
         """What a plan is improved to."""
-        found = self.look(plan.offloaded, frozenset(plan.recomputed), Most())
-        assert found is not None
-        found = self._better(found, self.both)
+        found = self._better(self._whole(*_choice(plan)), self.both)
         return self._better(found, replace(self.both, nested=True)) if self.both.recompute else found
+
+    def exchanged_from(self, plan: ActivationPlan) -> Found:
+        """What exchanges make of a plan, until none helps."""
+        found, before = self._whole(*_choice(plan)), None
+        while found is not before:
+            before = found
+            for buffer in sorted(frozenset().union(*_choice(found.plan))):
+                found = next(
+                    filter(None, (self._if_better(*change, found) for change in self._exchanges(buffer, found))), found
+                )
+        return found
 
     def best(self) -> Found:
         """The best of one kind or of both, improved until nothing helps."""
@@ -162,8 +187,7 @@ class _Search:
         return min((self._better(found, replace(both, nested=True)) for found in (best, anew)), key=self._key)
 
     def _start(self, way: _Way) -> Found:
-        found = self.look(frozenset(), frozenset(), Most())
-        assert found is not None
+        found = self._whole(frozenset(), frozenset())
         if way.offload:
             for prefix in self._prefixes():
                 found = self._if_better(frozenset(prefix), frozenset(), found) or found
@@ -183,6 +207,12 @@ class _Search:
     def _if_better(self, offloaded: frozenset[int], recomputed: frozenset[int], found: Found) -> Found | None:
         other = self.look(offloaded, recomputed, self.wish.most(self.trace, found))
         return other if other is not None and self._key(other) < self._key(found) else None
+
+    def _whole(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
+        """What a choice comes to, whatever that is."""
+        found = self.look(offloaded, recomputed, Most())
+        assert found is not None
+        return found
 
     def look(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
         """What a choice comes to; None where it is known to exceed what it may come to."""
@@ -241,6 +271,28 @@ class _Search:
             if buffer in again and not (again == more and buffer in in_vain):
                 yield offloaded - {buffer}, again
 
+    def _exchanges(self, buffer: int, found: Found) -> Iterable[_Choice]:
+        """Choices in which it leaves the other way, or stays: alone, or for one that is large enough, the smallest
+        first."""
+        offloaded, recomputed = (chosen - {buffer} for chosen in _choice(found.plan))
+        if buffer not in found.plan.offloaded | found.plan.recomputed.keys():
+            return
+        yield from (way for way in self._leaving(buffer, offloaded, recomputed) if way != _choice(found.plan))
+        yield offloaded, recomputed
+        bare = self._whole(offloaded, recomputed)
+        more = bare.run.peak_bytes - max(self.wish.limit_bytes or 0, found.run.peak_bytes - 1)
+        sizes = self.trace.sizes
+        others = [other for other in self._at_the_peak(bare) if sizes[other] >= more and other != buffer]
+        for other in sorted(others, key=lambda other: (sizes[other], other))[:MOST_EXCHANGES]:
+            yield from self._leaving(other, offloaded, recomputed)
+
+    def _leaving(self, buffer: int, offloaded: frozenset[int], recomputed: frozenset[int]) -> Iterable[_Choice]:
+        """What may be done with a buffer that stays so far."""
+        if self.both.offload:
+            yield offloaded | {buffer}, recomputed
+        if self.both.recompute and self._chain(buffer) is not None:
+            yield offloaded, recomputed | {buffer}
+
     def _in_vain(self, found: Found, buffers: Iterable[int]) -> frozenset[int]:
         """What leaves the peak where it is if it is made again too: as much is alive while it is there anyway.
 
@@ -292,6 +344,10 @@ class _Search:
             offloaded, recomputed = found.plan.offloaded - {buffer}, frozenset(found.plan.recomputed) - {buffer}
             found = self._if_better(offloaded, recomputed, found) or found
         return found
+
+
+def _choice(plan: ActivationPlan) -> _Choice:
+    return plan.offloaded, frozenset(plan.recomputed)
 
 
 class _Highest:

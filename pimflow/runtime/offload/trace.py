@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from functools import cached_property
 from itertools import accumulate
@@ -102,9 +103,36 @@ class Trace:
         return tuple(map(tuple, ends))
 
     @cached_property
+    def begins(self) -> tuple[tuple[int, ...], ...]:
+        """For every kernel the buffers that it is the first to touch, but for those that are there throughout."""
+        return tuple(
+            tuple(buffer for buffer in touched if self.uses[buffer][0] == place)
+            for place, touched in enumerate(self.touched)
+        )
+
+    @cached_property
+    def alive_before(self) -> tuple[int, ...]:
+        """Bytes that are alive before every kernel where all is kept, and behind the last."""
+        begun, ended = ([sum(self.sizes[b] for b in buffers) for buffers in each] for each in (self.begins, self.ends))
+        return tuple(accumulate((more - less for more, less in zip(begun, ended, strict=True)), initial=0))
+
+    @cached_property
+    def alive_beside(self) -> tuple[int, ...]:
+        """Bytes that are alive beside every kernel that takes time, where all is kept; of others, less than nothing."""
+        return tuple(
+            self.alive_before[place] + sum(self.sizes[buffer] for buffer in begun) if time_us > 0 else -sys.maxsize
+            for place, (begun, time_us) in enumerate(zip(self.begins, self.times_us, strict=True))
+        )
+
+    @cached_property
+    def times_us(self) -> tuple[float, ...]:
+        """Of every kernel."""
+        return tuple(kernel.time_us for kernel in self.kernels)
+
+    @cached_property
     def through_us(self) -> tuple[float, ...]:
         """When every kernel ends, if none waits and none runs again."""
-        return tuple(accumulate(kernel.time_us for kernel in self.kernels))
+        return tuple(accumulate(self.times_us))
 
     @cached_property
     def saved(self) -> tuple[int, ...]:
@@ -146,12 +174,12 @@ class Trace:
     @cached_property
     def time_us(self) -> float:
         """Of all kernels."""
-        return sum(kernel.time_us for kernel in self.kernels)
+        return sum(self.times_us)
 
     @cached_property
     def forward_us(self) -> float:
         """Of the forward pass."""
-        return sum(kernel.time_us for kernel in self.kernels[: self.turn])
+        return sum(self.times_us[: self.turn])
 
 
 def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostModel) -> Trace:

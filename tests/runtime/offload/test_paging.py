@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from itertools import chain
 
 import pytest
 from hypothesis import given, settings
@@ -13,25 +12,7 @@ from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.run import Channel
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.drives import Drives
-
-TIMES = st.floats(0.5, 20.0)
-
-
-@st.composite
-def traces(draw: st.DrawFn) -> Trace:
-    """Kernels that read up to three of what was made, and now and then write one of these anew."""
-    count = draw(st.integers(2, 9))
-    kernels = [Kernel("inputs", 0.0, (), (0,))]
-    for made in range(1, count):
-        reads = draw(st.sets(st.integers(0, made - 1), min_size=1, max_size=3))
-        rewritten = {draw(st.sampled_from(sorted(reads)))} if draw(st.integers(0, 3)) == 0 else set()
-        kernels.append(Kernel(f"k{made}", draw(TIMES), tuple(sorted(reads)), (*sorted(rewritten), made)))
-    unread = {*range(count)} - set(chain.from_iterable(kernel.reads for kernel in kernels))
-    kernels.append(Kernel("results", 0.0, tuple(sorted(unread)), ()))
-    sizes = draw(st.lists(st.integers(100, 1000), min_size=count, max_size=count))
-    return Trace(
-        tuple(kernels), count // 2 + 1, tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)), given=1
-    )
+from support.offload import traces
 
 
 @given(traces(), st.floats(10.0, 500.0), st.integers(0, 2000))

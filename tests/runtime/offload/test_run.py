@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from itertools import pairwise
 
 import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
-from pimflow.runtime.offload.search import asked_back
+from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, Run, _Follower, follow
+from pimflow.runtime.offload.search import asked_back, chain_of
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
-from support.offload import Clock, chain
+from support.offload import Clock, chain, traces
 
 
 def changes(run: Run) -> list[tuple[float, int, int]]:
@@ -180,3 +181,30 @@ def test_what_is_moved_passes_the_memory_that_kernels_read() -> None:
     assert run.slowed_us == pytest.approx(2 * 100.0)
     assert run.time_us == pytest.approx(12_000.0 + 200.0)
     assert run.stall_us == 0
+
+
+class OneByOne(_Follower):
+    """Runs no kernels together."""
+
+    def _quiet_until(self, place: int) -> int:
+        return place
+
+
+@given(traces(), st.data(), st.sampled_from([10.0, 100.0, 1000.0]))
+@settings(max_examples=150)
+def test_kernels_beside_which_nothing_happens_run_together_as_one_by_one(
+    trace: Trace, data: st.DataObject, rate: float
+) -> None:
+    """To the last bit; and what exceeds a bound is given up either way."""
+    trace = replace(trace, kernels=tuple(replace(each, time_us=each.time_us // 2) for each in trace.kernels))
+    ways = {buffer: data.draw(st.sampled_from(["keep", "offload", "again"])) for buffer in trace.saved}
+    again = {b: made for b, way in ways.items() if way == "again" and (made := chain_of(trace, b)) is not None}
+    channel = Channel(rate, 2 * rate, 1.0, 4 * rate)
+    loads = asked_back(trace, channel, [buffer for buffer, way in ways.items() if way == "offload"], again)
+    limit = data.draw(st.sampled_from([None, trace.touched_bytes, 3 * trace.touched_bytes // 2]))
+    plan = ActivationPlan(loads, again, limit_bytes=limit)
+    run = _Follower(trace, plan, channel).run(Most())
+    assert run == OneByOne(trace, plan, channel).run(Most())
+    assert run is not None
+    for most in (Most(run.peak_bytes - 1), Most(lost_us=run.stall_us / 2), Most(run.peak_bytes, 0)):
+        assert _Follower(trace, plan, channel).run(most) == OneByOne(trace, plan, channel).run(most)
