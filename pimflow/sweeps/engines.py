@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import sys
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
@@ -59,6 +60,12 @@ def _work(task: Task) -> Done:
     return task, evaluate(task)
 
 
+def _along(path: tuple[str, ...], work: Callable[[Task], Done], task: Task) -> Done:
+    """Works where packages are found along a path: loky keeps processes, with their own, from one sweep to the next."""
+    sys.path[:] = path
+    return work(task)
+
+
 def _processes(jobs: int) -> Engine:
     """Processes of joblib's. Where one dies, what was under way is tried again, each task alone, before the rest."""
 
@@ -103,7 +110,7 @@ def _pooled(jobs: int, tasks: Iterable[Task], flying: dict[str, Task]) -> Iterat
     def handed_out() -> Generator[Any, None, None]:
         for task in tasks:
             flying[task.keys[0]] = task
-            yield delayed(_work)(task)
+            yield delayed(_along)(tuple(sys.path), _work, task)
 
     pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs)
     for task, outcomes in pool(handed_out()):
