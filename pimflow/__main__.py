@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from typing import Any
 
 _WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
-_HEEDED = (*_WORDS, *([] if sys.platform == "win32" else [signal.SIGALRM]))
-_AGAIN_S = 0.02
 _PATIENCE_S = 1.0
 
 
@@ -35,9 +33,10 @@ class _Stop:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         if self.over:
             return
-        if number in _WORDS:
-            self.number = number
-        if _is_importing(frame) and self._again():
+        self.number = number
+        outer = _around_imports(frame)
+        if outer is not frame:
+            self._raise_in(outer)
             return
         now = time.monotonic()
         if now - self._raised_at > _PATIENCE_S:  # else it is on its way out, and removes what it wrote
@@ -47,30 +46,42 @@ class _Stop:
     def end(self) -> None:
         """Ignores signals from here on: handlers are gone before the process is, and it would end by the signal."""
         self.over = True
-        for number in _HEEDED:
+        for number in _WORDS:
             signal.signal(number, signal.SIG_IGN)
 
     def unraisable(self, problem: Any) -> None:
         """Raises it again where Python could not, in a finaliser or a callback."""
-        if issubclass(problem.exc_type, KeyboardInterrupt) and self._again():
-            self._raised_at = -math.inf
-        else:
+        if not issubclass(problem.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(problem)
+            return
+        self._raised_at = -math.inf
+        self._raise_in(_around_imports(sys._getframe(1)))
 
-    def _again(self) -> bool:
-        """Has the signal come once more in a moment; False where the platform cannot."""
-        if sys.platform == "win32":
-            return False
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN_S)
-        return True
+    def _raise_in(self, outer: FrameType | None) -> None:
+        """Raises it as soon as a frame, which waits for others, goes on: at its next line, or what it calls next."""
+
+        def trace(frame: FrameType, _event: str, _argument: Any) -> None:
+            if frame is outer or (frame.f_back is outer and not _is_of_import(frame)):
+                sys.settrace(None)
+                self(self.number, frame)
+
+        if outer is not None:
+            outer.f_trace = trace
+            sys.settrace(trace)
 
 
-def _is_importing(frame: FrameType | None) -> bool:
+def _around_imports(frame: FrameType | None) -> FrameType | None:
+    """The frame that the outermost import under way is in; the given one where none is under way."""
+    around = frame
     while frame is not None:
-        if frame.f_code.co_filename.startswith("<frozen importlib"):
-            return True
+        if _is_of_import(frame):
+            around = frame.f_back
         frame = frame.f_back
-    return False
+    return around
+
+
+def _is_of_import(frame: FrameType) -> bool:
+    return frame.f_code.co_filename.startswith("<frozen importlib")
 
 
 def run() -> int:
@@ -129,7 +140,7 @@ def outcome() -> int:
 
 
 def _run(stop: _Stop) -> int:
-    for number in _HEEDED:
+    for number in _WORDS:
         if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`, or in the background of a shell
             signal.signal(number, stop)
     sys.unraisablehook = stop.unraisable

@@ -50,6 +50,42 @@ def test_a_signal_within_an_import_waits_for_its_end(number: signal.Signals, tmp
     assert not out.exists()
 
 
+STOPPED = """
+import signal, sys
+from pimflow.__main__ import outcome
+
+def work():
+    {work}
+    print("went on")
+
+sys.modules["pimflow.cli"] = type(sys)("pimflow.cli")
+sys.modules["pimflow.cli"].main = work
+sys.exit(outcome())
+"""
+STOPS = "import signal; signal.raise_signal(signal.SIGTERM)"
+
+
+@pytest.mark.parametrize(
+    ("work", "module"),
+    [
+        ("import stops", STOPS),
+        ("import around", "import stops"),
+        ("try: import stops\n    except ImportError: pass", f"{STOPS}\nraise ImportError"),
+        ("print([__import__('stops'), (lambda: 'went on')()])", STOPS),
+        ("object.__new__(__import__('dies').Dies)", "class Dies:\n    def __del__(self):\n        import stops"),
+    ],
+    ids=["import", "nested", "error", "one-line", "finaliser"],
+)
+def test_a_signal_is_heeded_as_soon_as_the_import_is_over(work: str, module: str, tmp_path: Path) -> None:
+    (tmp_path / "stops.py").write_text(module if "raise_signal" in module else STOPS)
+    for name in ("around", "dies"):
+        (tmp_path / f"{name}.py").write_text(module)
+    command = [sys.executable, "-c", STOPPED.format(work=work)]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (143, "", "pimflow: terminated\n")
+
+
 WAITING = """
 import sys, time
 from pimflow.compiled import writing

@@ -44,7 +44,7 @@ def leave_signals_to_main() -> None:
     """Blocks in this thread, and in those that it starts, the signals that end a program: a main thread that sleeps or
     waits for a file is woken only by one that it receives itself."""
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
-        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM, signal.SIGALRM))
+        signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 
 def _look_at(done: Future[object]) -> None:
