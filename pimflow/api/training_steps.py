@@ -27,7 +27,7 @@ from pimflow.search.pricing import host_alone
 from pimflow.search.relational_form import training_form
 from pimflow.search.room import Price
 
-BEFORE = PassManager((RemoveDeadCode(), FoldConstants(), RemoveIdentity(), RemoveDeadCode()))
+BEFORE = PassManager((RemoveDeadCode(), FoldConstants(learnt_apart=True), RemoveIdentity(), RemoveDeadCode()))
 """What cleans a model up that is trained: norms stay, and weights are not folded into one another."""
 
 BEHIND = PassManager((RemoveDeadCode(), FuseEpilogues(residual=True), MovementElimination()))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
@@ -122,7 +122,7 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
     found: dict[str, None] = {}
     model = None if model is None else _with_plain_constants(model)
     for node in graph.nodes:
-        is_trained = _is_unmasked if node.op.onnx_name in _SCALED else _is_trainable
+        is_trained = is_unmasked if node.op.onnx_name in _SCALED else is_trainable
         for position in _trained_positions(graph, node):
             for name in _sources(graph, node.inputs[position]):
                 if is_trained(graph, name) and (model is None or _is_made_of_parameters(model, name, is_trained)):
@@ -173,8 +173,28 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield 0
     elif op.is_sparse:
         yield 0  # what edges weigh is of the graph
-    elif op.onnx_name in _SCALED and any(not graph.is_constant(name) for name in node.inputs):
+    elif _reads_learnt(graph, node):
         yield from range(count)
+
+
+def _reads_learnt(graph: Graph, node: Node) -> bool:
+    """Whether an elementwise op reads what is learnt: constants beside what is computed, or two that it combines."""
+    if node.op.onnx_name in _SCALED and not all(map(graph.is_constant, node.inputs)):
+        return True
+    return combines_learnt(node.op, [{name} if is_unmasked(graph, name) else set() for name in node.inputs])
+
+
+def combines_learnt(op: Op, learnt: Sequence[Collection[str]]) -> bool:
+    """Whether an op multiplies or adds up what is learnt apart, so that its result is not what is learnt.
+
+    Args:
+        op: any op.
+        learnt: by operand, the constants that may be trained of which it is made.
+    """
+    if not op.is_contraction and not _multiplies(op) and op.onnx_name not in ("Add", "Sub", "Mul", "Div"):
+        return False
+    apart = [names for names in learnt if names]
+    return len(apart) > 1 and len(set().union(*apart)) > 1
 
 
 def _multiplies(op: Op) -> bool:
@@ -203,7 +223,8 @@ def _is_sum_of_constants(graph: Graph, node: Node) -> bool:
     return added and all(maker is not None and _is_sum_of_constants(graph, maker) for maker in makers)
 
 
-def _is_trainable(graph: Graph, name: str) -> bool:
+def is_trainable(graph: Graph, name: str) -> bool:
+    """Whether a constant may be trained: one of several floats, none of them huge or not finite."""
     array = graph.constants.get(name)
     if array is None or array.size < 2 or not is_float(array.dtype.name) or graph.packed_form(name) is not None:
         return False
@@ -211,12 +232,12 @@ def _is_trainable(graph: Graph, name: str) -> bool:
     return bool(np.isfinite(largest) and largest <= LARGEST_PARAMETER)
 
 
-def _is_unmasked(graph: Graph, name: str) -> bool:
+def is_unmasked(graph: Graph, name: str) -> bool:
     """Whether a constant may be trained and is no mask: zeros and one other value, as what is left out or kept.
 
     Two elements may be that by chance; a shift or scale that starts from zeros or ones has one value.
     """
-    if not _is_trainable(graph, name):
+    if not is_trainable(graph, name):
         return False
     elements = _stored(graph.constants[name])
     others = elements[elements != 0]

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from pimflow.ir import Array, Graph, GraphEditor, Refusal
+from pimflow.ir import Array, Graph, GraphEditor, Node, Refusal
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate, packed_form
 from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.differentiate import combines_learnt, is_trainable, is_unmasked
 from pimflow.records import dataclass
 
 
@@ -19,19 +20,24 @@ class FoldConstants(Pass):
 
     Args:
         max_bytes: size of the largest constant made, unless what it is made of is nearly as large.
+        learnt_apart: whether products and sums of constants that may each be trained stay, as training needs them.
     """
 
     name: ClassVar[str] = "fold-constants"
 
     max_bytes: int = FOLD_LIMIT_BYTES
+    learnt_apart: bool = False
 
     def run(self, graph: Graph) -> PassResult:
         editor = GraphEditor(graph)
         known: dict[str, Array] = dict(graph.constants)
+        learnt = _Learnt(graph) if self.learnt_apart else None
         notes: list[str] = []
         for node in graph.nodes:
             if any(name in graph.outputs for name in node.outputs):
                 continue  # a graph output is made by a node
+            if learnt is not None and all(name in known for name in node.inputs if name) and learnt.stays(node):
+                continue
             arrays = evaluate(node, graph, graph.values, known, self.max_bytes)
             if isinstance(arrays, Refusal):
                 notes.append(arrays.reason)
@@ -46,3 +52,31 @@ class FoldConstants(Pass):
         if not editor.changed:
             return PassResult(graph, False, tuple(notes))
         return PassResult(editor.finish(), True, tuple(notes))
+
+
+class _Learnt:
+    """What constants are made of that may be trained: as nodes are folded in order."""
+
+    def __init__(self, graph: Graph) -> None:
+        self._graph = graph
+        self._sources: dict[str, frozenset[str]] = {}
+
+    def stays(self, node: Node) -> bool:
+        """Whether a node makes one constant of several; else its results are made of what it reads."""
+        made_of = [self._of(node, name) for name in node.inputs]
+        if combines_learnt(node.op, made_of):
+            return True
+        self._sources.update(dict.fromkeys(node.outputs, frozenset().union(*made_of)))
+        return False
+
+    def _of(self, node: Node, name: str) -> frozenset[str]:
+        if name in self._sources or not self._graph.is_constant(name):
+            return self._sources.get(name, frozenset())
+        is_learnt = is_trainable if node.op.is_contraction else _is_shaped
+        return frozenset((name,)) if is_learnt(self._graph, name) else frozenset()
+
+
+def _is_shaped(graph: Graph, name: str) -> bool:
+    """Whether elements were learnt apart: neither a mask nor all alike, as what a sum starts from."""
+    array = graph.constants[name]
+    return is_unmasked(graph, name) and bool((array != array.flat[0]).any())

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 from onnx import helper
 
@@ -100,6 +102,36 @@ def test_weights_that_are_constant_nodes_are_parameters() -> None:
         model.graph.node.insert(0, helper.make_node("Constant", [], [tensor.name], value=tensor))
     del model.graph.initializer[:]
     assert pimflow.train(model, activations="keep").parameters == known == 108
+
+
+def _learnt(*shape: int) -> npt.NDArray[np.float32]:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(
+    ("made", "constants", "parameters"),
+    [
+        ([("MatMul", "ab")], {"a": _learnt(8, 2), "b": np.zeros((2, 4), np.float32)}, 8 * 2 + 2 * 4),
+        ([("MatMul", "ab"), ("Reshape", "ws")], {"a": _learnt(4, 2), "b": _learnt(2, 8), "s": np.array([8, 4])}, 24),
+        ([("ReduceL2", "b"), ("Div", "bw"), ("Mul", "aw")], {"a": _learnt(4), "b": _learnt(8, 4)}, 4 + 8 * 4),
+        ([("Add", "ab")], {"a": _learnt(4), "b": _learnt(8, 4)}, 4 + 8 * 4),
+        ([("Mul", "ab")], {"a": np.tri(8, 4, dtype=np.float32), "b": _learnt(8, 4)}, 8 * 4),
+        ([("Mul", "bb"), ("Transpose", "w")], {"b": _learnt(4, 8)}, 4 * 8),
+    ],
+    ids=["low-rank", "bases", "weight-norm", "sum", "mask", "square"],
+)
+def test_weights_that_are_made_of_others_are_not_what_is_learnt(
+    made: list[tuple[str, str]], constants: dict[str, npt.NDArray[Any]], parameters: int
+) -> None:
+    """`w` is what the step before has made."""
+    names = [f"w{index}" for index in range(len(made))]
+    nodes = [
+        helper.make_node(op_type, [names[index - 1] if name == "w" else name for name in read], [names[index]])
+        for index, (op_type, read) in enumerate(made)
+    ]
+    nodes.append(helper.make_node("MatMul", ["x", names[-1]], ["y"]))
+    step = pimflow.train(model_of(nodes, {"x": (5, 8)}, constants=constants), activations="keep")
+    assert step.parameters == parameters
 
 
 def test_a_step_that_needs_a_newer_opset_is_made_in_one() -> None:
