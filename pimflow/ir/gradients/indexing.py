@@ -10,6 +10,7 @@ from pimflow.ir.gradients.tape import (
     SCATTER_OPSET,
     Gradients,
     Tape,
+    attributes_of,
     differentiates,
     integer,
     integers,
@@ -53,6 +54,13 @@ def _gather_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
     shape, index = tape.shape(node.inputs[0]), _with_batch(tape, node.inputs[1], integer(op, "batch_dims"))
     inputs = (tape.zeros(shape, gradients[0]), index, gradients[0])
     return (tape.onnx("ScatterND", inputs, shape, reduction="add"), "")
+
+
+@differentiates("ReverseSequence")
+def _reverse_sequence(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """Turned round again."""
+    inputs = (gradients[0], node.inputs[1])
+    return (tape.onnx("ReverseSequence", inputs, tape.shape(node.inputs[0]), attributes=attributes_of(op)), "")
 
 
 @differentiates("TopK")

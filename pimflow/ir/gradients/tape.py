@@ -231,8 +231,8 @@ class Tape:
         return self.value(name).dtype
 
     def array(self, name: str) -> Array | None:
-        """A constant's elements; None where it is computed or absent."""
-        return self.graph.constants.get(name)
+        """A constant's elements, of the model or written; None where it is computed or absent."""
+        return self.constants.get(name)
 
     def operand(self, node: Node, position: int) -> str:
         """An input of a node; "" if it is absent."""

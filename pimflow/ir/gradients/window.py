@@ -85,6 +85,16 @@ def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
     return (tape.reshape(flat, shape),)
 
 
+@differentiates("MaxUnpool")
+def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """From where each element went: into all elements of the result."""
+    x, places, *sizes = node.inputs
+    if sizes:
+        return Refusal("MaxUnpool into a given shape has no gradient rule")
+    flat = tape.reshape(gradients[0], (tape.value(gradients[0]).elements,))
+    return (tape.onnx("Gather", (flat, places), tape.shape(x), axis=0), "")
+
+
 @differentiates("AveragePool")
 def _kept_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Over one or three axes, mostly."""

@@ -122,3 +122,11 @@ def test_columns_back_into_an_image(image: tuple[int, ...], kernel: tuple[int, .
     x = build.input(2, 3 * math.prod(kernel), math.prod(counts), dtype="float64")
     sizes = (build.constant(np.array(image, np.int64)), build.constant(np.array(kernel, np.int64)))
     check_gradients(build.graph(build.onnx("Col2Im", x, *sizes, shape=(2, 3, *image), **given)))
+
+
+def test_sequences_turned_round() -> None:
+    """Each up to its own length."""
+    build = Builder()
+    x, lengths = build.input(3, 5, 2, dtype="float64"), build.constant(np.array([5, 1, 3], np.int64))
+    turned = build.onnx("ReverseSequence", x, lengths, shape=(3, 5, 2), batch_axis=0, time_axis=1)
+    check_gradients(build.graph(build.mul(turned, x)))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -83,3 +84,13 @@ def test_windows_that_are_apart_need_no_sums() -> None:
     build = Builder(opset=13)
     x = build.input(1, 2, 6, 7, dtype="float64")
     check_gradients(build.graph(build.max_pool(build.max_pool(x, 2, 2), 1, 2)))
+
+
+def test_what_is_put_back_where_the_largest_were() -> None:
+    """Two channels of two images, of which places are counted through."""
+    build = Builder()
+    x = build.input(2, 2, 2, 3, dtype="float64")
+    corners = np.arange(0, 96, 24).reshape(2, 2, 1, 1) + 12 * np.arange(2).reshape(2, 1) + 2 * np.arange(3)
+    places = build.constant(corners.astype(np.int64))
+    made = build.onnx("MaxUnpool", x, places, shape=(2, 2, 4, 6), kernel_shape=(2, 2), strides=(2, 2))
+    check_gradients(build.graph(build.mul(made, made)))

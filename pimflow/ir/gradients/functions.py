@@ -1,0 +1,93 @@
+"""What ONNX defines by other operators is trained as these: local norms, norms to length one, shrinkage, rotated places
+of attention, grids of affine maps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from pimflow.ir.gradients.tape import Tape, integer, number, writes_out
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.movement import Concat
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+
+
+@writes_out("LRN")
+def _local_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """x / (bias + alpha / size * sum of x^2 over neighbouring channels)^beta; the sum is a product by a band."""
+    (x,) = node.inputs
+    images, channels, *sizes = tape.shape(x)
+    size = integer(op, "size", 1)
+    apart = np.subtract.outer(np.arange(channels), np.arange(channels))
+    band = (apart <= (size - 1) // 2) & (-apart <= size // 2)
+    share = number(op.attributes, "alpha", 1e-4) / size
+    squares = tape.reshape(tape.mul(x, x), (images, channels, int(np.prod(sizes))))
+    total = tape.product(tape.constant((share * band).astype(np.dtype(tape.dtype(x))), "neighbours"), squares)
+    base = tape.plus(tape.reshape(total, tape.shape(x)), number(op.attributes, "bias", 1.0))
+    return (tape.mul(x, tape.elementwise("Pow", base, tape.number(-number(op.attributes, "beta", 0.75), x))),)
+
+
+@writes_out("LpNormalization")
+def _to_length_one(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """What is zero throughout stays so."""
+    (x,) = node.inputs
+    by_squares = integer(op, "p", 2) == 2
+    terms = tape.mul(x, x) if by_squares else tape.elementwise("Abs", x)
+    total = tape.sum(terms, (integer(op, "axis", -1) % len(tape.shape(x)),))
+    none = tape.elementwise("Equal", total, tape.number(0, x))
+    length = tape.where(none, tape.number(1, x), total)
+    return (tape.div(x, tape.elementwise("Sqrt", length) if by_squares else length),)
+
+
+@writes_out("Shrink")
+def _shrunk(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """x + bias below -lambd, x - bias above lambd, else 0."""
+    (x,) = node.inputs
+    bias, bound = number(op.attributes, "bias", 0.0), number(op.attributes, "lambd", 0.5)
+    below = tape.elementwise("Less", x, tape.number(-bound, x))
+    return (tape.where(below, tape.plus(x, bias), tape.masked(tape.above(x, bound), tape.plus(x, -bias))),)
+
+
+@writes_out("RotaryEmbedding")
+def _rotated(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """Pairs of a head's elements, turned by the angle of their place; [batch, heads, rows, depth], or heads side by
+    side."""
+    x, cosines, sines, places = (tape.operand(node, place) for place in range(4))
+    shape, heads = tape.shape(x), integer(op, "num_heads")
+    wide = x if len(shape) == 4 else tape.reshape(x, (*shape[:2], heads, shape[2] // heads))
+    axis, depth = 1 if len(shape) == 4 else 2, tape.shape(wide)[3]
+    turned = integer(op, "rotary_embedding_dim") or depth
+
+    def angles(cache: str) -> str:
+        half = tape.shape(cache)[-1]
+        if places:
+            cache = tape.onnx("Gather", (cache, places), (*tape.shape(places), half), axis=0)
+        batch, rows = tape.shape(cache)[:2]
+        return tape.reshape(cache, (batch, 1, rows, half) if axis == 1 else (batch, rows, 1, half))
+
+    cosine, sine = angles(cosines), angles(sines)
+    part, rest = tape.slice(wide, 3, 0, turned), tape.slice(wide, 3, turned, depth) if turned < depth else ""
+    lead, half = tape.shape(part)[:3], turned // 2
+    pairs, apart = ((*lead, half, 2), 4) if integer(op, "interleaved") else ((*lead, 2, half), 3)
+    first, second = (tape.reshape(each, (*lead, half)) for each in tape.split(tape.reshape(part, pairs), apart, 2))
+    real = tape.sub(tape.mul(cosine, first), tape.mul(sine, second))
+    imaginary = tape.add(tape.mul(sine, first), tape.mul(cosine, second))
+    single = (*lead, half, 1) if apart == 4 else (*lead, 1, half)
+    both = tape.op(Concat(apart), *(tape.reshape(each, single) for each in (real, imaginary)))
+    made = tape.reshape(both, (*lead, turned))
+    whole = tape.op(Concat(3), made, rest) if rest else made
+    return (tape.reshape(whole, shape),)
+
+
+@writes_out("AffineGrid")
+def _affine_grid(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """Every place of a map from -1 to 1, x first, and a one, times a matrix of each image."""
+    theta, grid = node.inputs[0], tape.shape(node.output)
+    sizes = grid[1:-1]
+    ends = [1.0 if integer(op, "align_corners") else 1 - 1 / size for size in sizes]
+    axes = np.meshgrid(*(np.linspace(-end, end, size) for end, size in zip(ends, sizes, strict=True)), indexing="ij")
+    places = np.stack([*reversed(axes), np.ones(sizes)], -1).reshape(-1, len(sizes) + 1)
+    every = tape.constant(places.astype(np.dtype(tape.dtype(theta))), "places")
+    return (tape.reshape(tape.product(every, tape.turned(theta)), grid),)

@@ -1,0 +1,75 @@
+"""Gradients of what is written out: float64 against differences, float32 against the operator."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from pimflow.ir import Array, Builder, Graph
+from support.gradients import check_gradients, check_training_form, run_by_reference
+from support.values import run_in_ort
+
+ANGLES = np.random.default_rng(4).uniform(0, 3, (7, 3))
+
+
+def rotated(build: Builder, dtype: str, shape: tuple[int, ...], **given: Any) -> str:
+    cosines, sines = (build.constant(made(ANGLES).astype(dtype)) for made in (np.cos, np.sin))
+    places = build.constant(np.array([[0, 3, 6, 1, 2], [5, 5, 4, 0, 1]], np.int64))
+    x = build.input(*shape, dtype=dtype)
+    return build.onnx("RotaryEmbedding", x, cosines, sines, places, shape=shape, **given)
+
+
+def rotated_in_order(build: Builder, dtype: str) -> str:
+    """A row of angles for each of x, and one head after the other."""
+    angles = ANGLES[:6].reshape(2, 3, 3)
+    cosines, sines = (build.constant(made(angles).astype(dtype)) for made in (np.cos, np.sin))
+    return build.onnx("RotaryEmbedding", build.input(2, 4, 3, 6, dtype=dtype), cosines, sines, shape=(2, 4, 3, 6))
+
+
+def grid(build: Builder, dtype: str, sizes: tuple[int, ...], align: int) -> str:
+    axes = len(sizes)
+    theta, size = build.input(2, axes, axes + 1, dtype=dtype), build.constant(np.array([2, 3, *sizes], np.int64))
+    return build.onnx("AffineGrid", theta, size, shape=(2, *sizes, axes), align_corners=align)
+
+
+def local_norm(build: Builder, dtype: str) -> str:
+    shape = (2, 7, 3, 2)
+    return build.onnx("LRN", build.input(*shape, dtype=dtype), shape=shape, size=5, alpha=0.5, bias=1.5)
+
+
+Made = Callable[[Builder, str], str]
+FUNCTIONS: dict[str, tuple[Made, int]] = {
+    "LRN": (local_norm, 17),
+    "one": (lambda b, t: b.onnx("LpNormalization", b.input(3, 5, dtype=t), shape=(3, 5), p=1, axis=0), 17),
+    "two": (lambda b, t: b.onnx("LpNormalization", b.input(3, 5, dtype=t), shape=(3, 5)), 17),
+    "Shrink": (lambda b, t: b.onnx("Shrink", b.input(4, 9, dtype=t), shape=(4, 9), lambd=0.5, bias=0.25), 17),
+    "rotated": (lambda b, t: rotated(b, t, (2, 4, 5, 6)), 23),
+    "rotated in order": (rotated_in_order, 23),
+    "rotated in part": (lambda b, t: rotated(b, t, (2, 4, 5, 8), rotary_embedding_dim=6), 23),
+    "rotated side by side": (lambda b, t: rotated(b, t, (2, 5, 24), num_heads=4, interleaved=1), 23),
+    "grid": (lambda b, t: grid(b, t, (4, 5), 0), 20),
+    "grid to the corners": (lambda b, t: grid(b, t, (2, 3, 4), 1), 20),
+}
+
+
+def graph(name: str, dtype: str) -> Graph:
+    make, opset = FUNCTIONS[name]
+    build = Builder(opset=opset)
+    return build.graph(make(build, dtype))
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_what_is_defined_by_other_operators(name: str) -> None:
+    check_gradients(graph(name, "float64"))
+    check_training_form(graph(name, "float32"), run=run_by_reference if "rotated" in name else run_in_ort)
+
+
+def test_what_is_zero_throughout_is_divided_by_nothing() -> None:
+    """And neither is its gradient."""
+    zeros: dict[str, Array] = {"x": np.zeros((3, 5), np.float32)}
+    step = check_training_form(graph("two", "float32"), zeros)
+    dy = {name: np.ones((3, 5), np.float32) for name in step.graph.inputs if name != "x"}
+    assert np.isfinite(run_in_ort(step.graph, {**zeros, **dy})[step.gradients["x"]]).all()
