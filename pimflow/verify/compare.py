@@ -28,10 +28,11 @@ from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.npz import read_npz
 from pimflow.records import dataclass
-from pimflow.runtime.execute.arena import run_in_arena
+from pimflow.runtime.execute.arena import Kernels, run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels
+from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
-from pimflow.runtime.execute.ort import operands, random_inputs, run_graph
+from pimflow.runtime.execute.ort import NodeKernels, operands, random_inputs, run_graph
 from pimflow.runtime.execute.spilled import run_spilled
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight
@@ -41,6 +42,7 @@ from pimflow.verify.draws import drawing, seeded, seeded_original
 from pimflow.verify.evidence import Evidence, Outputs
 from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
+from pimflow.verify.picks import Execute, Picking, with_picks
 from pimflow.verify.reference import CheckedUnits, UnitReference
 from pimflow.verify.running import require_room
 from pimflow.verify.values import PartsCheck
@@ -89,12 +91,24 @@ class Execution:
         feeds: Mapping[str, Array],
         reference: UnitReference,
         progress: Callable[[str], None],
+        around: Callable[[Execute], Picking] | None = None,
     ) -> tuple[Outputs, PartsCheck | None]:
-        """A graph's outputs, and of programs that were executed by value how far each is from its node."""
-        if self.is_plain:
+        """A graph's outputs, and of programs that were executed by value how far each is from its node.
+
+        Args:
+            graph, feeds: what runs, on what.
+            reference: what programs are compared with.
+            progress: receives a line of text per program.
+            around: stands between what runs nodes of the host and those that ask for it.
+        """
+        if self.is_plain and around is None:
             return run_graph(graph, feeds), None
         executor = None if self.programs is None else CheckedUnits(reference, self.programs, progress)
-        kernels = None if self.programs is None or self.host is None else HostKernels(graph, self.host)
+        host = None if self.programs is None else self.host
+        kernels: Kernels = NodeKernels(graph) if host is None else HostKernels(graph, host)
+        kernels = kernels if around is None else around(kernels.run)
+        if self.is_plain:
+            return run_nodes(graph, feeds, kernels.run), None
         plan = plan_memory(graph) if self.memory is None else self.memory
         if self.memory is not None and self.spill is not None and self.spill.stays:
             outputs = run_spilled(graph, plan, self.spill, feeds, kernels=kernels, unit_execute=executor)
@@ -146,12 +160,16 @@ def verify_compiled(
     actual, programs = execution.outputs(graph, feeds, reference, progress)
     signal = _signal(original, graph, expected, seed, bound)
     evidence = Evidence(original, graph, bound, feeds, expected)
+    picked: tuple[str, ...] = ()
     if rtol is None:
         # What programs round is told node by node below: it says nothing of the model in single precision.
-        evidence.measure(actual if execution.programs is None else {})
+        evidence.measure(actual if execution.programs is None else evidence.plain)
         if not execution.is_plain:
             evidence.node_by_node(actual, reference, progress)
         checks = evidence.checks(actual, signal)
+        if not all(check.passed for check in checks):
+            run = partial(execution.outputs, graph, feeds, execution.reference(graph), lambda line: None)
+            checks, picked = with_picks(evidence, checks, run, execution.reference(graph), signal, seed)
     else:
         checks = compare_outputs(expected, actual, rtol)
 
@@ -177,6 +195,7 @@ def verify_compiled(
         how=execution.how(seed if inputs is None else None),
         notes=(
             *evidence.notes(),
+            *picked,
             *_drawn(drawn),
             *_out_of_range(reference, passed=passed),
             *_still(signal, inputs),

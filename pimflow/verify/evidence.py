@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -73,8 +74,23 @@ class Evidence:
     """By what moves them, the model's own results where it is rounded otherwise."""
     of_machine: set[str] = field(default_factory=set)
     """Those that are not the model's own roundings: they must not move the outputs as other inputs do."""
+    of_graph: set[str] = field(default_factory=set)
+    """Those that were measured on the compiled graph alone: where that is wrong, so are they."""
     pairs: list[_Pair] = field(default_factory=list)
     values: PartsCheck | None = None
+
+    @cached_property
+    def plain(self) -> Outputs:
+        """What ONNX Runtime makes of the compiled model."""
+        return run_graph(self.graph, self.feeds)
+
+    @cached_property
+    def before(self) -> Graph:
+        """The original as a graph, that takes the inputs that the compiled model does."""
+        fed = {**self.bound, **self.feeds}
+        given = load_model(self.original, {name: array.shape for name, array in fed.items()})
+        inputs = [name for name in given.inputs if name not in self.bound]
+        return given.replace(inputs=inputs, constants={**given.constants, **self.bound})
 
     def measure(self, actual: Outputs) -> None:
         """Runs the original and the graph without roundings that depend on how nodes are fused, if these count.
@@ -85,22 +101,18 @@ class Evidence:
         narrow, quantised = is_narrow(self.graph), is_quantised(self.graph)
         if not narrow and not quantised and not self._differs_in_values(actual):
             return
-        fed = {**self.bound, **self.feeds}
-        given = load_model(self.original, {name: array.shape for name, array in fed.items()})
-        inputs = [name for name in given.inputs if name not in self.bound]
-        before = given.replace(inputs=inputs, constants={**given.constants, **self.bound})
-        outputs, self.values = compare_values(before, self.graph, self.feeds)
+        outputs, self.values = compare_values(self.before, self.graph, self.feeds)
         kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
         if kinds:
             self.ways[" and ".join(kinds)] = (outputs,)
         else:  # what the values differ by, one by one, added to every product
             moved = UnitReference(
-                before, {}, None, jitter_seed=0, sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL)
+                self.before, {}, None, jitter_seed=0, sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL)
             )
-            self.ways["sums in another order"] = (run_nodes(before, self.feeds, moved),)
+            self.ways["sums in another order"] = (run_nodes(self.before, self.feeds, moved),)
             # kernels have one order for a whole channel: what it makes of sums no pool levels out, as it does chance
             with suppress(ModelError):
-                without = run_original(self.original, fed, optimise=False)
+                without = run_original(self.original, {**self.bound, **self.feeds}, optimise=False)
                 self.ways["kernels without ONNX Runtime's optimisations"] = (without,)
         if quantised:
             moved = UnitReference(self.graph, {}, None, jitter_seed=0)
@@ -114,12 +126,22 @@ class Evidence:
     def node_by_node(self, actual: Outputs, reference: UnitReference, progress: Callable[[str], None]) -> None:
         """Runs the graph in the precision of its units, with neither arena nor programs."""
         progress("running the compiled model node by node")
-        self.pairs.append(_Pair("as ONNX Runtime runs it", self.expected, run_graph(self.graph, self.feeds)))
-        same = run_nodes(self.graph, self.feeds, reference)
+        self.agree("as ONNX Runtime runs it", self.plain)
+        self.in_precision(actual, reference, partial(run_nodes, self.graph, self.feeds))
+
+    def agree(self, what: str, actual: Outputs) -> None:
+        """Adds a run of the graph without the precision of units, which nothing of theirs may excuse."""
+        self.pairs.append(_Pair(what, self.expected, actual))
+
+    def in_precision(
+        self, actual: Outputs, reference: UnitReference, run: Callable[[UnitReference], dict[str, Any]]
+    ) -> None:
+        """Runs the graph, in some way, in the precision of its units, and again with the errors that they may make."""
+        same = run(reference)
         runs = [same]
         for seed in range(DRAWS if reference.units else 0):
             jitter = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=seed)
-            runs.append(run_nodes(self.graph, self.feeds, jitter))
+            runs.append(run(jitter))
             if _within(self.expected, actual, runs) and _within(same, actual, runs[1:]):
                 break
         units, asked = reference.units, reference.operand
@@ -130,24 +152,20 @@ class Evidence:
         kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
         what = " and ".join(kinds) or "nodes run one by one"
         self.ways[what] = tuple(runs)
+        self.of_graph.add(what)
         if operands:
             self.of_machine.add(what)
         self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
 
     def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
         """The compiled model's outputs against the original's, and all pairs of runs."""
-        bounds: dict[str, float] = {}
-        for what, runs in self.ways.items():
-            for name, bound in _bounds(self.expected, runs).items():
-                seen = 0.0 if what in self.of_machine else bound / MARGIN
-                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL, _own_step(self.expected[name]))
-                bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
+        bounds, own = self._allowed(signal, ()), self._allowed(signal, self.of_graph)
         found = {check.name: check for check in compare_outputs(self.expected, actual, DEFAULT_RTOL, bounds)}
         for name, check in found.items():
             if not check.passed and name in bounds and check.problem == "values differ":
                 found[name] = replace(check, problem=f"values differ, as much as {bounds[name]:.3g} would be allowed")
         for pair in self.pairs:
-            limits = bounds if pair.expected is self.expected else pair.bounds
+            limits = own if pair.expected is self.expected else pair.bounds
             for check in compare_outputs(pair.expected, pair.actual, DEFAULT_RTOL, limits):
                 if not check.passed and found[check.name].passed:
                     problem = f"{pair.what} it is off by {check.max_rel_err:.3g} of the largest magnitude"
@@ -155,6 +173,26 @@ class Evidence:
                         found[check.name], passed=False, problem=f"{problem}, {check.rtol:.3g} is allowed"
                     )
         return tuple(found.values())
+
+    def _allowed(self, signal: Mapping[str, float], leave_out: Collection[str]) -> dict[str, float]:
+        """Bounds of outputs that are further than the default, by all ways but some."""
+        bounds: dict[str, float] = {}
+        for what in self.ways.keys() - set(leave_out):
+            for name, bound in _bounds(self.expected, self.ways[what]).items():
+                seen = 0.0 if what in self.of_machine else bound / MARGIN
+                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL, self._own_step(name))
+                bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
+        return bounds
+
+    def _own_step(self, name: str) -> float:
+        """How far two right results of an output's own type, or of the one it is cast from, may be apart.
+
+        It is a share of its largest magnitude.
+        """
+        maker = self.graph.producer(name) if name in self.graph.values else None
+        source = maker.inputs[0] if maker is not None and maker.kind == "Cast" else name
+        dtypes = (self.graph.value(each).dtype for each in (name, source) if each in self.graph.values)
+        return max((STEP.get(dtype, 0.0) for dtype in dtypes), default=0.0)
 
     def notes(self) -> tuple[str, ...]:
         """How the bounds came about."""
@@ -185,11 +223,6 @@ def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
             if np.isfinite(bound) and bound > (0.0 if exact else DEFAULT_RTOL):
                 bounds[check.name] = max(bound, bounds.get(check.name, 0.0))
     return bounds
-
-
-def _own_step(output: Any) -> float:
-    """How far two right results of an output's own type may be apart, over its largest magnitude."""
-    return STEP.get(output.dtype.name, 0.0) if isinstance(output, np.ndarray) else 0.0
 
 
 def _within(expected: Outputs, actual: Outputs, runs: Sequence[Outputs]) -> bool:

@@ -161,6 +161,17 @@ def test_a_wrong_weight_shows_whatever_the_bound(half: CompiledModel, options: M
             assert not one_weight_off(half, node.name).verify(**options).passed, node.name
 
 
+@pytest.mark.parametrize("options", MODES)
+def test_weights_off_by_less_than_units_round_show(options: Mapping[str, Any]) -> None:
+    """Bounds that follow the precision of units are measured on the graph, and are wide where it is wrong."""
+    compiled = pimflow.compile(product(1.0), policy="pim", use_cache=False)
+    (node,) = (node for node in compiled.graph.nodes if node.device == "pim")
+    weights = compiled.graph.constants[node.inputs[1]]
+    constants = {**compiled.graph.constants, node.inputs[1]: weights * np.float32(1.001)}
+    assert compiled.verify(**options).passed
+    assert not replace(compiled, graph=compiled.graph.replace(constants=constants)).verify(**options).passed
+
+
 @pytest.mark.parametrize("options", MODES[:2])
 def test_a_shifted_row_shows(half: CompiledModel, options: Mapping[str, Any]) -> None:
     assert not one_row_shifted(half, "/body/body.0/body.0.0/Conv").verify(**options).passed

@@ -7,14 +7,17 @@ from typing import Any
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 from pimflow.compiled import Machine
+from pimflow.frontend import load_model
 from pimflow.ir import Array, Builder, Graph
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.targets import load_target
 from pimflow.verify.evidence import Evidence
 from pimflow.verify.reference import UnitReference
+from support.onnx_models import single
 
 EXACT = np.linspace(-1, 1, 5, dtype=np.float32)
 
@@ -83,10 +86,22 @@ def test_a_bound_is_no_more_than_half_of_what_other_inputs_change() -> None:
     assert not check.passed
 
 
+def half_output() -> Graph:
+    return load_model(single("Relu", (5,), dtype=TensorProto.FLOAT16))
+
+
+def cast_from_half() -> Graph:
+    model = single("Cast", (5,), dtype=TensorProto.FLOAT16, to=TensorProto.FLOAT)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT
+    return load_model(model)
+
+
+@pytest.mark.parametrize("is_cast", [False, True])
 @pytest.mark.parametrize(("steps", "passes"), [(1, True), (2, False)])
-def test_a_step_of_its_own_type_is_no_fault_of_an_output(steps: int, passes: bool) -> None:
+def test_a_step_of_its_own_type_is_no_fault_of_an_output(steps: int, passes: bool, is_cast: bool) -> None:
     """Other inputs move it no further, as they do where the last layer adds to what is large and the same."""
     found, exact = evidence(), EXACT.astype(np.float16)
+    found.graph = cast_from_half() if is_cast else half_output()
     found.expected = {"y": exact}
     found.ways["fp16 operands"] = ({"y": exact + np.float16(2.0**-9)},)
     (check,) = found.checks({"y": exact + np.float16(steps * 2.0**-10)}, {"y": 2.0**-10})

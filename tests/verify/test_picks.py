@@ -1,0 +1,69 @@
+"""Picks that roundings change: outputs behind them pass by the original's picks, and no wrong pick does."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+import pimflow
+from pimflow.compiled import CompiledModel
+from pimflow.frontend import load_model
+from pimflow.ir import OnnxOp
+from pimflow.verify.picks import behind, picks_of
+from support.onnx_models import model_of
+
+
+def segmentation() -> onnx.ModelProto:
+    """The class of every pixel, of scores that are closer than fp16 tells apart."""
+    rng = np.random.default_rng(0)
+    alike = rng.standard_normal((1, 32, 1, 1)) + 1e-4 * rng.standard_normal((16, 32, 1, 1))
+    nodes = [helper.make_node("Conv", ["x", "w"], ["scores"]), helper.make_node("ArgMax", ["scores"], ["y"], axis=1)]
+    model = model_of(nodes, {"x": (1, 32, 12, 12)}, ["y"], {"w": alike.astype(np.float32)})
+    model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT64
+    return model
+
+
+@pytest.fixture(scope="module")
+def compiled() -> CompiledModel:
+    return pimflow.compile(segmentation(), policy="pim", use_cache=False)
+
+
+@pytest.mark.parametrize("arena", [False, True])
+def test_other_picks_of_scores_within_rounding_pass(compiled: CompiledModel, arena: bool) -> None:
+    result = compiled.verify(pim="values", arena=arena)
+    assert result.passed, result.text()
+    assert sum("other picks than the original's" in note for note in result.notes) == 1
+
+
+def test_picks_of_wrong_scores_do_not_pass(compiled: CompiledModel) -> None:
+    wrong = {name: array * np.float32(1.01) for name, array in compiled.graph.constants.items()}
+    off = replace(compiled, graph=compiled.graph.replace(constants=wrong))
+    assert not off.verify(pim="values").passed
+
+
+def test_a_wrong_pick_of_right_scores_does_not_pass(compiled: CompiledModel) -> None:
+    nodes = [
+        replace(node, op=replace(node.op, op_type="ArgMin")) if isinstance(node.op, OnnxOp) else node
+        for node in compiled.graph.nodes
+    ]
+    assert not replace(compiled, graph=compiled.graph.replace(nodes=nodes)).verify(pim="values").passed
+
+
+def test_what_is_a_pick_and_what_is_behind_it() -> None:
+    """Flags and places are, sizes and sums of integers are not."""
+    nodes = [
+        helper.make_node("Shape", ["x"], ["sizes"]),
+        helper.make_node("Greater", ["x", "least"], ["flags"]),
+        helper.make_node("NonZero", ["flags"], ["places"]),
+        helper.make_node("Relu", ["x"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (4, 3)}, ["sizes", "places", "y"], {"least": np.zeros(1, np.float32)})
+    for info, code in zip(model.graph.output, (7, 7, 1), strict=True):
+        info.type.tensor_type.elem_type = code
+    graph = load_model(model)
+    assert picks_of(graph, graph) == {"flags"}
+    assert behind(graph, picks_of(graph, graph)) == {"places"}
