@@ -175,12 +175,13 @@ class Evidence:
         return tuple(found.values())
 
     def _allowed(self, signal: Mapping[str, float], leave_out: Collection[str]) -> dict[str, float]:
-        """Bounds of outputs that are further than the default, by all ways but some."""
-        bounds: dict[str, float] = {}
+        """Bounds of outputs that are further than the default: by a step of their own type, and all ways but some."""
+        steps = {name: self._own_step(name) for name in self.expected}
+        bounds = {name: step for name, step in steps.items() if step > DEFAULT_RTOL}
         for what in self.ways.keys() - set(leave_out):
             for name, bound in _bounds(self.expected, self.ways[what]).items():
                 seen = 0.0 if what in self.of_machine else bound / MARGIN
-                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL, self._own_step(name))
+                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL, steps[name])
                 bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
         return bounds
 
