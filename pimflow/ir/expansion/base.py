@@ -120,9 +120,16 @@ def why_whole(graph: Graph, node: Node) -> str:
         value = graph.value(node.inputs[0])
         if value.shape is None:
             return "input has no static, non-empty shape"
-        if value.dtype not in ("float32", "float16", "bfloat16"):
-            return f"its operands are {value.dtype}, units multiply floats of 32 bits and fewer"
+        if reason := _too_wide(value.dtype):
+            return reason
     return WHOLE.get((op.domain, op.op_type)) or ""
+
+
+def _too_wide(dtype: str) -> str:
+    """Why units do not multiply operands of an element type; "" where they do."""
+    if dtype in ("float32", "float16", "bfloat16"):
+        return ""
+    return f"its operands are {dtype}, units multiply floats of 32 bits and fewer"
 
 
 class Writer:
@@ -146,7 +153,7 @@ class Writer:
         self._constants: dict[str, Array] = {}
         self._packed: dict[str, Packed] = {}
         self._nodes: list[Node] = []
-        self._product = ""
+        self._product = self._multiplied = ""
 
     def has(self, position: int) -> bool:
         """Whether an operand is given."""
@@ -245,12 +252,15 @@ class Writer:
 
     def product(self, op: Op, *inputs: str) -> str:
         """The product that may leave the host."""
+        self._multiplied = self.dtype(inputs[0])
         result = self.add(op, *inputs)
         self._product = self._nodes[-1].name
         return result
 
     def finish(self) -> Expansion | Refusal:
         """What was written; the last node makes the results."""
+        if reason := _too_wide(self._multiplied):
+            return Refusal(reason)
         *before, last = self._nodes
         outputs = tuple(name for name in self.node.outputs if name)
         if last.outputs != self.node.outputs:

@@ -17,7 +17,6 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.ops.window import same_pads, window_out
 from pimflow.ir.refusal import Refusal
 
-_FLOATS = frozenset({"float32", "float16", "bfloat16"})
 _COMPUTED = "weights are computed, PIM needs them in its banks before the run"
 PER_AXIS_OPSET = 13
 """DequantizeLinear takes a scale per channel from this opset on."""
@@ -170,8 +169,6 @@ def _fused(writer: Writer) -> Refusal | None:
 
 def _of_floats(writer: Writer) -> str | Refusal:
     x, weights = writer.operand(0), writer.constant_at(1)
-    if writer.dtype(x) not in _FLOATS:
-        return Refusal(f"its operands are {writer.dtype(x)}, units multiply floats of 32 bits and fewer")
     if weights is None:
         return Refusal(_COMPUTED)
     window = _window(writer, 1)
@@ -190,8 +187,6 @@ def _transposed(writer: Writer) -> Refusal | None:
     is every s-th tap. (Shi et al., Real-Time Single Image and Video Super-Resolution, 2016, and its supplement.)
     """
     x, weights = writer.operand(0), writer.constant_at(1)
-    if writer.dtype(x) not in _FLOATS:
-        return Refusal(f"its operands are {writer.dtype(x)}, units multiply floats of 32 bits and fewer")
     if weights is None:
         return Refusal(_COMPUTED)
     if writer.has(2) and writer.constant_at(2) is None:

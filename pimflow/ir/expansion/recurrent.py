@@ -26,8 +26,6 @@ def _recurrent(writer: Writer) -> Refusal | None:
     on GPUs, 2016, section 3.2.)
     """
     x, weights = writer.operand(0), writer.constant_at(1)
-    if writer.dtype(x) not in ("float32", "float16", "bfloat16"):
-        return Refusal(f"its operands are {writer.dtype(x)}, units multiply floats of 32 bits and fewer")
     if weights is None:
         return Refusal("the weights of its inputs are computed, PIM needs them in its banks before the run")
     if weights.ndim != 3 or len(writer.shape(x)) != 3:
