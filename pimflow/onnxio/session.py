@@ -17,7 +17,7 @@ from pimflow.ir import Array, Graph, Node, OnnxOp, Value
 from pimflow.onnxio.export import split_model
 from pimflow.onnxio.runtime import QUIET, onnx_runtime, runtime_errors
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code, numpy_dtype, to_array
-from pimflow.onnxio.widening import NARROW, single_precision, widened
+from pimflow.onnxio.widening import NARROW, is_narrow, single_precision, widened
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
@@ -124,8 +124,9 @@ def _single(item: Any) -> Any:
 class GraphSession:
     """A session over a graph; keeps the lent constants alive.
 
-    On a CPU ONNX Runtime has kernels of bf16 for few operators. A graph of such is run in single precision, which holds
-    every bf16 number: `widened` says so. What it takes and gives stays bf16; results in between are not rounded.
+    On a CPU ONNX Runtime has kernels of bf16 for few operators, and of fp16 not for all (random numbers, EyeLike). A
+    graph of such is run in single precision, which holds every such number: `widened` says so. What it takes and gives
+    stays as it is; results in between are not rounded.
 
     Raises:
         ModelError: ONNX Runtime refuses the graph.
@@ -139,7 +140,7 @@ class GraphSession:
         try:
             self.session = self._open(graph, threads, optimise, fuse_quantised)
         except ModelError as error:
-            if not lacks_kernel(error) or not any(value.dtype == "bfloat16" for value in graph.values.values()):
+            if not lacks_kernel(error) or not is_narrow(graph):
                 raise
             self.widened = True
             self.session = self._open(widened(graph), threads, optimise, fuse_quantised)

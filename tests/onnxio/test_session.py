@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import pimflow
 from pimflow.onnxio.session import open_session, session_options
 from support.onnx_models import model_of
 
@@ -32,3 +33,17 @@ def test_a_cast_between_a_transpose_and_a_product(source: int, target: int) -> N
     x = np.ones((2, 3, 4), helper.tensor_dtype_to_np_dtype(source))
     (result,) = session.run(None, {"x": x})
     np.testing.assert_array_equal(result, np.full((3, 2, 8), 4, result.dtype))
+
+
+def test_what_no_kernel_computes_in_16_bits_is_computed_in_32() -> None:
+    nodes = [
+        helper.make_node("EyeLike", ["x"], ["eye"], dtype=TensorProto.FLOAT16),
+        helper.make_node("Add", ["eye", "half"], ["y"]),
+    ]
+    model = model_of(nodes, {"x": (2, 2)}, constants={"half": np.array(0.5, np.float16)})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.FLOAT16
+    compiled = pimflow.compile(model, use_cache=False)
+    result = compiled.run({"x": np.zeros((2, 2), np.float32)})["y"]
+    assert result.dtype == np.float16
+    np.testing.assert_array_equal(result, [[1.5, 0.5], [0.5, 1.5]])
+    assert compiled.verify().passed

@@ -41,7 +41,7 @@ def load_original(content: ModelContent) -> None:
     try:
         _open(content, optimise=False)
     except ModelError as error:
-        if not lacks_kernel(error):  # of bf16: it was asked when the model was read
+        if not lacks_kernel(error):  # of 16 bits: it was asked when the model was read
             raise
 
 
@@ -55,7 +55,7 @@ def run_original(
 ) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
 
-    A model of bf16, for which ONNX Runtime has no kernels, is read and run in single precision.
+    A model of 16-bit numbers for which ONNX Runtime has no kernels is read and run in single precision.
 
     Args:
         content: a path, or a model in memory.
