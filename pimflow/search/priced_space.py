@@ -129,6 +129,8 @@ class Search:
         self._looked_at = 0
         self._tried: set[Decision] = set()
         self._joined: set[Candidate] = set()
+        self._cuts: set[int] = set()
+        """Places of candidates that are parts of others."""
         self._apart: dict[int, float] = {}
         """By place of a candidate, what its parts cost where that is known."""
 
@@ -181,6 +183,7 @@ class Search:
             for entry, some in fresh:
                 self._tried.update(some.payload)
                 self._vary(entry, varied)
+                self._cut(some)
 
     def _probe(self, probed: set[Decision], varied: dict[int, int]) -> bool:
         """Enters a few versions of what is nearest to the cheapest cover; False if all near it are `probed`.
@@ -200,22 +203,38 @@ class Search:
         return bool(found)
 
     def settle(self) -> None:
-        """Takes apart what only rounding makes cheaper than its parts; the search may have gone on from there."""
+        """Takes apart what is cheaper than its parts by rounding alone, and leaves whole what is no cheaper cut.
+
+        The search may have gone on from either.
+        """
+        cuts: list[tuple[Entry[Decisions], float]] = []
         while True:
-            together = {taken.entry.place: taken.entry for taken in self.cheapest() if taken.entry.place in self._apart}
-            alike = [entry for entry in together.values() if _is_as_cheap(entry.us, self._apart[entry.place])]
-            if not alike:
-                return
+            chosen = {taken.entry.place: taken.entry for taken in self.cheapest()}
+            together = [entry for place, entry in chosen.items() if place in self._apart]
+            alike = [entry for entry in together if _is_as_cheap(entry.us, self._apart[entry.place])]
+            cut = [entry for place, entry in chosen.items() if place in self._cuts]
+            if not alike and not cut:
+                break
+            cuts += [(entry, entry.us) for entry in cut]
             for entry in alike:
-                self.pool.take(entry)
-                entry.us = _above(self._apart.pop(entry.place))
-                self.pool.add(entry)
+                self._reprice(entry, _above(self._apart.pop(entry.place)))
+            for entry in cut:
+                self._cuts.remove(entry.place)
+                self._reprice(entry, _above(entry.us))
+        for entry, us in cuts:
+            if entry.place in chosen:
+                self._reprice(entry, us)
+
+    def _reprice(self, entry: Entry[Decisions], us: float) -> None:
+        self.pool.take(entry)
+        entry.us = us
+        self.pool.add(entry)
 
     def _near(self, near: float) -> list[Entry[Decisions]]:
         """What is near the cheapest cover, as far as it is priced; of what is put together all is, unless it takes no
         less than its parts."""
         while True:
-            entries = self.pool.nearly_cheapest(near)
+            entries = [entry for entry in self.pool.nearly_cheapest(near) if entry.place not in self._cuts]
             known = [
                 entry for entry in entries if entry.priced or entry.us == _above(self._apart.get(entry.place, 0.0))
             ]
@@ -254,6 +273,22 @@ class Search:
         varied[entry.place] = self.entered - before
         if apart:
             self._apart.update(dict.fromkeys(range(before + 1, self.entered + 1), apart))
+
+    def _cut(self, chosen: Interval[Decisions]) -> None:
+        """Enters both parts of what is put together, wherever it is cut in two.
+
+        What they are cut from has been varied: they are not varied for being near the cheapest cover, but once in it.
+        """
+        for interval in self._line.on_order([chosen]):
+            for candidate in self._candidates.cuts(interval, self._cheapest_for):
+                first = self._candidates.first_alike(candidate)
+                if first in self._joined:
+                    self.entered += 1
+                    continue
+                self._joined.add(first)
+                if self.has_time():
+                    self._enter(first)
+                    self._cuts.add(self.entered)
 
     def _cheapest_for(self, start: int, stop: int) -> Decisions:
         """What the cheapest candidate for some positions of the order decides; () if there is none, or no time."""

@@ -284,6 +284,31 @@ def test_stretches_of_what_is_put_together_are_decided_as_they_would_be_by_thems
     assert around(Parallel(((run,), (other,)))) == [], "nothing is known of its first part"
 
 
+def test_what_is_put_together_is_cut_in_two_at_every_unit() -> None:
+    maker, _ = candidates_of(downsampled(), "auto")
+    rows, left, right = SplitRows("conv0", 3, "auto"), OnDevice("conv1", "gpu"), OnDevice("conv2", "pim", "auto")
+    run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
+    rest = SplitRows("conv1", 5, "auto")
+    found: dict[tuple[int, int], tuple[Decision, ...]] = {(1, 2): (rest,)}
+
+    def cut(parallel: Parallel) -> list[Candidate]:
+        chosen = Interval[tuple[Decision, ...]](0, 3, 1.0, (parallel,))
+        return list(maker.cuts(chosen, lambda start, stop: found.get((start, stop), ())))
+
+    whole = Parallel(((rows, left), (right,)))
+    assert cut(whole) == [
+        Candidate(1, 3, (Parallel(((left,), (right,))),)),
+        Candidate(0, 2, (Parallel(((rows, left),)),)),
+    ], "what is one decision is a candidate anyway"
+    assert cut(whole) == [], "each once"
+    across = Parallel(((run,), (right,)))
+    assert cut(across) == [Candidate(1, 3, (Parallel(((rest,), (right,))),))], "a pipeline across, as by itself"
+    on_host = Parallel(((OnDevice("conv0", "pim", "auto"), left), (OnDevice("conv2", "gpu"),)))
+    assert [one.stop for one in cut(on_host)] == [2], "conv1 and conv2 stay on the host"
+    found.clear()
+    assert cut(Parallel(((run,), (OnDevice("conv2", "pim", "newton++"),)))) == [], "nothing is known of the rest"
+
+
 def test_units_in_branches_are_decided_anew() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))

@@ -26,7 +26,7 @@ from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.joined import joins
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
-from pimflow.search.candidates.pieces import Cheapest, pieces
+from pimflow.search.candidates.pieces import Cheapest, cuts, pieces
 from pimflow.search.candidates.pipelines import patterns, runs, shorter_first, variations
 from pimflow.search.candidates.placed import on_device, on_host
 from pimflow.search.chain import Interval
@@ -154,6 +154,13 @@ class Candidates:
     def pieces(self, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
         """What is put together, with some of it decided as it would be by itself."""
         yield from pieces(self.scene, chosen, cheapest)
+
+    def cuts(self, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
+        """What is put together cut in two, both parts; each once."""
+        for candidate in cuts(self.scene, chosen, cheapest):
+            if candidate not in self._joined:
+                self._joined.add(candidate)
+                yield candidate
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
         """Decisions of a cover without meeting points between them, and what is a step away from these; each once."""

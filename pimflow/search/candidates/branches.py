@@ -89,6 +89,15 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
     )
 
 
+def put_together(scene: Scene, start: int, stop: int, items: Sequence[Single]) -> Parallel:
+    """Decisions of positions start .. stop-1, each in its branch, in the given order."""
+    split = branches_of(scene.graph, scene.order[start:stop])
+    branch_of = {node.name: branch for branch, nodes in enumerate(split) for node in nodes}
+    return Parallel(
+        tuple(tuple(item for item in items if branch_of[item.nodes[0]] == branch) for branch in range(len(split)))
+    )
+
+
 def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
     """Concurrent branches in which one unit is decided otherwise: whole on another device, or divided otherwise; or two
     are: one whole on another device, one on the host. Either step alone may take longer."""

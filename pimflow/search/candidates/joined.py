@@ -15,10 +15,9 @@ from pimflow.ir import Decision, OnDevice, Parallel, SplitColumns, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.ir.plan import Single, singles
 from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Scene
-from pimflow.search.candidates.branches import variations
+from pimflow.search.candidates.branches import put_together, variations
 from pimflow.search.candidates.columns import ALIGNMENT
 from pimflow.search.chain import Interval
-from pimflow.search.order import branches_of
 
 Chosen = Sequence[Interval[tuple[Decision, ...]]]
 
@@ -37,11 +36,7 @@ def joins(scene: Scene, chosen: Chosen) -> Iterator[Candidate]:
 def _joined(scene: Scene, window: Chosen) -> Iterator[Candidate]:
     start, stop = window[0].start, window[-1].stop
     items = [item for interval in window for decision in interval.payload for item in singles(decision)]
-    split = branches_of(scene.graph, scene.order[start:stop])
-    branch_of = {node.name: branch for branch, nodes in enumerate(split) for node in nodes}
-    joined = Parallel(
-        tuple(tuple(item for item in items if branch_of[item.nodes[0]] == branch) for branch in range(len(split)))
-    )
+    joined = put_together(scene, start, stop, items)
     if not all(_stays(item, scene.host) for item in items):
         yield Candidate(start, stop, (joined,))
     yield from (Candidate(start, stop, (parallel,)) for parallel in _one_leaves(scene, joined))

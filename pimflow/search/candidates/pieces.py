@@ -1,4 +1,4 @@
-"""What is put together, with neighbours in it decided as they would be by themselves.
+"""What is put together, with neighbours in it decided as they would be by themselves; and the same cut in two.
 
 Step by step one unit is decided anew; pipelines come into what is put together, and leave it, as wholes: those that the
 search has found for the same stretch.
@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 from pimflow.ir import Decision, Parallel, Pipeline
-from pimflow.ir.plan import Single, singles
+from pimflow.ir.plan import Single, leaves_host, singles
 from pimflow.search.candidates.base import Candidate, Scene
-from pimflow.search.candidates.branches import decided_anew, items_at, units_decided
+from pimflow.search.candidates.branches import decided_anew, items_at, put_together, units_decided
 from pimflow.search.chain import Interval
 
 Cheapest = Callable[[int, int], tuple[Decision, ...]]
@@ -35,6 +35,37 @@ def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheap
                 continue
             for way in _ways(scene, items, start, stop, cheapest):
                 yield Candidate(chosen.start, chosen.stop, (decided_anew(parallel, {place: way}),))
+
+
+def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
+    """What is put together cut in two at every unit, each part a candidate of its own: the rest may be decided together
+    with what is next to it then."""
+    parallel = chosen.payload[0]
+    if not isinstance(parallel, Parallel):
+        return
+    for unit in scene.units_within(chosen.start, chosen.stop)[1:]:
+        for start, stop in ((chosen.start, unit.start), (unit.start, chosen.stop)):
+            items = _between(scene, parallel, start, stop, cheapest)
+            part = put_together(scene, start, stop, items)
+            if len(items) > 1 and leaves_host(part, scene.host):
+                yield Candidate(start, stop, (part,))
+
+
+def _between(scene: Scene, parallel: Parallel, start: int, stop: int, cheapest: Cheapest) -> list[Single]:
+    """What is decided of positions start .. stop-1; what reaches beyond is decided there as the cheapest candidate for
+    just the part within. Nothing where there is none."""
+    found: list[Single] = []
+    for item in parallel.decisions:
+        first, last = _stretch(scene, (item,))
+        inner = max(first, start), min(last, stop)
+        if inner[0] >= inner[1]:
+            continue
+        is_stretch = last - first == len(item.nodes)
+        some = (item,) if inner == (first, last) else _flat(cheapest(*inner)) if is_stretch else ()
+        if not some:
+            return []
+        found += some
+    return sorted(found, key=lambda item: _stretch(scene, (item,)))
 
 
 def _stretch(scene: Scene, items: Sequence[Single]) -> tuple[int, int]:
