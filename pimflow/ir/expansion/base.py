@@ -148,7 +148,7 @@ class Writer:
         self.op = node.op
         self.opset = graph.opset.get("", 0)
         self._attributes: Mapping[str, AttributeValue] = dict(node.op.attributes)
-        self._elements = elements
+        self.elements = elements
         self._values = {name: graph.value(name) for name in (*node.inputs, *node.outputs) if name}
         self._constants: dict[str, Array] = {}
         self._packed: dict[str, Packed] = {}
@@ -210,7 +210,7 @@ class Writer:
             packed: how the model keeps them in fewer bits.
         """
         name = self._fresh(Value("", shape, dtype))
-        if not self._elements:
+        if not self.elements:
             self._constants[name] = np.broadcast_to(np.zeros((), np.float32), shape)
             return name
         array = np.ascontiguousarray(make()).reshape(shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -175,7 +176,22 @@ def _of_floats(writer: Writer) -> str | Refusal:
     if isinstance(window, Refusal):
         return window
     whole = weights
-    return _convolve(writer, x, _Weights(whole.shape, whole.dtype.name, lambda: whole), writer.operand(2), window)
+    operand = _Weights(whole.shape, whole.dtype.name, lambda: whole, _packed_along(writer, 1, 0))
+    return _convolve(writer, x, operand, writer.operand(2), window)
+
+
+def _packed_along(writer: Writer, position: int, along: int) -> PackedBy | None:
+    """How the model keeps an operand in fewer bits, if with one scale or with one for each place along an axis."""
+    packed = writer.graph.packed_form(writer.operand(position))
+    if packed is None:
+        return None
+    (elements, scale, *_), attributes = packed.operands, dict(packed.op.attributes)
+    assert elements is not None
+    assert scale is not None
+    axis = attributes.get("axis", 1)
+    assert isinstance(axis, int)
+    fits = scale.size == 1 or axis % elements.ndim == along
+    return (packed.op, packed.operands) if fits and not attributes.get("block_size") else None
 
 
 @expands("ConvTranspose")
@@ -204,10 +220,11 @@ def _transposed(writer: Writer) -> Refusal | None:
     )
     out, steps = columns * groups, math.prod(strides)
 
-    def sub_pixel() -> Array:
+    def sub_pixel(elements: Array, fill: Array) -> Array:
         spread = tuple(tap * stride for tap, stride in zip(taps, strides, strict=True))
-        whole = np.zeros((channels, columns, *spread), weights.dtype)
-        whole[tuple(map(slice, [0] * (2 + count), [None, None, *extents], [1, 1, *dilations]))] = weights
+        whole = np.empty((channels, columns, *spread), elements.dtype)
+        whole[...] = fill.reshape(-1, *(1 for _ in spread))  # a column's, or all columns'
+        whole[tuple(map(slice, [0] * (2 + count), [None, None, *extents], [1, 1, *dilations]))] = elements
         both = [size for pair in zip(taps, strides, strict=True) for size in pair]
         apart = whole.reshape(groups, channels // groups, columns, *both)
         flipped = np.flip(apart, tuple(range(3, 3 + 2 * count, 2)))
@@ -221,7 +238,12 @@ def _transposed(writer: Writer) -> Refusal | None:
     made = _convolve(
         writer,
         x,
-        _Weights((out * steps, channels // groups, *taps), dtype, sub_pixel),
+        _Weights(
+            (out * steps, channels // groups, *taps),
+            dtype,
+            lambda: sub_pixel(weights, np.zeros(1, weights.dtype)),
+            _kept_by_sub_pixels(writer, sub_pixel, groups, steps),
+        ),
         repeated,
         _Window(taps, ones, (*around, *around), ones, groups),
     )
@@ -229,6 +251,26 @@ def _transposed(writer: Writer) -> Refusal | None:
         return made
     _side_by_side(writer, made, out, strides, starts, wanted)
     return None
+
+
+def _kept_by_sub_pixels(
+    writer: Writer, sub_pixel: Callable[[Array, Array], Array], groups: int, steps: int
+) -> PackedBy | None:
+    """How the model keeps the weights of a transposed convolution in fewer bits, with their columns' scales first."""
+    packed = _packed_along(writer, 1, 1)
+    if packed is None or not writer.elements:
+        return None
+    op, (elements, scale, *zeros) = packed
+    assert elements is not None
+    assert scale is not None
+    zero = zeros[0] if zeros else None
+    fill = np.zeros(1, elements.dtype) if zero is None else zero
+    first = tuple((name, value) for name, value in op.attributes if name != "axis")
+    per_first = [
+        array if array is None or array.size == 1 else np.repeat(np.tile(array, groups), steps)
+        for array in (scale, zero)
+    ]
+    return replace(op, attributes=(*first, ("axis", 0))), (sub_pixel(elements, fill), *per_first)
 
 
 def _taken_off(writer: Writer, extents: list[int], strides: tuple[int, ...]) -> tuple[int, ...]:

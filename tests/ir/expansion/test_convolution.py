@@ -14,6 +14,7 @@ import pimflow
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
 from support.kept import CONTRIB, integers, kept_model, normal
+from support.onnx_models import model_of
 
 SHUFFLE = ["Conv", "Reshape", "Transpose", "Reshape"]
 
@@ -131,6 +132,32 @@ def test_a_quantised_convolution_over_one_dimension() -> None:
     kinds = ["DequantizeLinear", "Reshape", "Conv", "Reshape", "QuantizeLinear"]
     compiled = check_expansion(model, kinds, rtol=1 / 200)
     assert compiled.graph.packed_form(compiled.graph.nodes[2].inputs[1]) is not None
+
+
+@pytest.mark.parametrize(("kernel", "scales"), [((3,), 32), ((3,), 1), ((2, 3, 3), 32)])
+@pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
+def test_weights_between_dequantisations_stay_bytes(kind: str, kernel: tuple[int, ...], scales: int) -> None:
+    """In single precision ONNX Runtime would quantise them anew, by scales of its own, behind a DequantizeLinear."""
+    turned = kind == "ConvTranspose"
+    channels = (8, 32) if turned else (32, 8)
+    attributes: dict[str, Any] = {"group": 2, "strides": [3] * len(kernel)} if turned else {}
+    constants = {
+        "i": integers(*channels, *kernel),
+        "s": np.linspace(0.01, 0.03, scales).astype(np.float32),
+        "z": np.arange(scales).astype(np.int8),
+    }
+    nodes = [
+        onnx.helper.make_node("DequantizeLinear", ["i", "s", "z"], ["w"], axis=int(turned)),
+        onnx.helper.make_node(kind, ["x", "w"], ["y"], "conv", **attributes),
+    ]
+    model = model_of(nodes, {"x": (1, 8, *(9 for _ in kernel))}, ["y"], constants)
+    compiled = pimflow.compile(model, policy="pim", use_cache=False)
+    (product,) = (node for node in compiled.graph.nodes if node.device == "pim")
+    packed = compiled.graph.packed_form(product.inputs[1])
+    assert packed is not None
+    assert packed.operands[0] is not None
+    assert packed.operands[0].dtype == np.int8
+    assert compiled.verify().passed
 
 
 def test_a_quantised_convolution_whose_channels_come_last() -> None:
