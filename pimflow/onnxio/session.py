@@ -274,7 +274,8 @@ def from_ort_value(value: OrtValue, dtype: str) -> Array:
 
 
 _NOISE = re.compile(
-    r"/\S*onnxruntime\S*:\d+ (?:.*? was false\. ?|[^()]*\([^()]*\)(?: const)? )|Load model from .*? failed: ?"
+    r"/\S*onnxruntime\S*:\d+ (?:.*? was false\. ?|[^()]*\([^()]*\)(?: const|::<lambda\(\)>)? )"
+    r"|Load model from .*? failed: ?"
 )
 """Where in ONNX Runtime's source something is required, or a function's signature, and that a file was loaded; what is
 said comes behind."""
@@ -294,6 +295,11 @@ _COMPLAINTS = (
         r"No Op registered for \S+ with domain_version of \d+|\S+ is not a registered function/op",
         r"\g<0>",
         "export the model in operators of ONNX, or with the operator as a function in the file",
+    ),
+    (
+        r"Type 'tensor\(bfloat16\)' of input parameter \(.*?\) of operator \(.*?\) in node \(.*?\) is invalid",
+        r"\g<0>",
+        "export the model in opset 22 or newer, in which more operators take bfloat16",
     ),
     (
         r"is not acyclic|Duplicate definition of name|is not a graph input, init|Graph output \(.*\) does not exist",

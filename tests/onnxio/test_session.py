@@ -7,7 +7,8 @@ import pytest
 from onnx import TensorProto, helper
 
 import pimflow
-from pimflow.onnxio.session import open_session, session_options
+from pimflow.errors import ModelError
+from pimflow.onnxio.session import open_session, refuse, session_options
 from support.onnx_models import model_of
 
 
@@ -33,6 +34,27 @@ def test_a_cast_between_a_transpose_and_a_product(source: int, target: int) -> N
     x = np.ones((2, 3, 4), helper.tensor_dtype_to_np_dtype(source))
     (result,) = session.run(None, {"x": x})
     np.testing.assert_array_equal(result, np.full((3, 2, 8), 4, result.dtype))
+
+
+OF_A_LAMBDA = """[ONNXRuntimeError] : 1 : FAIL : Exception during initialization: /onnxruntime_src/text/a.cc:235
+onnxruntime::Locale::Locale(const std::string&)::<lambda()> Failed to construct locale"""
+OF_BFLOAT16 = """[ONNXRuntimeError] : 10 : INVALID_GRAPH : This is an invalid model. Type Error: Type 'tensor(bfloat16)'
+of input parameter (x) of operator (Conv) in node (c) is invalid."""
+
+
+@pytest.mark.parametrize(
+    ("said", "text", "hint"),
+    [
+        (OF_A_LAMBDA, "'m': Exception during initialization: Failed to construct locale", ""),
+        (OF_BFLOAT16, "of input parameter (x) of operator (Conv) in node (c) is invalid", "opset 22"),
+    ],
+)
+def test_a_refusal_names_no_place_in_a_source_and_says_what_to_do(said: str, text: str, hint: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        refuse("m", RuntimeError(said))
+    assert caught.value.what.endswith(text)
+    assert hint in caught.value.hint
+    assert "/onnxruntime" not in str(caught.value)
 
 
 def test_what_no_kernel_computes_in_16_bits_is_computed_in_32() -> None:
