@@ -309,6 +309,29 @@ def test_what_is_put_together_is_cut_in_two_at_every_unit() -> None:
     assert cut(Parallel(((run,), (OnDevice("conv2", "pim", "newton++"),)))) == [], "nothing is known of the rest"
 
 
+def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> None:
+    """conv2 waits for neither conv0 nor conv1, which waits for conv0."""
+    left = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
+    whole = Pipeline(("conv0", "conv1", "conv2"), ("pim", "gpu", "pim"), (4, 4), "auto")
+    alone = [OnDevice(f"conv{place}", "pim", "auto") for place in range(3)]
+    found: dict[tuple[int, int], tuple[Decision, ...]] = {
+        **{(place, place + 1): (alone[place],) for place in range(3)},
+        (0, 2): (left,),
+    }
+
+    def cut(policy: str, stop: int, run: Pipeline) -> list[Candidate]:
+        chosen = Interval[tuple[Decision, ...]](0, stop, 1.0, (run,))
+        cutter, _ = candidates_of(downsampled(), policy)
+        return list(cutter.cuts(chosen, lambda start, stop: found.get((start, stop), ())))
+
+    behind = Candidate(0, 3, (Parallel(((left,), (alone[2],))),))
+    assert cut("auto", 3, whole) == [behind], "nothing is known of conv1 and conv2"
+    found[1, 3] = alone[1], alone[2]
+    assert cut("auto", 3, whole) == [Candidate(0, 3, (Parallel((tuple(alone[:2]), (alone[2],))),)), behind]
+    assert cut("auto", 2, left) == [], "its parts wait for each other"
+    assert cut("pimflow", 3, whole) == [], "a policy that puts nothing together"
+
+
 def test_units_in_branches_are_decided_anew() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))

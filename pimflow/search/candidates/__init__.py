@@ -156,8 +156,9 @@ class Candidates:
         yield from pieces(self.scene, chosen, cheapest)
 
     def cuts(self, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
-        """What is put together cut in two, both parts; each once."""
-        for candidate in cuts(self.scene, chosen, cheapest):
+        """What is put together cut in two, both parts, and pipelines in two parts put together; each once."""
+        concurrently = any(space.concurrent for space in self.policy.spaces)
+        for candidate in cuts(self.scene, chosen, cheapest) if concurrently else ():
             if candidate not in self._joined:
                 self._joined.add(candidate)
                 yield candidate

@@ -80,7 +80,7 @@ class Scene:
     @cached_property
     def unordered(self) -> Sequence[tuple[int, int]]:
         """Where two units near each other begin of which the one behind does not wait for the one before, and either
-        can leave the host."""
+        can leave the host; in the order of those behind."""
         kernels = {unit.start: unit.anchor for unit in self.units if not unit.anchor.op.is_movement}
         able = {
             start

@@ -6,8 +6,10 @@ search has found for the same stretch.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
+from operator import itemgetter
 
 from pimflow.ir import Decision, Parallel, Pipeline
 from pimflow.ir.plan import Single, leaves_host, singles
@@ -39,8 +41,10 @@ def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheap
 
 def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
     """What is put together cut in two at every unit, each part a candidate of its own: the rest may be decided together
-    with what is next to it then."""
+    with what is next to it then. And a pipeline cut in two, its parts put together."""
     parallel = chosen.payload[0]
+    if isinstance(parallel, Pipeline):
+        yield from _parted(scene, chosen, cheapest)
     if not isinstance(parallel, Parallel):
         return
     for unit in scene.units_within(chosen.start, chosen.stop)[1:]:
@@ -49,6 +53,21 @@ def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapes
             part = put_together(scene, start, stop, items)
             if len(items) > 1 and leaves_host(part, scene.host):
                 yield Candidate(start, stop, (part,))
+
+
+def _parted(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
+    """A pipeline cut in two where a unit behind does not wait for one before, both parts decided as by themselves and
+    put together: the pipeline alone may keep them from that."""
+    ends = [bisect_left(scene.unordered, place, key=itemgetter(1)) for place in (chosen.start, chosen.stop)]
+    inside = [pair for pair in scene.unordered[slice(*ends)] if pair[0] >= chosen.start]
+    for unit in scene.units_within(chosen.start, chosen.stop)[1:] if inside else ():
+        if not any(before < unit.start <= behind for before, behind in inside):
+            continue
+        parts = [_flat(cheapest(*part)) for part in ((chosen.start, unit.start), (unit.start, chosen.stop))]
+        if all(parts):
+            parallel = put_together(scene, chosen.start, chosen.stop, [item for part in parts for item in part])
+            if leaves_host(parallel, scene.host):
+                yield Candidate(chosen.start, chosen.stop, (parallel,))
 
 
 def _between(scene: Scene, parallel: Parallel, start: int, stop: int, cheapest: Cheapest) -> list[Single]:
