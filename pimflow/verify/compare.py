@@ -30,7 +30,7 @@ from pimflow.onnxio.npz import read_npz
 from pimflow.records import dataclass
 from pimflow.runtime.execute.arena import Kernels, run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels
-from pimflow.runtime.execute.nodes import run_nodes
+from pimflow.runtime.execute.nodes import Execute, run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import NodeKernels, operands, random_inputs, run_graph
 from pimflow.runtime.execute.spilled import run_spilled
@@ -42,7 +42,7 @@ from pimflow.verify.draws import drawing, seeded, seeded_original
 from pimflow.verify.evidence import Evidence, Outputs
 from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
-from pimflow.verify.picks import Execute, Picking, with_picks
+from pimflow.verify.picks import Picking, with_picks
 from pimflow.verify.reference import CheckedUnits, UnitReference
 from pimflow.verify.running import require_room
 from pimflow.verify.values import PartsCheck
@@ -168,18 +168,7 @@ def verify_compiled(
     evidence = Evidence(original, graph, bound, feeds, expected)
     picked: tuple[str, ...] = ()
     if rtol is None:
-        # What programs round is told node by node below: it says nothing of the model in single precision.
-        evidence.measure(actual if execution.programs is None else evidence.plain)
-        if not execution.is_plain:
-            evidence.node_by_node(actual, reference, progress)
-        checks = evidence.checks(actual, signal)
-        if not all(check.passed for check in checks):
-            weaker = _signal(original, graph, expected, seed, bound, WEAKER)
-            signal = {name: max(change, weaker.get(name, 0.0)) for name, change in signal.items()}
-            checks = evidence.checks(actual, signal)
-        if not all(check.passed for check in checks):
-            run = partial(execution.outputs, graph, feeds, execution.reference(graph), lambda line: None)
-            checks, picked = with_picks(evidence, checks, run, execution.reference(graph), signal, seed)
+        checks, signal, picked = _measured(evidence, execution, actual, reference, signal, seed, progress)
     else:
         checks = compare_outputs(expected, actual, rtol)
 
@@ -215,6 +204,38 @@ def verify_compiled(
         programs=programs,
         in_flight=flights,
     )
+
+
+def _measured(
+    evidence: Evidence,
+    execution: Execution,
+    actual: Outputs,
+    reference: UnitReference,
+    signal: dict[str, float],
+    seed: int,
+    progress: Callable[[str], None],
+) -> tuple[tuple[OutputCheck, ...], dict[str, float], tuple[str, ...]]:
+    """Outputs within what their precision justifies; where one is not, with weaker inputs, or the original's picks.
+
+    Returns:
+        The checks, how much other inputs change each output as far as that was looked at, and notes on picks.
+    """
+    graph, feeds = evidence.graph, evidence.feeds
+    # What programs round is told node by node below: it says nothing of the model in single precision.
+    evidence.measure(actual if execution.programs is None else evidence.plain)
+    if not execution.is_plain:
+        evidence.node_by_node(actual, reference, progress)
+    checks = evidence.checks(actual, signal)
+    if all(check.passed for check in checks):
+        return checks, signal, ()
+    weaker = _signal(evidence.original, graph, evidence.expected, seed, evidence.bound, WEAKER)
+    signal = {name: max(change, weaker.get(name, 0.0)) for name, change in signal.items()}
+    checks = evidence.checks(actual, signal)
+    if all(check.passed for check in checks):
+        return checks, signal, ()
+    run = partial(execution.outputs, graph, feeds, execution.reference(graph), lambda line: None)
+    checks, picked = with_picks(evidence, checks, run, execution.reference(graph), signal, seed)
+    return checks, signal, picked
 
 
 def _judge(

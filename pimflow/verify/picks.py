@@ -16,13 +16,12 @@ import numpy as np
 from pimflow.errors import PimflowError
 from pimflow.ir import Array, Graph, Node
 from pimflow.onnxio.widening import NARROW
-from pimflow.runtime.execute.nodes import run_nodes
+from pimflow.runtime.execute.nodes import Execute, run_nodes
 from pimflow.runtime.execute.ort import NodeKernels, random_inputs
 from pimflow.verify.evidence import Evidence
 from pimflow.verify.outputs import OutputCheck, compare_outputs
 from pimflow.verify.reference import UnitReference
 
-Execute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 Outputs = Mapping[str, Any]
 
 _FLOATS = NARROW | {"float32", "float64"}

@@ -15,16 +15,7 @@ Execute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 
 
 def run_nodes(graph: Graph, inputs: Mapping[str, Array], execute: Execute | None = None) -> dict[str, Array]:
-    """The graph's outputs by name.
-
-    Args:
-        graph: any graph.
-        inputs: arrays by the names of the graph's inputs.
-        execute: executes every node; by default ONNX Runtime.
-
-    Raises:
-        InputDataError: an input is missing, unknown, or has another shape or element type.
-    """
+    """The graph's outputs by name. Arguments and errors are `NodeRun`'s."""
     run = NodeRun(graph, inputs, execute)
     for _ in run.steps():
         pass
