@@ -19,9 +19,10 @@ from pimflow.ir import Builder, Graph, MatMul
 from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.report.training import Endurance
 from pimflow.runtime.costs import CostModel
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Run, follow
+from pimflow.runtime.offload.run import ActivationPlan, Run, follow
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, trace_of
 from pimflow.runtime.offload.wish import Wish
 from pimflow.targets import load_target

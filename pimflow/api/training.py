@@ -15,9 +15,10 @@ from pimflow.options import OptionKeywords, Options, read_argument, takes_option
 from pimflow.passes.differentiate import Differentiate, Loss, Optimiser
 from pimflow.report.basis import gpu_basis
 from pimflow.report.training import Activations, Endurance, Training
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import Channel, Found, follow, kept
+from pimflow.runtime.offload.run import Found, follow, kept
 from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.wish import Wish
 from pimflow.targets import Target, TargetRecord

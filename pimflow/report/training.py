@@ -9,7 +9,8 @@ from typing import Any, Literal
 from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
-from pimflow.runtime.offload.run import Found, Kind, Run, Trip, follow, made_again
+from pimflow.runtime.offload.channel import Kind
+from pimflow.runtime.offload.run import Found, Run, Trip, follow, made_again
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
 from pimflow.targets import TargetRecord

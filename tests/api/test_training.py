@@ -16,7 +16,7 @@ from pimflow.errors import ModelError, OptionError, TargetError
 from pimflow.ir import Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.report.training import Activations, Training
-from pimflow.runtime.offload.run import Channel
+from pimflow.runtime.offload.channel import Channel
 from pimflow.sparse import Graph
 from support.drives import Drives
 from support.offload import Clock

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel
+from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.run import ActivationPlan
 from pimflow.runtime.offload.trace import Trace
 
 

@@ -15,7 +15,8 @@ from pimflow.compiled import CompiledModel
 from pimflow.ir import Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.passes.differentiate import Differentiate
-from pimflow.runtime.offload.run import ActivationPlan, Channel
+from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.run import ActivationPlan
 from pimflow.runtime.offload.spill import Spill, SpillWay
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.targets import Target, load_target

@@ -12,7 +12,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Most, follow_within
+from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.run import ActivationPlan, Found, Most, follow_within
 from pimflow.runtime.offload.trace import Trace
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]

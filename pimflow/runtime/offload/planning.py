@@ -13,8 +13,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.paging import paged
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, kept
+from pimflow.runtime.offload.run import ActivationPlan, Found, kept
 from pimflow.runtime.offload.search import exchanged, improved, searched
 from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish

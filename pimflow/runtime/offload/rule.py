@@ -8,7 +8,8 @@ elements stay. In the backward pass, as a module begins, what the one before it 
 
 from __future__ import annotations
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel
+from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.run import ActivationPlan
 from pimflow.runtime.offload.trace import Trace
 
 LEAST_ELEMENTS = 8 << 20

@@ -13,7 +13,8 @@ from itertools import accumulate
 from typing import Literal
 
 from pimflow.records import dataclass
-from pimflow.runtime.offload.run import Kind, Rerun
+from pimflow.runtime.offload.channel import Kind
+from pimflow.runtime.offload.run import Rerun
 from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.spending import STATIC, EventCost, Schedule
 from pimflow.targets import Target

@@ -20,7 +20,8 @@ from functools import cached_property
 from itertools import accumulate, islice
 
 from pimflow.records import dataclass
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, Most, Run, follow_within, made_again
+from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.run import ActivationPlan, Found, Most, Run, follow_within, made_again
 from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish
 

@@ -19,10 +19,11 @@ from pimflow.onnxio.folding import is_random
 from pimflow.records import dataclass
 from pimflow.runtime.memory.packing import Block, pack_within
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.least import Least, least_room
 from pimflow.runtime.offload.paging import paged
 from pimflow.runtime.offload.reordered import reordered
-from pimflow.runtime.offload.run import Channel, Found, Moment, Most, Run, kept
+from pimflow.runtime.offload.run import Found, Moment, Most, Run, kept
 from pimflow.runtime.offload.search import searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
 from pimflow.runtime.offload.wish import Wish

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.paging import paged
-from pimflow.runtime.offload.run import Channel
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.drives import Drives
 from support.offload import traces

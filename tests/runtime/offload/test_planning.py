@@ -7,8 +7,9 @@ from itertools import pairwise, product
 import pytest
 
 from pimflow.runtime.offload import planning
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Found, follow
+from pimflow.runtime.offload.run import ActivationPlan, Found, follow
 from pimflow.runtime.offload.search import asked_back, searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.runtime.offload.wish import Wish

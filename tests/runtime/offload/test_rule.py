@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.rule import LEAST_ELEMENTS, adaptive_rule
-from pimflow.runtime.offload.run import Channel, follow
+from pimflow.runtime.offload.run import follow
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Events, chain
 

@@ -10,7 +10,8 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, Run, _Follower, follow
+from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.run import ActivationPlan, Most, Run, _Follower, follow
 from pimflow.runtime.offload.search import asked_back, chain_of
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Clock, chain, traces

@@ -8,8 +8,9 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Channel, Most, follow, follow_within, made_again
+from pimflow.runtime.offload.run import ActivationPlan, Most, follow, follow_within, made_again
 from pimflow.runtime.offload.search import _Search, asked_back, chain_of, searched
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.runtime.offload.wish import Wish
