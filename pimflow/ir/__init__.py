@@ -4,7 +4,7 @@ from pimflow.ir.analysis.rows import Shape
 from pimflow.ir.builder import Builder
 from pimflow.ir.compare import first_difference, graphs_equal
 from pimflow.ir.editor import GraphEditor
-from pimflow.ir.graph import Array, Graph, Node, Packed, Value, topological_order
+from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
 from pimflow.ir.ops.base import Op, RowPart, register_op
 from pimflow.ir.ops.contraction import Conv2d, Gemm, MatMul
 from pimflow.ir.ops.elementwise import BatchNorm, Elementwise
@@ -22,6 +22,7 @@ from pimflow.ir.ops.sparse import (
     TypedSpmm,
 )
 from pimflow.ir.ops.window import GlobalPool, Pool2d, window_out
+from pimflow.ir.packed import Packed
 from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
 from pimflow.ir.plan import Decision, OnDevice, Parallel, Pipeline, Plan, SplitColumns, SplitEdges, SplitK, SplitRows
 from pimflow.ir.refusal import Refusal

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from pimflow.errors import GraphError
-from pimflow.ir.graph import Array, Graph, Node, Packed, Value, topological_order
+from pimflow.ir.graph import Array, Graph, Node, Value, topological_order
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.packed import Packed
 
 
 class GraphEditor:

@@ -16,7 +16,7 @@ import numpy.typing as npt
 
 from pimflow.errors import GraphError, one_line
 from pimflow.ir.ops.base import Op
-from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.packed import Packed
 from pimflow.ir.placement import UNPLACED, Placement
 from pimflow.records import dataclass
 
@@ -91,40 +91,6 @@ class Node:
 def _with(placement: Placement, fields: tuple[tuple[str, Any], ...]) -> Placement:
     """A placement with some fields replaced: a search places tens of thousands of nodes in a few ways."""
     return replace(placement, **dict(fields))
-
-
-@dataclass(frozen=True, eq=False)
-class Packed:
-    """How a model keeps a constant in fewer bits: what a DequantizeLinear makes of other constants.
-
-    Args:
-        array: the elements, as the compiler reads them; what follows is of this array alone.
-        op: makes them of `operands`, constants: elements, scale, and a zero point or None.
-    """
-
-    array: Array
-    op: OnnxOp
-    operands: tuple[Array | None, ...]
-
-    @property
-    def bytes(self) -> int:
-        """What the operands take."""
-        return sum(array.nbytes for array in self.operands if array is not None)
-
-    def cut(self, part: Array, axis: int, start: int, stop: int) -> Packed | None:
-        """How `part`, the elements start .. stop-1 along an axis, is kept; None where that cannot be told."""
-        attributes = dict(self.op.attributes)
-        elements, scale = self.operands[:2]
-        if elements is None or scale is None or attributes.get("block_size"):
-            return None
-        own = attributes.get("axis", 1)
-        along = isinstance(own, int) and own % elements.ndim == axis
-        window = (slice(None),) * axis + (slice(start, stop),)
-        beside = [
-            array[start:stop] if along and array is not None and array.size > 1 else array
-            for array in self.operands[1:]
-        ]
-        return Packed(part, self.op, (np.ascontiguousarray(elements[window]), *beside))
 
 
 @dataclass(frozen=True, eq=False, repr=False)

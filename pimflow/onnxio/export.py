@@ -29,8 +29,10 @@ from pimflow.ir import (
     Slice,
     Transpose,
 )
+from pimflow.ir.expansion.base import CONTRIB
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.opaque import PREPARED, AttributeValue
+from pimflow.ir.packed import PER_AXIS_OPSET
 from pimflow.onnxio.captures import CAPTURES, capture_count, restore_captures, subgraphs
 from pimflow.onnxio.placement import metadata_of
 from pimflow.onnxio.tensors import (
@@ -91,14 +93,16 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 
 def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
     """The graph as an ONNX model that only refers to constants larger than a limit (None: there are none such)."""
-    opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(graph.opset.items())]
-    model = onnx.ModelProto(ir_version=_ir_version(opsets), producer_name="pimflow", opset_import=opsets)
+    model = onnx.ModelProto(producer_name="pimflow")
     proto = model.graph  # filled in place: what is put together of messages is held twice
     proto.name = graph.name or "graph"
     writer = OnnxWriter(graph, proto.node)
     plain = {name: array for name, array in graph.constants.items() if not writer.write_packed(name)}
     for node in graph.nodes:
         writer.write(node)
+    opsets = [helper.make_opsetid(domain, version) for domain, version in sorted(writer.domains.items())]
+    model.opset_import.extend(opsets)
+    model.ir_version = _ir_version(opsets)
     arrays = {**plain, **writer.constants}
     outside = {name: array for name, array in arrays.items() if _is_large(array, inline_limit_bytes)}
     for name, array in arrays.items():
@@ -226,6 +230,7 @@ class OnnxWriter:
     def __init__(self, graph: Graph, nodes: MutableSequence[onnx.NodeProto]) -> None:
         self.graph = graph
         self.opset = graph.opset.get("", 0)
+        self.domains = dict(graph.opset)
         self.nodes = nodes
         self.constants: dict[str, Array] = {}
         self._numbers: dict[int, str] = {}
@@ -253,8 +258,15 @@ class OnnxWriter:
         parts = zip(("elements", "scale", "zero_point"), packed.operands, strict=False)
         operands = ["" if array is None else self.constant(f"{name}_{part}", array) for part, array in parts]
         node_name = self._node_names.fresh(f"{name}_dequantise")
-        self.write(Node(packed.op, tuple(operands), (name,), node_name, tags=(PACKED,)))
+        self.write(Node(self._in_own_opset(packed.op), tuple(operands), (name,), node_name, tags=(PACKED,)))
         return True
+
+    def _in_own_opset(self, op: OnnxOp) -> OnnxOp:
+        """A DequantizeLinear; ONNX Runtime's own, which always had an axis, where the opset's has none."""
+        if op.domain or self.opset >= PER_AXIS_OPSET or not op.attributes:
+            return op
+        self.domains.setdefault(CONTRIB, 1)
+        return replace(op, domain=CONTRIB)
 
     def write(self, node: Node) -> None:
         """Adds one node, as its op's rule says."""

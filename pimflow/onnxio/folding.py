@@ -72,12 +72,15 @@ def evaluate(
     return _run(node, graph, arrays, values, limit_bytes)
 
 
-def packed_form(node: Node, array: Array, constants: Mapping[str, Array], *, as_given: bool = False) -> Packed | None:
-    """How the model keeps what a node makes of constants, if that takes fewer bits than the result (or `as_given`)."""
+def packed_form(node: Node, array: Array, constants: Mapping[str, Array]) -> Packed | None:
+    """How the model keeps what a node dequantises of constants, whatever that takes.
+
+    A bias of 32 bits becomes no smaller by it, but ONNX Runtime quantises floats that stand beside quantised operands
+    anew, in operators of newer opsets than the model's, and leaves other kernels where a scalar is one.
+    """
     if not isinstance(node.op, OnnxOp) or node.op.op_type != "DequantizeLinear":
         return None
-    packed = Packed(array, node.op, tuple(constants[name] if name else None for name in node.inputs))
-    return packed if as_given or packed.bytes < array.nbytes else None
+    return Packed(array, node.op, tuple(constants[name] if name else None for name in node.inputs))
 
 
 def unpacked(graph: Graph) -> Graph:
@@ -86,7 +89,7 @@ def unpacked(graph: Graph) -> Graph:
     for node in graph.nodes:
         if PACKED in node.tags:
             found = evaluate(node, graph, graph.values, graph.constants)
-            packed = packed_form(node, found[0], graph.constants, as_given=True) if isinstance(found, list) else None
+            packed = packed_form(node, found[0], graph.constants) if isinstance(found, list) else None
             if packed is not None:
                 made[node.output] = packed
     nodes = [node for node in graph.nodes if node.output not in made]

@@ -13,8 +13,9 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir import Array, BatchNorm, Elementwise, Graph, GraphEditor, Node
+from pimflow.ir import Array, BatchNorm, Elementwise, Graph, GraphEditor, Node, Packed
 from pimflow.ir.ops.contraction import Contraction
+from pimflow.ir.packed import PER_AXIS_OPSET
 from pimflow.passes.base import Pass, PassResult
 from pimflow.records import dataclass
 
@@ -37,8 +38,9 @@ class FoldBatchNorm(Pass):
     """Folds batch norms, and Mul, Add, Sub and Div by constants per channel, into the contraction before them.
 
     Weights must be constants, and nothing else may read what lies between. Shared weights are scaled for each of their
-    users apart. A product without a bias becomes one with a bias, where there is such an op. A batch norm
-    that cannot be folded absorbs the steps behind it.
+    users apart. Those that are kept in few bits stay so, by other scales, or nothing is folded into them. A product
+    without a bias becomes one with a bias, where there is such an op. A batch norm that cannot be folded absorbs the
+    steps behind it.
     """
 
     name: ClassVar[str] = "fold-batch-norm"
@@ -92,15 +94,38 @@ def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str
         longer = _Affine(old.scale * scale, old.shift * scale + shift, node.output, (*old.steps, node.name))
     else:
         longer = _Affine(scale, shift, node.output, (node.name,))
-    if isinstance(root.op, Contraction) and _leaves_range(
-        graph.constants[root.inputs[1]], root.op.channel_axis, np.abs(longer.scale)
-    ):
-        notes.append(f"{node.name}: it would take the weights of {root.name} out of the range of 16-bit numbers")
+    objection = _objection(graph, root, longer.scale)
+    if objection:
+        notes.append(f"{node.name}: {objection}")
         return False
     chains[root.name] = longer
     del ends[source]
     ends[node.output] = root
     return True
+
+
+def _objection(graph: Graph, root: Node, factors: Vector) -> str:
+    """Why the columns of a contraction's weights may not be scaled so; "" if they may."""
+    if not isinstance(root.op, Contraction):
+        return ""
+    name = root.inputs[1]
+    if _leaves_range(graph.constants[name], root.op.channel_axis, np.abs(factors)):
+        return f"it would take the weights of {root.name} out of the range of 16-bit numbers"
+    if graph.packed_form(name) is None:
+        return ""
+    maker, opset = graph.producer(root.inputs[0]), graph.opset.get("", 0)
+    if opset < PER_AXIS_OPSET and maker is not None and maker.kind == "DequantizeLinear":
+        return f"ONNX Runtime would quantise the bias of {root.name} by what opset {opset} lacks"
+    if np.any(factors != 1) and _packed(graph, root, factors) is None:
+        return f"the weights of {root.name} could not stay in few bits"
+    return ""
+
+
+def _packed(graph: Graph, node: Node, factors: Vector) -> Packed | None:
+    """A contraction's weights with their columns scaled, if they are in few bits and can stay so."""
+    assert isinstance(node.op, Contraction)
+    whole, rank = graph.packed_form(node.inputs[1]), graph.constants[node.inputs[1]].ndim
+    return None if whole is None else whole.scaled(node.op.channel_axis % rank, factors)
 
 
 def _leaves_range(weights: Array, axis: int, factors: Vector) -> bool:
@@ -180,8 +205,9 @@ def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
     along[node.op.channel_axis] = -1
     scaled = node.inputs[1]
     if np.any(affine.scale != 1):
+        packed = _packed(editor.graph, node, affine.scale)
         array = (weights.astype(np.float64) * affine.scale.reshape(along)).astype(weights.dtype)
-        scaled = editor.new_constant(f"{node.inputs[1]}_folded", array)
+        scaled = editor.new_constant(f"{node.inputs[1]}_folded", packed.array if packed else array, packed)
     bias = _bias(editor.graph, node, node.op) * affine.scale + affine.shift
     name = editor.new_constant(f"{node.name}_bias", bias.astype(weights.dtype))
     op = node.op.with_bias(weights.ndim)

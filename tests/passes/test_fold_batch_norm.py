@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from pimflow.ir import Builder, Conv2d, Elementwise, Gemm, Pool2d
+import pimflow
+from pimflow.ir import Array, Builder, Conv2d, Elementwise, Gemm, Pool2d
 from pimflow.passes import FoldBatchNorm, RemoveDeadCode
+from support.onnx_models import model_of
 from support.passes import kinds, run_pass
 from support.values import assert_same_values
 
@@ -135,3 +138,34 @@ def test_steps_along_other_axes_stay() -> None:
         assert not run_pass(FoldBatchNorm(), RemoveDeadCode().run(graph).graph).changed
     residual = build.graph(build.add(conv, build.input(1, 4, 1, 1, name="y")))
     assert not run_pass(FoldBatchNorm(), RemoveDeadCode().run(residual).graph).changed
+
+
+@pytest.mark.parametrize(("opset", "lowest", "why"), [(13, -127, ""), (13, -128, "in few bits"), (12, -127, "lacks")])
+def test_weights_of_few_bits_stay_so(opset: int, lowest: int, why: str) -> None:
+    """By other scales: of weights that are turned round where -lowest has 8 bits."""
+    graph = pimflow.opt(quantised(opset, lowest), "fold-constants").graph
+    folded = run_pass(FoldBatchNorm(), graph)
+    assert ("BatchNormalization" in kinds(folded.graph)) == bool(why)
+    assert any("norm:" in note and why in note for note in folded.notes) == bool(why)
+    (conv,) = (node for node in folded.graph.nodes if node.op.is_contraction)
+    assert folded.graph.packed_form(conv.inputs[1]) is not None
+    assert_same_values(graph, folded.graph)
+
+
+def quantised(opset: int, lowest: int) -> onnx.ModelProto:
+    """A batch norm of negative factors behind a convolution of 8 bits, with one scale."""
+    elements = np.random.default_rng(0).integers(lowest, 128, (8, 4, 3, 3)).astype(np.int8)
+    elements[0, 0, 0, 0] = lowest
+    vectors = {name: np.linspace(*ends, 8).astype(np.float32) for name, ends in zip("fbmv", ENDS, strict=True)}
+    constants: dict[str, Array] = {"i": elements, "s": np.array(0.02, np.float32), "z": np.array(0, np.int8), **vectors}
+    nodes = [
+        onnx.helper.make_node("QuantizeLinear", ["x", "s", "z"], ["q"], "quantise"),
+        onnx.helper.make_node("DequantizeLinear", ["q", "s", "z"], ["d"], "back"),
+        onnx.helper.make_node("DequantizeLinear", ["i", "s"], ["w"], "weights"),
+        onnx.helper.make_node("Conv", ["d", "w"], ["c"], "conv"),
+        onnx.helper.make_node("BatchNormalization", ["c", *"fbmv"], ["y"], "norm"),
+    ]
+    return model_of(nodes, {"x": (1, 4, 8, 8)}, ["y"], constants, opset)
+
+
+ENDS = ((-1, -0.5), (0, 1), (-1, 1), (0.5, 2))

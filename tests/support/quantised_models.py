@@ -61,7 +61,18 @@ class QdqWriter:
         return self.rounded(f"{name}_r", "lowest")
 
 
-def qdq_model() -> onnx.ModelProto:
+def qdq_model(opset: int = 17, domain: str = "") -> onnx.ModelProto:
+    """`qdq_nodes` as a model, (de)quantised by the operators of a domain."""
+    writer = qdq_nodes()
+    for node in writer.nodes:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            node.domain = domain
+    return model_of(
+        writer.nodes, {"x": (1, 16, 12, 12)}, ["y"], writer.constants, opset, domains={domain: 1} if domain else {}
+    )
+
+
+def qdq_nodes() -> QdqWriter:
     """Three convolutions and a classifier over [1, 16, 12, 12]; output y [1, 24] is quantised too."""
     writer = QdqWriter()
     x = writer.conv(writer.rounded("x"), "one", (16, 32), 1)
@@ -73,4 +84,24 @@ def qdq_model() -> onnx.ModelProto:
     writer.nodes.append(helper.make_node("QuantizeLinear", ["m", "fine", "zero"], ["m_q"], "quantise_m"))
     writer.nodes.append(helper.make_node("DequantizeLinear", ["m_q", "fine", "zero"], ["y"], "back_m"))
     writer.constants["fine"] = np.array(STEP / 4, np.float32)
-    return model_of(writer.nodes, {"x": (1, 16, 12, 12)}, ["y"], writer.constants)
+    return writer
+
+
+def normed_qdq_model() -> onnx.ModelProto:
+    """A convolution whose batch norm stands before its Relu and QuantizeLinear, as training for 8 bits leaves it.
+
+    Some of its channels are turned round, one is left out.
+    """
+    writer = QdqWriter()
+    weights = writer.weights("w", (32, 16, 3, 3))
+    nodes, x = writer.nodes, writer.rounded("x")
+    nodes.append(helper.make_node("Conv", [x, weights], ["c"], "conv", pads=[1] * 4))
+    factors = np.linspace(-1, 1.5, 32).astype(np.float32)
+    factors[7] = 0
+    ones = np.ones(32, np.float32)
+    writer.constants |= {"factor": factors, "shift": factors[::-1], "mean": ones / 4, "variance": ones}
+    nodes.append(helper.make_node("BatchNormalization", ["c", "factor", "shift", "mean", "variance"], ["n"], "norm"))
+    nodes.append(helper.make_node("Relu", ["n"], ["r"], "relu"))
+    x = writer.conv(writer.rounded("r", "lowest"), "two", (32, 32), 1)
+    nodes.append(helper.make_node("Identity", [x], ["y"], "last"))
+    return model_of(nodes, {"x": (1, 16, 12, 12)}, ["y"], writer.constants)

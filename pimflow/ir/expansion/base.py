@@ -14,10 +14,11 @@ import numpy as np
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape
-from pimflow.ir.graph import Array, Graph, Node, Packed, Value
+from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.ops.base import Op
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.ir.ops.opaque import AttributeValue, OnnxOp
+from pimflow.ir.packed import Packed
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.registry import Registry
 from pimflow.ir.shapes import infer
@@ -307,14 +308,3 @@ class Writer:
 
 PackedBy = tuple[OnnxOp, "tuple[Array | None, ...]"]
 """A DequantizeLinear and its operands."""
-
-
-def dequantised(elements: Array, scale: Array, zero: Array | None, axis: int) -> Array:
-    """What DequantizeLinear makes of them: (elements - zero) * scale, along an axis where these are vectors."""
-    along = tuple(-1 if place == axis % elements.ndim else 1 for place in range(elements.ndim))
-    scales = scale.reshape(along) if scale.size > 1 else scale.reshape(())
-    wide = elements.astype(np.int32)
-    if zero is not None:
-        wide = wide - (zero.reshape(along) if zero.size > 1 else zero.reshape(())).astype(np.int32)
-    made: Array = (wide.astype(np.float32) * scales.astype(np.float32)).astype(scale.dtype)
-    return made

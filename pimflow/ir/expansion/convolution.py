@@ -5,22 +5,22 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
 
-from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands, stays
+from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, expands, stays
 from pimflow.ir.graph import Array
 from pimflow.ir.ops.contraction import Conv2d
 from pimflow.ir.ops.elementwise import Elementwise, fused_activation
 from pimflow.ir.ops.movement import Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.ops.window import same_pads, window_out
+from pimflow.ir.packed import dequantised
 from pimflow.ir.refusal import Refusal
 
 _COMPUTED = "weights are computed, PIM needs them in its banks before the run"
-PER_AXIS_OPSET = 13
-"""DequantizeLinear takes a scale per channel from this opset on."""
 
 
 class _Window(NamedTuple):
@@ -332,21 +332,20 @@ def _dequantised(
     writer: Writer, weights: Array, w_step: Array, bias: Array | None, x_step: Array
 ) -> tuple[_Weights, str]:
     """Weights of 8 bits, and a bias of 32, in single precision; the model keeps both as they are."""
-    keeps = writer.opset >= PER_AXIS_OPSET
     axis = OnnxOp("DequantizeLinear", "", (("axis", 0),))
     zero = writer.constant_at(5)
     per_channel = np.broadcast_to(w_step.reshape(-1), (len(weights),)) if w_step.size > 1 else w_step.reshape(())
-    flat_zero = None if zero is None else (zero.reshape(-1) if w_step.size > 1 and zero.size > 1 else zero)
-    kept: PackedBy | None = None
-    if keeps and (flat_zero is None or flat_zero.shape == per_channel.shape):
-        kept = axis, (weights, per_channel, flat_zero)
-    operand = _Weights(weights.shape, "float32", lambda: dequantised(weights, w_step, zero, 0), kept)
+    least = None if zero is None else zero.reshape(() if zero.size == 1 else -1)
+    if least is not None:
+        per_channel, least = np.broadcast_arrays(per_channel, least)
+    kept = axis, (weights, per_channel, least)
+    operand = _Weights(weights.shape, "float32", partial(dequantised, weights, per_channel, least, 0), kept)
     if bias is None:
         return operand, ""
     step = w_step.astype(np.float32) * np.float32(x_step.reshape(-1)[0])
     step = step.reshape(-1) if step.size > 1 else step.reshape(())
-    form: PackedBy | None = (axis, (bias, step)) if keeps else None
-    return operand, writer.constant(bias.shape, "float32", lambda: dequantised(bias, step, None, 0), form)
+    made = partial(dequantised, bias, step, None, 0)
+    return operand, writer.constant(bias.shape, "float32", made, (axis, (bias, step)))
 
 
 @expands("ConvInteger", unscaled=True)

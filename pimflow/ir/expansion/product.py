@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.ir.expansion.base import CONTRIB, PackedBy, Writer, dequantised, expands, stays
-from pimflow.ir.expansion.convolution import PER_AXIS_OPSET, differences
+from pimflow.ir.expansion.base import CONTRIB, Writer, expands, stays
+from pimflow.ir.expansion.convolution import differences
 from pimflow.ir.graph import Array
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.ir.ops.elementwise import Elementwise
 from pimflow.ir.ops.movement import Transpose
 from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.packed import dequantised
 from pimflow.ir.refusal import Refusal
 
 HALF_OPSET = 19
@@ -111,12 +114,18 @@ def _gemm(writer: Writer) -> Refusal | None:
     made = writer.product(PRODUCT, left, right)
     if added is not None and a_step is not None and b_step is not None:
         step = np.float32(alpha) * a_step.reshape(()) * (b_step.reshape(-1) if b_step.size > 1 else b_step.reshape(()))
-        wide = added.astype(np.float32)
-        made = writer.add(Elementwise("Add"), made, writer.constant(added.shape, "float32", lambda: wide * step))
+        made = writer.add(Elementwise("Add"), made, _integers_added(writer, added, step.astype(np.float32)))
     if writer.has(7):
         operands = [made, writer.operand(7), writer.operand(8)]
         writer.opaque("QuantizeLinear", operands, writer.shape(made), writer.dtype(writer.node.output))
     return None
+
+
+def _integers_added(writer: Writer, added: Array, step: Array) -> str:
+    """Integers in single precision, by one scale or one for each along their last axis; the model keeps them."""
+    whole = np.broadcast_to(added, np.broadcast_shapes(added.shape, step.shape))
+    op = OnnxOp("DequantizeLinear", "", (("axis", max(whole.ndim - 1, 0)),))
+    return writer.constant(whole.shape, "float32", lambda: dequantised(whole, step, None, -1), (op, (whole, step)))
 
 
 def quantised_weights(
@@ -140,15 +149,13 @@ def quantised_weights(
         return Refusal("its right-hand side has scales that are not a column's")
     if factor != 1:
         scale = (scale * np.array(factor, scale.dtype)).astype(scale.dtype)
-    whole, step, least = (
-        weights,
-        *(None if array is None else array.reshape(() if array.size == 1 else -1) for array in (scale, zero)),
-    )
-    assert step is not None
-    alike = least is None or least.shape == step.shape
-    op = OnnxOp("DequantizeLinear", "", (("axis", whole.ndim - 1),))
-    kept: PackedBy | None = (op, (whole, step, least)) if alike and writer.opset >= PER_AXIS_OPSET else None
-    return writer.constant(whole.shape, scale.dtype.name, lambda: dequantised(whole, step, least, -1), kept)
+    step = scale.reshape(() if scale.size == 1 else -1)
+    least = None if zero is None else zero.reshape(() if zero.size == 1 else -1)
+    if least is not None:
+        step, least = np.broadcast_arrays(step, least)
+    op = OnnxOp("DequantizeLinear", "", (("axis", weights.ndim - 1),))
+    made = partial(dequantised, weights, step, least, -1)
+    return writer.constant(weights.shape, scale.dtype.name, made, (op, (weights, step, least)))
 
 
 @expands("MatMulNBits", domain=CONTRIB)

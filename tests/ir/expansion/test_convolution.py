@@ -171,10 +171,12 @@ def test_a_quantised_convolution_whose_channels_come_last() -> None:
     check_expansion(model, kinds, rtol=1 / 200)
 
 
+@pytest.mark.parametrize("opset", [10, 11, 17])
 @pytest.mark.parametrize("per_channel", [False, True])
-def test_a_quantised_convolution(per_channel: bool, tmp_path: Path) -> None:
+def test_a_quantised_convolution(per_channel: bool, opset: int, tmp_path: Path) -> None:
     scales = np.linspace(0.01, 0.03, 32) if per_channel else np.array(0.01)
     model = quantised_convolution(scales, np.zeros(32) if per_channel else np.array(3))
+    model.opset_import[0].version = opset
     compiled = check_expansion(model, ["DequantizeLinear", "Conv", "QuantizeLinear"], rtol=1 / 200)
     weights = compiled.graph.nodes[1].inputs[1]
     packed = compiled.graph.packed_form(weights)

@@ -70,8 +70,8 @@ def test_a_product_whose_left_hand_side_is_rounded_by_what_it_holds(columns: int
 
 
 @pytest.mark.parametrize(("turned", "columns", "alpha"), [((0, 0), 48, 1.0), ((1, 1), 48, 0.5), ((0, 1), 1, 1.0)])
-@pytest.mark.parametrize("quantised", [False, True])
-def test_a_gemm_of_few_bits(turned: tuple[int, int], columns: int, alpha: float, quantised: bool) -> None:
+@pytest.mark.parametrize(("quantised", "opset"), [(False, 17), (True, 17), (True, 11), (True, 10)])
+def test_a_gemm_of_few_bits(turned: tuple[int, int], columns: int, alpha: float, quantised: bool, opset: int) -> None:
     alone = () if columns == 1 else (columns,)
     constants: dict[str, Array] = {
         "a_scale": np.array(0.02, np.float32),
@@ -84,7 +84,8 @@ def test_a_gemm_of_few_bits(turned: tuple[int, int], columns: int, alpha: float,
     if quantised:
         constants |= {"y_scale": np.array(0.5, np.float32), "y_zero": np.array(110, np.uint8)}
     inputs = {"a": (64, 8) if turned[0] else (8, 64)}
-    model = kept_model("QGemm", inputs, constants, domain=CONTRIB, transA=turned[0], transB=turned[1], alpha=alpha)
+    attributes: dict[str, Any] = {"transA": turned[0], "transB": turned[1], "alpha": alpha}
+    model = kept_model("QGemm", inputs, constants, domain=CONTRIB, opset=opset, **attributes)
     model = bytes_in(model, TensorProto.UINT8 if quantised else TensorProto.FLOAT)
     kinds = ["DequantizeLinear", *["Transpose"] * turned[0], "MatMul", "Add", *["QuantizeLinear"] * quantised]
     compiled = check_expansion(model, kinds, rtol=1 / 200 if quantised else 2e-6)
