@@ -90,12 +90,14 @@ class Debug:
     verify_each: bool = field(
         default=False,
         metadata=_about(
-            "run ONNX Runtime after every pass and name the first that changed a value",
+            "run ONNX Runtime after every pass and name the first pass that changed a value",
             "--verify-each",
             group=DEBUGGING,
         ),
     )
-    show: Callable[[str], None] | None = field(default=None, metadata=_about("receives what is printed (not stderr)"))
+    show: Callable[[str], None] | None = field(
+        default=None, metadata=_about("receives what would be printed to stderr")
+    )
 
 
 @dataclass(frozen=True)
@@ -115,7 +117,7 @@ class Options:
     policy: str = field(default=DEFAULT_POLICY, metadata=_about("search policy", "--policy", "P"))
     objective: Literal["latency", "throughput", "energy"] = field(
         default="latency",
-        metadata=_about("what is to be best: latency, throughput or energy", "--objective", "O"),
+        metadata=_about("what to optimise: latency, throughput or energy", "--objective", "O"),
     )
     shapes: Shapes = field(
         default_factory=dict,
@@ -123,22 +125,23 @@ class Options:
     )
     fixed: Fixed = field(
         default_factory=dict,
-        metadata=_about("make an input a constant of this value", "--fix", "input=16000|input=true"),
+        metadata=_about("replace an input by a constant", "--fix", "input=16000|input=true"),
     )
     graph: Any = field(
         default=None,
-        metadata=_about("graph that a graph network runs on", "--graph", "FILE", saved=False),
+        metadata=_about("the graph that a graph network runs on", "--graph", "FILE", saved=False),
     )
     graph_as_input: bool = field(
         default=False,
         metadata=_about(
-            "keep the edges an input of the compiled model, another graph at every run", "--graph-as-input"
+            "keep the edges an input of the compiled model, so that every run may have another graph",
+            "--graph-as-input",
         ),
     )
     relations: Literal["auto", "always", "never"] = field(
         default="auto",
         metadata=_about(
-            "rewrite relational layers: auto (where it costs less), always or never",
+            "rewrite relational layers: auto (where that is cheaper), always or never",
             "--relations",
             "WHEN",
             SEARCH,
@@ -147,7 +150,7 @@ class Options:
     tables: Literal["auto", "gpu", "host", "zero-copy", "aligned"] = field(
         default="auto",
         metadata=_about(
-            "where large tables lie: auto (the GPU if they fit), gpu, host (gathered), zero-copy or aligned",
+            "where to keep large tables: auto (on the GPU if they fit), gpu, host (gathered), zero-copy or aligned",
             "--tables",
             "WHERE",
             SEARCH,
@@ -156,7 +159,7 @@ class Options:
     spill: Literal["auto", "never", "offload", "recompute"] = field(
         default="auto",
         metadata=_about(
-            "activations that do not fit: auto (the fastest that fits), never, offload (to SSDs) or recompute",
+            "how to handle activations that do not fit: auto (the fastest way), never, offload (to SSDs) or recompute",
             "--spill",
             "WAY",
             SEARCH,
@@ -164,7 +167,7 @@ class Options:
     )
     grid: Annotated[int, Limits(least=1, most=50)] | None = field(
         default=None,
-        metadata=_about("step of the MD-DP split ratios in percent", "--grid", "PERCENT", SEARCH),
+        metadata=_about("step between MD-DP split ratios, in percent", "--grid", "PERCENT", SEARCH),
     )
     stages: tuple[Annotated[int, Limits(least=2, most=MAX_STAGES)], ...] | None = field(
         default=None, metadata=_about("pipeline stage counts to try", "--stages", "N[,N...]", SEARCH)
@@ -172,21 +175,30 @@ class Options:
     time_budget_s: Annotated[float, Limits(least=0)] | None = field(
         default=None,
         metadata=_about(
-            "use the best plan found in so many seconds", "--time-budget", "S|none", SEARCH, typed=TYPED_BUDGET_S
+            "stop searching after this many seconds and use the best plan found so far",
+            "--time-budget",
+            "S|none",
+            SEARCH,
+            typed=TYPED_BUDGET_S,
         ),
     )
     disabled_passes: tuple[str, ...] = field(
-        default=(), metadata=_about("passes to leave out, by name", "--disable-pass", "PASS", DEBUGGING)
+        default=(), metadata=_about("passes to skip, by name", "--disable-pass", "PASS", DEBUGGING)
     )
     convolutions: Literal["library", "fastest", "im2col", "im2win", "direct"] | None = field(
         default=None,
         metadata=_about(
-            "how the GPU runs convolutions that can be run so (the target's)", "--convolutions", "WAY", SEARCH
+            "convolutions on the GPU: library, fastest, im2col, im2win or direct; by default what the target says",
+            "--convolutions",
+            "WAY",
+            SEARCH,
         ),
     )
     workspace_mib: Annotated[float, Limits(least=0)] | None = field(
         default=None,
-        metadata=_about("most that a convolution may take beside its operands", "--workspace", "MIB", SEARCH),
+        metadata=_about(
+            "most memory that a convolution may use beyond its operands, in MiB", "--workspace", "MIB", SEARCH
+        ),
     )
     seed: Annotated[int, Limits(least=0)] = field(default=0, metadata=_about("seed of random inputs", "--seed", "N"))
     use_cache: bool = field(
@@ -195,18 +207,18 @@ class Options:
     profile: str | None = field(
         default=None,
         metadata=_about(
-            "table of measured kernel times that replace the GPU model's", "--profile", "TABLE.csv", SEARCH
+            "table of measured kernel times to use instead of the GPU model's", "--profile", "TABLE.csv", SEARCH
         ),
     )
     check: bool = field(
         default=True,
         metadata=_about(
-            "run the model once as it is given and once as it is written, on seeded inputs", "--no-check", saved=False
+            "run the original and the written model once each, on seeded inputs", "--no-check", saved=False
         ),
     )
     jobs: Annotated[int, Limits(least=1)] | None = field(
         default=None,
-        metadata=_about("do so much at once; by default as there are cores", "--jobs", "N", short="-j", saved=False),
+        metadata=_about("tasks to run at once; by default one per core", "--jobs", "N", short="-j", saved=False),
     )
     debug: Debug = field(
         default_factory=Debug, metadata=_about("what to show and check between passes", group=DEBUGGING, saved=False)

@@ -25,7 +25,7 @@ from pimflow.version import __version__
 
 _EPILOG = """examples:
   pimflow compile zoo:mobilenet-v2 -o out     compile a model of the zoo into the folder out
-  pimflow verify out                          show that the result computes what the model computed
+  pimflow verify out                          check that the result computes what the model computes
   pimflow inspect model.onnx                  which nodes can run on PIM, and why the others cannot
   pimflow layer --conv ic=64,oc=64,h=56,w=56,k=3,p=1 --mapping auto
 """
@@ -44,7 +44,7 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
     parser = Parser(
         prog="pimflow",
         description="A deep-learning compiler, profiler and simulator for processing-in-memory DRAM.\n"
-        "`pimflow help VERB` says what a verb takes.",
+        "`pimflow help VERB` shows the options of a verb.",
         epilog=_EPILOG,
     )
     parser.set_defaults(collect_after=_COLLECT_AFTER, quiet=False)

@@ -78,7 +78,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """--quiet, of a parser and of all below it; left out of the namespace where it is not given."""
-    text = "print nothing but errors, and what programs read: a JSON document, a graph's text, traces, tables as CSV"
+    text = "print only errors and machine-readable output: JSON documents, graphs as text, traces, tables as CSV"
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):
@@ -98,20 +98,31 @@ def add_target(parser: argparse.ArgumentParser, default: str = DEFAULT_TARGET) -
     parser.add_argument(
         "--timing", metavar="PROFILE", help="timing profile, such as artifact or strict (default: the target's)"
     )
-    parser.add_argument("--gwrite-latency", choices=GWRITE_LATENCIES, help="GWRITE latency (default: the target's)")
-    parser.add_argument("--buffers", type=positive_int, metavar="N", help="global buffers that mappings may use")
     parser.add_argument(
-        "--buffers-per-channel", type=positive_int, metavar="N", help="filled buffers that one channel can hold"
+        "--gwrite-latency",
+        choices=GWRITE_LATENCIES,
+        help="whether the latency of GWRITE is hidden (default: the target's)",
     )
-    parser.add_argument("--pim-channels", type=positive_int, metavar="N", help="PIM-enabled memory channels")
-    parser.add_argument("--gpu-operand", metavar="TYPE", help="element type on the GPU, as fp16 or fp32 (the target's)")
+    parser.add_argument(
+        "--buffers", type=positive_int, metavar="N", help="number of global buffers that mappings may use"
+    )
+    parser.add_argument(
+        "--buffers-per-channel",
+        type=positive_int,
+        metavar="N",
+        help="number of filled buffers that one channel can hold",
+    )
+    parser.add_argument("--pim-channels", type=positive_int, metavar="N", help="number of PIM-enabled memory channels")
+    parser.add_argument(
+        "--gpu-operand", metavar="TYPE", help="element type on the GPU, fp16 or fp32 (default: the target's)"
+    )
     parser.add_argument(
         "--set",
         dest="values",
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="override any value of the target, as in pim.banks=32; may be repeated",
+        help="override any value of the target, such as pim.banks=32; may be repeated",
     )
 
 

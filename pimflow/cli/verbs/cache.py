@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    parser: Parser = verbs.add_parser("cache", help="show or clear the price cache and statistics of graphs on disk")
+    parser: Parser = verbs.add_parser("cache", help="show or clear what is cached on disk: prices and graph statistics")
     actions = parser.add_subparsers(dest="action", metavar="[info]|clear")
     parser.set_defaults(run=run, json=False)
-    info = actions.add_parser("info", help="folder, records and size (as without a word)")
+    info = actions.add_parser("info", help="show the folder, the number of records and the size (the default)")
     add_json(info)
     info.set_defaults(run=run)
-    clear = actions.add_parser("clear", help="delete both")
+    clear = actions.add_parser("clear", help="delete all of it")
     clear.set_defaults(run=run)
 
 

@@ -15,8 +15,8 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "calibrate",
-        help="fit a target's GPU parameters to measured times",
-        description="Fits a target's GPU parameters to measured (op, shape, time) rows, cross-validated.",
+        help="fit a target's GPU parameters to measured kernel times",
+        description="Fits a target's GPU parameters to measured (op, shape, time) rows, with cross-validation.",
     )
     parser.add_argument(
         "--from",
@@ -24,16 +24,24 @@ def add(verbs: Any) -> None:
         required=True,
         nargs="+",
         metavar="TABLE.csv",
-        help="rows of `pimflow profile`, or published tables (..._fp16_gemm.csv and the like; docs/gpu-model.md)",
+        help="output of `pimflow profile`, or published tables (*_fp16_gemm.csv and the like, see docs/gpu-model.md)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE.toml", help="write the fitted target here")
-    parser.add_argument("--check", action="store_true", help="fit nothing: say how far off the target is as it is")
-    parser.add_argument("--folds", type=positive_int, default=5, metavar="K", help="folds of the cross-validation")
+    parser.add_argument("-o", "--output", metavar="FILE.toml", help="where to write the fitted target")
+    parser.add_argument(
+        "--check", action="store_true", help="do not fit; only report the errors of the target as it is"
+    )
+    parser.add_argument(
+        "--folds",
+        type=positive_int,
+        default=5,
+        metavar="K",
+        help="number of folds of the cross-validation (default: 5)",
+    )
     parser.add_argument(
         "--folds-by",
         metavar="turn|size",
         default="turn",
-        help="what is held out together: every K-th kernel, or kernels of neighbouring size (default: turn)",
+        help="what each fold holds out: every K-th kernel (turn) or kernels of similar size (size); default: turn",
     )
     add_target(parser)
     add_json(parser)

@@ -16,11 +16,13 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "compare",
-        help="search policies side by side",
-        description="Time, energy, speedups, and where the nodes run, for several policies.",
+        help="compare search policies side by side",
+        description="Compares time, energy, speedups and where the nodes run under several policies.",
     )
     add_model(parser)
-    parser.add_argument("--policies", metavar="P,P,...", help="default: all that the target offers")
+    parser.add_argument(
+        "--policies", metavar="P,P,...", help="policies to compare (default: all that the target offers)"
+    )
     add_options(parser, without=("policy", "seed", "check", "jobs", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)

@@ -30,16 +30,16 @@ def add(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "compile",
         help="compile a model for a machine with PIM memory",
-        description="Decides for every part of a model whether it runs on the GPU, on PIM or on both, rewrites the "
-        "graph,\ngenerates what PIM executes, and writes all of it to a folder.",
+        description="Decides for each part of a model whether it runs on the GPU, on PIM or on both, rewrites the "
+        "graph,\ngenerates the commands for PIM, and writes everything to a folder.",
     )
     add_model(parser)
     parser.add_argument("-o", "--output", metavar="DIR", help="output folder (default: NAME.pimflow in this folder)")
     add_options(parser)
     parser.add_argument(
-        "--by", choices=_QUANTITIES, help="say what energy or time is spent on: by part, by kind of op, by node"
+        "--by", choices=_QUANTITIES, help="break energy or time down by part, by kind of op and by node"
     )
-    parser.add_argument("--verify", action="store_true", help="then do what `pimflow verify DIR` does")
+    parser.add_argument("--verify", action="store_true", help="then verify the result, as `pimflow verify DIR` does")
     add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes, with reasons")
     parser.set_defaults(run=run, collect_after=_COLLECT_AFTER)

@@ -13,12 +13,12 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "diff",
-        help="two output folders side by side, node by node",
-        description="Options and machine keys that differ, totals, and the nodes that run elsewhere or cost something "
-        "else. Nodes are matched by name, or by what they compute.",
+        help="compare two output folders node by node",
+        description="Shows which options and machine keys differ, the totals, and the nodes that run elsewhere or "
+        "whose cost has changed. Nodes are matched by name, or else by what they compute.",
     )
     parser.add_argument("a", metavar="A", help="an output folder")
-    parser.add_argument("b", metavar="B", help="another")
+    parser.add_argument("b", metavar="B", help="another output folder")
     parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes that differ")
     add_json(parser)
     parser.set_defaults(run=run)

@@ -13,9 +13,9 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "explain",
-        help="why a node runs where it does, and what else it could do at which price",
-        description="The ways to run one node of a compiled model, what each would take alone, and which keys of the "
-        "machine would make a slower unit catch up.",
+        help="explain why a node runs where it does, and price the alternatives",
+        description="Lists the ways to run one node of a compiled model, what each costs on its own, and which keys "
+        "of the machine would have to change for a slower unit to catch up.",
     )
     parser.add_argument("folder", metavar="DIR", help="an output folder")
     parser.add_argument("node", metavar="NODE", help="a node of the original model")

@@ -17,8 +17,8 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "front",
-        help="time against energy: the plans of which no other is both faster and more frugal",
-        description="Plans of a policy of which no other is both faster and spends less energy, the fastest first.",
+        help="show the Pareto front of time against energy",
+        description="Finds the plans of a policy that no other plan beats in both time and energy, fastest first.",
     )
     add_model(parser)
     add_options(parser, without=("objective", "seed", "check", "jobs", DEBUGGING))
@@ -27,7 +27,7 @@ def add(verbs: Any) -> None:
         type=number(float, Limits(least=0)),
         default=0.01,
         metavar="PERCENT",
-        help="leave out what is no faster than a plan shown and spends less by up to this (default: 0.01; 0: all)",
+        help="leave out slower plans that save at most this much energy over one shown (default: 0.01; 0: none)",
     )
     add_json(parser)
     parser.set_defaults(run=run)

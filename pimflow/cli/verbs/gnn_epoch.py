@@ -13,10 +13,10 @@ from pimflow.gnn.loop import OTHERS
 
 _DEFAULTS = {name: argument.default for name, argument in inspect.signature(gnn.epoch).parameters.items()}
 _NUMBERS = {
-    "batch": "vertices of a step",
-    "hidden": "columns between layers",
-    "classes": "columns of the result",
-    "train": "vertices that an epoch trains",
+    "batch": "vertices per step",
+    "hidden": "width of the hidden layers",
+    "classes": "number of classes",
+    "train": "number of vertices that an epoch trains",
 }
 
 
@@ -24,24 +24,26 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "gnn-epoch",
-        help="what an epoch of training a graph network takes, by where the features lie",
-        description="Draws mini-batches of a graph and says what sampling, transfers and training take with the "
-        "features in the GPU's memory, gathered by the CPU and copied, or read by the GPU from the host's memory.",
+        help="cost an epoch of graph-network training for each place to keep the features",
+        description="Draws mini-batches from a graph and reports the time of sampling, transfers and training with the "
+        "features in GPU memory, gathered by the CPU and copied, or read from host memory by the GPU.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help="a graph's file, or a published one's name: twitter7")
-    _argument(parser, "model", "sage, gcn, gat, rgcn, or a model", metavar="MODEL", nargs="?")
-    hops = "neighbours drawn, by hop; along one relation (repeatable)"
+    parser.add_argument(
+        "graph", metavar="GRAPH", help="a graph file, or the name of a published graph such as twitter7"
+    )
+    _argument(parser, "model", "sage, gcn, gat, rgcn, or a model of your own", metavar="MODEL", nargs="?")
+    hops = "neighbours to sample at each hop, of all relations or of one (repeatable)"
     _argument(parser, "fan_outs", hops, metavar="[NAME=]K,..", type=_fan_outs, action="append")
-    columns = "columns of a vertex's features; of one kind's (repeatable)"
+    columns = "width of the feature vectors, of all vertices or of one kind (repeatable)"
     _argument(parser, "features", columns, metavar="[KIND=]N", type=_count, action="append")
-    _argument(parser, "kind", "of the vertices that are trained, where there are several", metavar="KIND")
-    counts = "how many vertices of a kind there are (repeatable)"
+    _argument(parser, "kind", "kind of vertex to train, if there are several", metavar="KIND")
+    counts = "number of vertices of a kind (repeatable)"
     _argument(parser, "vertices", counts, metavar="KIND=N", type=_count, action="append")
     for name, meaning in _NUMBERS.items():
         _argument(parser, name, meaning, metavar="N", type=positive_int)
-    _argument(parser, "loader", "what overlaps with the step before", choices=gnn.LOADERS)
-    _argument(parser, "batches", "how many are drawn; 0: all of the epoch", metavar="N", type=whole_number)
-    _argument(parser, "seed", "of everything that is drawn", metavar="N", type=whole_number)
+    _argument(parser, "loader", "which stages overlap with the previous step", choices=gnn.LOADERS)
+    _argument(parser, "batches", "number of batches to draw; 0 draws the whole epoch", metavar="N", type=whole_number)
+    _argument(parser, "seed", "random seed", metavar="N", type=whole_number)
     add_target(parser, _DEFAULTS["target"])
     add_json(parser)
     parser.set_defaults(run=run)

@@ -15,13 +15,17 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "inspect",
-        help="which nodes can run on PIM, and why the others cannot",
-        description="Which nodes of a model can run on PIM, and why the others cannot.",
+        help="show which nodes can run on PIM, and why the others cannot",
+        description="Shows which nodes of a model can run on PIM, and why the others cannot.",
     )
     add_model(parser, " an output folder,")
     add_options(parser, only=("target", "shapes", "fixed", "graph", "graph_as_input"))
-    parser.add_argument("--roofline", action="store_true", help="what each node takes at least, beside what it takes")
-    parser.add_argument("--text", action="store_true", help="print the model in the compiler's text form instead")
+    parser.add_argument(
+        "--roofline", action="store_true", help="show each node's lower bound next to its modelled time"
+    )
+    parser.add_argument(
+        "--text", action="store_true", help="print the model in the compiler's text form and nothing else"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 

@@ -13,17 +13,22 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "layer",
-        help="mapping, cycles, commands and energy of one layer on PIM, without a model",
-        description="Shows how one layer is mapped onto the PIM channels, and what that costs.",
+        help="map a single layer onto PIM: cycles, commands and energy",
+        description="Shows how a single layer is mapped onto the PIM channels, and what it costs.",
         epilog="keys of --conv: ic oc h w k (or kh, kw) s p d g n; padding is one number or top/left/bottom/right\n"
         "keys of --matmul: m k n b",
     )
     layer = parser.add_mutually_exclusive_group(required=True)
     layer.add_argument("--conv", metavar="ic=16,oc=96,h=112,w=112,k=1,...", help="a convolution")
     layer.add_argument("--matmul", metavar="m=1,k=1280,n=1000", help="a matrix product")
-    parser.add_argument("--mapping", default="auto", metavar="newton+|newton++|auto", help="default: auto")
     parser.add_argument(
-        "--operand", default="", metavar="TYPE", help="int8, where the target has it; default: the target's own type"
+        "--mapping", default="auto", metavar="newton+|newton++|auto", help="mapping policy (default: auto)"
+    )
+    parser.add_argument(
+        "--operand",
+        default="",
+        metavar="TYPE",
+        help="operand type: int8, where the target supports it (default: the target's own type)",
     )
     add_target(parser)
     add_json(parser)

@@ -33,14 +33,18 @@ def add(verbs: Any) -> None:
     )
     parser.add_argument("model", metavar="MODEL", nargs="?", help="what to run the passes over (see below)")
     parser.add_argument(
-        "-p", "--passes", metavar="PASS,...", default="", help="passes, as in a,b{option=1 other=[x, y]}"
+        "-p", "--passes", metavar="PASS,...", default="", help="passes to run, such as a,b{option=1 other=[x, y]}"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write FILE.onnx or FILE.pimir in place of stdout")
+    parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE.onnx or FILE.pimir instead of stdout")
     parser.add_argument("--overwrite", action="store_true", help="replace the output file if it exists")
-    parser.add_argument("--inline", action="store_true", help="spell out all constants of the text")
-    parser.add_argument("--constants", metavar="FILE.npz", help="what the text elides (default: MODEL.npz, if any)")
-    parser.add_argument("-v", "--verbose", action="store_true", help="say what each pass left as it was, and why")
-    parser.add_argument("--list", action="store_true", help="list all passes with their options, and do nothing else")
+    parser.add_argument("--inline", action="store_true", help="write all constants out in full")
+    parser.add_argument(
+        "--constants",
+        metavar="FILE.npz",
+        help="the constants that the text leaves out (default: MODEL.npz, if it exists)",
+    )
+    parser.add_argument("-v", "--verbose", action="store_true", help="say what each pass left unchanged, and why")
+    parser.add_argument("--list", action="store_true", help="list all passes with their options and exit")
     add_options(parser, only=("shapes", "fixed", "seed", DEBUGGING))
     add_json(parser)
     parser.set_defaults(run=run)

@@ -21,10 +21,19 @@ def add(verbs: Any) -> None:
     )
     add_model(parser)
     add_options(parser, only=("shapes", "fixed"))
-    parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu", help="default: cpu (ONNX Runtime)")
-    parser.add_argument("--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel")
-    parser.add_argument("--warmup", type=whole_number, default=5, metavar="N", help="runs before those")
-    parser.add_argument("-o", "--output", metavar="FILE.csv", help="default: standard output")
+    parser.add_argument(
+        "--device",
+        choices=("cpu", "cuda"),
+        default="cpu",
+        help="cpu with ONNX Runtime, or cuda with PyTorch (default: cpu)",
+    )
+    parser.add_argument(
+        "--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel (default: 20)"
+    )
+    parser.add_argument(
+        "--warmup", type=whole_number, default=5, metavar="N", help="untimed runs before those (default: 5)"
+    )
+    parser.add_argument("-o", "--output", metavar="FILE.csv", help="where to write the table (default: stdout)")
     parser.set_defaults(run=run)
 
 

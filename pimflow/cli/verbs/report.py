@@ -17,27 +17,27 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "report",
-        help="an output folder as one HTML page: what ran where, how much faster and why",
-        description="Writes one HTML file that any browser opens, without network: where the time goes,\n"
-        "what runs when, every node and why it runs there, energy. With a second folder, all of it as a difference.",
+        help="write an output folder up as one HTML page: what runs where, how much faster, and why",
+        description="Writes a self-contained HTML file: where the time and energy go, what runs when, and every node\n"
+        "with the reason why it runs there. With a second folder, it shows the differences between the two.",
     )
     parser.add_argument("folder", metavar="DIR", help="an output folder")
-    parser.add_argument("other", metavar="OTHER", nargs="?", help="another, to be shown beside it")
-    parser.add_argument("-o", "--output", metavar="FILE.html", help="the file (default: NAME.html in this folder)")
+    parser.add_argument("other", metavar="OTHER", nargs="?", help="another output folder to compare it with")
     parser.add_argument(
-        "--verify", action="store_true", help="compare values with the original's, and say so on the page"
+        "-o", "--output", metavar="FILE.html", help="the file to write (default: NAME.html in the current folder)"
     )
+    parser.add_argument("--verify", action="store_true", help="verify the values too, and show the result on the page")
     parser.add_argument(
         "--what-if",
         type=whole_number,
         metavar="N",
-        help="price alternatives of the N most expensive nodes (default: all that matter)",
+        help="price alternatives for the N most expensive nodes (default: all that matter)",
     )
     parser.add_argument(
         "--format",
         choices=_FORMATS,
         default="html",
-        help="a page, or node data that Model Explorer puts over model.onnx (default: html)",
+        help="an HTML page, or node data for Model Explorer to show on model.onnx (default: html)",
     )
     parser.set_defaults(run=run)
 

@@ -14,17 +14,20 @@ def add(verbs: Any) -> None:
     parser: Parser = verbs.add_parser(
         "simulate",
         help="time command traces",
-        description="Cycles, commands and energy of command traces, one PIM channel each.",
+        description="Times command traces, each of one PIM channel, and counts their commands and energy.",
     )
     parser.add_argument("files", nargs="+", metavar="FILE.pim[.gz]")
     add_target(parser)
     parser.add_argument(
         "--reopen-rows",
         action="store_true",
-        help="under `artifact`: the controller opens rows again that a refresh closed, as for streams of `auto`",
+        help="with `--timing artifact`: reopen rows that a refresh closed, as for the streams of `auto`",
     )
     parser.add_argument(
-        "--operand", default="", metavar="TYPE", help="what they were written for: int8; default: the target's own type"
+        "--operand",
+        default="",
+        metavar="TYPE",
+        help="operand type that the traces were written for: int8 (default: the target's own type)",
     )
     add_json(parser)
     parser.set_defaults(run=run)

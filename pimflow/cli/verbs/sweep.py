@@ -14,23 +14,25 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "sweep",
-        help="many machines, models and policies, and the best of them",
-        description="Plans every point of a sweep file, keeps each as soon as it is known, and shows which are best. A "
-        "sweep that was broken off goes on where it was.",
+        help="explore many machines, models and policies, and show the best",
+        description="Evaluates every point of a sweep file, saves each result as soon as it is known, and shows the "
+        "best. An interrupted sweep continues where it stopped.",
     )
-    parser.add_argument("study", metavar="SWEEP.toml", help="what to vary; docs/sweep.md says how it is written")
-    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder of the points and the results")
+    parser.add_argument("study", metavar="SWEEP.toml", help="what to vary (see docs/sweep.md)")
+    parser.add_argument("-o", "--output", required=True, metavar="DIR", help="folder for the points and the results")
     jobs = option_texts()["jobs"]
     parser.add_argument(
-        jobs.short, jobs.flag, type=positive_int, metavar="N", help="processes (default: one for every core)"
+        jobs.short, jobs.flag, type=positive_int, metavar="N", help="number of processes (default: one per core)"
     )
-    parser.add_argument("--scheduler", metavar="ADDRESS", help="a Dask scheduler, in place of processes here")
+    parser.add_argument(
+        "--scheduler", metavar="ADDRESS", help="address of a Dask scheduler to use instead of local processes"
+    )
     parser.add_argument(
         "--reports",
         type=whole_number,
         default=8,
         metavar="N",
-        help="write the page of `pimflow report` for N points of the fronts (default: 8)",
+        help="write an HTML report for N points of the fronts (default: 8)",
     )
     add_json(parser)
     parser.set_defaults(run=run)

@@ -13,13 +13,13 @@ from pimflow.targets import every_target
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    parser: Parser = verbs.add_parser("targets", help="list the machines that there are by name, or show one")
+    parser: Parser = verbs.add_parser("targets", help="list the machines that pimflow knows, or show one")
     actions = parser.add_subparsers(dest="action", metavar="[list]|show")
     parser.set_defaults(run=run, json=False)
-    listing = actions.add_parser("list", help="names and descriptions (as without a word)")
+    listing = actions.add_parser("list", help="list names and descriptions (the default)")
     add_json(listing)
     listing.set_defaults(run=run)
-    show = actions.add_parser("show", help="a whole target, with comments and sources")
+    show = actions.add_parser("show", help="show a whole target, with comments and sources")
     show.add_argument("name", metavar="NAME|FILE.toml")
     show.set_defaults(run=run)
 

@@ -13,12 +13,14 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "trace",
-        help="expand the commands of a node on PIM to text",
-        description="Writes one PIM channel's commands as text, one a line, as `pimflow simulate` reads them.",
+        help="write the PIM commands of a node as text",
+        description="Writes the commands of one PIM channel as text, one per line, as `pimflow simulate` reads them.",
     )
     parser.add_argument("folder", metavar="DIR", help="an output folder of `pimflow compile`")
     parser.add_argument("node", metavar="NODE", help="a node that runs on PIM")
-    parser.add_argument("--channel", type=whole_number, default=0, metavar="C", help="PIM channel (default: 0)")
+    parser.add_argument(
+        "--channel", type=whole_number, default=0, metavar="C", help="number of the PIM channel (default: 0)"
+    )
     parser.set_defaults(run=run)
 
 

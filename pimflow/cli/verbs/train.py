@@ -16,27 +16,29 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "train",
-        help="a training step: time, memory, and which activations to keep, offload or recompute",
-        description="A training step of a model on a machine's host: forward, loss, gradients, the optimiser's update; "
-        "and a plan for the activations that it saves: kept, offloaded to SSDs or recomputed.",
+        help="plan a training step: time, memory, and which activations to keep, offload or recompute",
+        description="Builds and prices a training step of a model on a machine's host (forward pass, loss, gradients "
+        "and update), and plans which of the saved activations to keep, to offload to SSDs or to recompute.",
     )
     add_model(parser)
     add_options(parser, only=("target", "shapes", "fixed", "graph", "relations"))
     parser.add_argument(
-        "--loss", default="sum", metavar="NAME", help="sum, mean-squared or cross-entropy (default: sum)"
+        "--loss", default="sum", metavar="NAME", help="loss: sum, mean-squared or cross-entropy (default: sum)"
     )
-    parser.add_argument("--optimiser", default="sgd", metavar="NAME", help="none, sgd, momentum or adam (default: sgd)")
+    parser.add_argument(
+        "--optimiser", default="sgd", metavar="NAME", help="optimiser: none, sgd, momentum or adam (default: sgd)"
+    )
     parser.add_argument(
         "--activations",
         default="auto",
         metavar="USE",
-        help="auto, keep, offload, recompute, or rule, which is SSDTrain's (default: auto)",
+        help="how to treat activations: auto, keep, offload, recompute, or rule (SSDTrain's); default: auto",
     )
     parser.add_argument(
         "--limit-gib",
         type=positive_float,
         metavar="GIB",
-        help="what activations may take (default: what the target's GPU memory leaves)",
+        help="memory for activations (default: what is left of the target's GPU memory)",
     )
     parser.add_argument(
         "--slower",
@@ -44,7 +46,7 @@ def add(verbs: Any) -> None:
         type=number(float, Limits(least=0)),
         default=0.0,
         metavar="PERCENT",
-        help="how much longer a step may take for a lower peak (default: 0)",
+        help="how much slower a step may become for a lower peak (default: 0)",
     )
     add_json(parser)
     parser.set_defaults(run=run)

@@ -15,21 +15,33 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "tune-graph",
-        help="which strategy aggregates over a graph fastest on UPMEM modules",
-        description="Ranks all strategies of parallelism for the aggregation over a graph, by stage, and says why the "
-        "best one is.",
+        help="find the fastest strategy for aggregating over a graph on UPMEM modules",
+        description="Ranks all parallelisation strategies for aggregating over a graph, with the time of each stage, "
+        "and explains the best.",
     )
-    parser.add_argument("graph", metavar="GRAPH", help=".npz, MatrixMarket (.mtx), or an edge list, plain or .gz")
-    parser.add_argument("--features", type=positive_int, required=True, metavar="F", help="columns of the features")
-    add_target(parser, "upmem")
-    parser.add_argument("--dtype", choices=_ELEMENTS, help="what is added up (default: the target's)")
-    parser.add_argument("--wide", action="store_true", help="add integers up in int64")
     parser.add_argument(
-        "--heads", type=positive_int, default=0, metavar="H", help="weights of an edge that are computed at run time"
+        "graph", metavar="GRAPH", help="a graph: .npz, MatrixMarket (.mtx) or an edge list, plain or .gz"
+    )
+    parser.add_argument(
+        "--features", type=positive_int, required=True, metavar="F", help="width of the feature vectors"
+    )
+    add_target(parser, "upmem")
+    parser.add_argument("--dtype", choices=_ELEMENTS, help="element type of the features (default: the target's)")
+    parser.add_argument("--wide", action="store_true", help="accumulate integers in int64")
+    parser.add_argument(
+        "--heads",
+        type=positive_int,
+        default=0,
+        metavar="H",
+        help="number of edge weights that are computed at run time, such as attention heads (default: 0)",
     )
     parser.add_argument("--backward", action="store_true", help="rank the aggregation of gradients too")
-    parser.add_argument("--exhaustive", action="store_true", help="time every strategy core by core")
-    parser.add_argument("--baselines", action="store_true", help="what SparseP, GraNDe and PyGim's tuner would take")
+    parser.add_argument(
+        "--exhaustive", action="store_true", help="time every strategy core by core, not only the most promising"
+    )
+    parser.add_argument(
+        "--baselines", action="store_true", help="also price the choices of SparseP, GraNDe and PyGim's tuner"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 

@@ -15,25 +15,28 @@ def add(verbs: Any) -> None:
     """Describes the verb."""
     parser: Parser = verbs.add_parser(
         "verify",
-        help="show that a compiled model computes what the original computes",
+        help="check that a compiled model computes what the original computes",
         description="Runs the original and the compiled model on the same inputs and compares the outputs.\n"
-        "The folder keeps what came of it, for reports to say.",
+        "The result is kept in the folder, and reports show it.",
     )
     parser.add_argument("folder", metavar="DIR", help="an output folder of `pimflow compile`")
     inputs = parser.add_mutually_exclusive_group()
     inputs.add_argument("--seed", type=whole_number, metavar="N", help="seed of the random inputs (default: compile's)")
-    inputs.add_argument("--inputs", metavar="FILE.npz", help="inputs by name")
-    parser.add_argument("--rtol", type=positive_float, metavar="R", help="largest error over largest magnitude")
+    inputs.add_argument("--inputs", metavar="FILE.npz", help="inputs by name, instead of random ones")
+    parser.add_argument(
+        "--rtol",
+        type=positive_float,
+        metavar="R",
+        help="largest error allowed, relative to the largest magnitude of an output",
+    )
     parser.add_argument(
         "--pim",
         choices=("ort", "values"),
         default="ort",
-        help="how PIM nodes are executed: by ONNX Runtime (default), or by value, from what the units execute",
+        help="execute PIM nodes with ONNX Runtime (ort, the default) or by value from their programs (values)",
     )
-    parser.add_argument(
-        "--operand", choices=("fp16", "bf16", "fp32"), help="element type of the operands, with --pim values"
-    )
-    parser.add_argument("--arena", action="store_true", help="run inside the planned memory arena")
+    parser.add_argument("--operand", choices=("fp16", "bf16", "fp32"), help="operand type for --pim values")
+    parser.add_argument("--arena", action="store_true", help="run the compiled model inside its planned memory arena")
     add_json(parser)
     parser.set_defaults(run=run)
 

@@ -14,15 +14,17 @@ from pimflow.report.tables import render_table
 
 def add(verbs: Any) -> None:
     """Describes the verb."""
-    parser: Parser = verbs.add_parser("zoo", help="list the models that ship with pimflow, or write one as ONNX")
+    parser: Parser = verbs.add_parser("zoo", help="list the models that ship with pimflow, or export one as ONNX")
     actions = parser.add_subparsers(dest="action", metavar="[list]|export")
     parser.set_defaults(run=run, json=False)
-    listing = actions.add_parser("list", help="names, inputs, parameters and multiply-accumulates (as without a word)")
+    listing = actions.add_parser("list", help="list names, inputs, parameters and multiply-accumulates (the default)")
     add_json(listing)
     listing.set_defaults(run=run)
     export = actions.add_parser("export", help="write a model as an ONNX file")
     export.add_argument("name", metavar="NAME")
-    export.add_argument("-o", "--output", metavar="FILE", help="default: NAME.onnx in this folder")
+    export.add_argument(
+        "-o", "--output", metavar="FILE", help="the file to write (default: NAME.onnx in the current folder)"
+    )
     export.set_defaults(run=run)
 
 
