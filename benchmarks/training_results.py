@@ -177,70 +177,74 @@ TEXT = """# Training steps and their activations
 
 <!-- made by benchmarks/training_results.py -->
 
-`pimflow train MODEL` ([cli.md](cli.md#train)) makes a training step of a model, prices it on the machine's host and
-plans what becomes of the activations that the forward pass saves for the backward pass: each is kept, offloaded to
-SSDs and asked back, or recomputed.
+`pimflow train MODEL` ([cli.md](cli.md#train)) builds a training step of a model, prices it on the machine's host and
+plans what to do with the activations that the forward pass saves for the backward pass: keep each of them in memory,
+offload it to SSDs and prefetch it later, or recompute it.
 
 ```sh
 pimflow train zoo:toy --target a100-ssd --loss cross-entropy
 ```
 
-What is trained is found by where the model reads it: float constants of products, norms and lookups, and those that
-are added or multiplied by, but for masks (not finite, huge, or zeros and one other value, as Swin's windows and GPT-2's
-order of words have them). A table that was computed once and stored, as of sines, looks like a learned one and counts.
+The trained parameters are recognised by how the model uses them: float constants of products, norms and lookups, and
+constants that are added or multiplied elementwise, except masks (values that are not finite, huge, or zeros and one
+other value, as in Swin's windows and GPT-2's causal mask). A stored table of computed values, such as sines, looks like
+a learned one and counts as a parameter.
 
-A graph network is trained on its graph (`--graph`, or the zoo's), with relational layers in the form whose step takes
-least time ([gnn.md](gnn.md#relational-layers)); every weight stays one by itself.
+A graph network is trained on its graph (`--graph`, or the zoo's), with its relational layers in the form whose step is
+fastest ([gnn.md](gnn.md#relational-layers)); every weight remains a parameter of its own.
 
-How a step is followed: the GPU runs one kernel after the other, one channel serves stores and loads in the order in
-which they are asked for, and memory is taken and given back. What is moved passes the GPU's memory, so that kernels
-are slower meanwhile by its share of that memory's bandwidth, as if memory bound them all
-([architecture.md](architecture.md#activations-that-do-not-fit)). Tests hold that against a clock that ticks, and the
-search against every "keep from the i-th layer on".
+A step is simulated as follows. The GPU runs one kernel after the other, a single channel serves stores and loads in the
+order in which they are issued, and memory is allocated and freed along the way. Data in transit pass through the GPU's
+memory, so kernels slow down meanwhile by their share of that memory's bandwidth, as if all kernels were memory-bound
+([architecture.md](architecture.md#activations-that-do-not-fit)). Tests compare this simulation with one that goes
+clock tick by clock tick, and the search with every plan of the form "keep from the i-th layer on".
 
-What is recomputed may be made of what is recomputed itself: that is made before, and stays until the backward pass is
-through with it.
+A recomputed activation may be computed from others that are recomputed. Those come first, and stay in memory until the
+backward pass no longer needs them.
 
-Beside these plans there are those that page: between two kernels that touch it any buffer may leave for the SSDs, each
-time, gradients too; those stay that are wanted back soonest, as long as there is room. Of 32 such plans, each for less
-room than the one before, down to what one kernel touches, the best is taken where it is better.
+In addition there are plans that page: between two kernels that touch it, any buffer may move to the SSDs, gradients
+included and as often as needed; the buffers that are needed soonest stay as long as there is room. pimflow tries 32 such
+plans, each for less room than the one before, down to what a single kernel touches, and takes the best if it is better.
 
-Where room is short (`--limit-gib`, or what the GPU's memory leaves) plans are reached by stages too: each is as fast as
-is found in its room before the next, with a quarter less of what is missing, begins from it; the last begins from one
-for less than is asked for. More room seldom takes longer then, but may, by up to a percent: limits are searched apart.
+If memory is limited (by `--limit-gib`, or by what is left of the GPU's memory), the search also goes through stages: it finds a
+fast plan for more memory, starts from that plan with a quarter less of the missing memory, and so on; the last stage starts
+from a plan for less memory than allowed. A larger limit may still give a slower plan, by up to a percent, but seldom does:
+limits are searched independently.
 
-At the end of both, for each buffer that is offloaded or recomputed, it is tried whether it had better be so the other
-way, or stay, alone or with one of the four smallest that could make room for it instead.
+Finally, both kinds of plans are refined by exchanges: for each offloaded or recomputed buffer the search tries the other
+of the two, and keeping it, either alone or in exchange for one of the four smallest buffers that could make room for it.
 
 ## SSDTrain's models on its machine
 
-Megatron's BERT, {batch} texts of {tokens:,} tokens, half precision, the share of one of two A100 that divide every
-layer (`a100-ssd`, [targets.md](targets.md#memory-tiers)); loss and plain SGD included. Weights are never made: all of
-this follows from shapes. A peak is of activations alone: all that is alive beside weights, gradients of weights,
-inputs and results. Years are until what the drives are rated for has been written, by such steps one after the other.
+Megatron's BERT with {batch} texts of {tokens:,} tokens in half precision, on one of two A100s that share every layer by tensor
+parallelism (`a100-ssd`, [targets.md](targets.md#memory-tiers)), including the loss and plain SGD. No weights are
+materialised: everything follows from shapes. The peak is that of activations alone: all live data except weights,
+gradients of weights, inputs and results. "Years" is how long the drives last, by their rated endurance, if such steps run
+back to back.
 
 {transformers}
 
-No plan that is not said to be slower waits for the drives; what its step takes longer is that share.
+Apart from the rule, and from plans that are allowed to be slower, no plan waits for the drives; their steps are longer only
+because of the bandwidth that the transfers take.
 
 **Published** (Wu et al., SSDTrain, DAC 2025; arXiv 2408.10013): activation peak -47 %, step time as without.
 **Ours**: the table. **Why they differ**, as far as can be told without their traces: theirs is the peak of PyTorch's
-allocator, ours are live bytes, without workspaces, buffers of the sums over both GPUs, and gaps. Their attention is
-one fused kernel; ours saves its shares too (a sixth of what a layer saves), which are offloaded as well. Times are
-the cost model's, drives write at their data sheet's rate, of which the plans with the lowest peaks use nearly all,
-and sums over both GPUs, which would leave the drives more time, are left out. The rule waits here because a module is
-a single product: what is asked back as the next one begins comes too late.
+allocator; ours counts live bytes, without workspaces, all-reduce buffers and fragmentation. Their attention is
+one fused kernel; ours also saves the attention probabilities (a sixth of what a layer saves), which can be offloaded too. Our
+times are the cost model's. The drives write at the rate of their data sheet, which the plans with the lowest peaks use almost
+fully, and the all-reduces between the GPUs, which would give the drives more time, are not modelled. The rule waits here
+because a module is a single product: data prefetched when the next module begins arrive too late.
 
 ## Where the drives cannot keep up
 
-24 equal layers, backward passes twice as long as forward passes; bandwidth in units of what brings a layer back while
-the next one's backward pass runs. "Elsewhere" is another event model of the same step.
+24 equal layers whose backward passes take twice as long as their forward passes. A bandwidth of 1 loads one layer back
+in the time of one backward pass. "Elsewhere" is an independent event simulation of the same step.
 
 {chains}
 
-The rule counts all writes and one load, and asks a module back as the next one's backward pass begins: where a load
-takes longer than that, every layer waits. The search offloads fewer layers, none in vain, and asks for them earlier,
-as late as no kernel waits for: the same peak, and no wait.
+The rule accounts for all writes and one load, and prefetches a module when the backward pass of the next one begins: if a load
+takes longer than that, every layer waits. The search offloads fewer layers, none of them needlessly, and starts to prefetch them
+earlier, though no earlier than it must for no kernel to wait. It reaches the same peak without any stall.
 """
 
 
