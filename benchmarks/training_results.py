@@ -185,66 +185,70 @@ offload it to SSDs and prefetch it later, or recompute it.
 pimflow train zoo:toy --target a100-ssd --loss cross-entropy
 ```
 
-The trained parameters are recognised by how the model uses them: float constants of products, norms and lookups, and
-constants that are added or multiplied elementwise, except masks (values that are not finite, huge, or zeros and one
-other value, as in Swin's windows and GPT-2's causal mask). A stored table of computed values, such as sines, looks like
-a learned one and counts as a parameter.
+The trained parameters are recognised by how the model uses them: float constants of products, norms and lookups,
+and constants that are added or multiplied elementwise, except masks (values that are not finite, huge, or zeros and
+one other value, as in Swin's windows and GPT-2's causal mask). A stored table of computed values, such as sines,
+looks like a learned one and counts as a parameter.
 
-A graph network is trained on its graph (`--graph`, or the zoo's), with its relational layers in the form whose step is
-fastest ([gnn.md](gnn.md#relational-layers)); every weight remains a parameter of its own.
+A graph network is trained on its graph (`--graph`, or the zoo's), with its relational layers in the form whose step
+is fastest ([gnn.md](gnn.md#relational-layers)); every weight remains a parameter of its own.
 
-A step is simulated as follows. The GPU runs one kernel after the other, a single channel serves stores and loads in the
-order in which they are issued, and memory is allocated and freed along the way. Data in transit pass through the GPU's
-memory, so kernels slow down meanwhile by their share of that memory's bandwidth, as if all kernels were memory-bound
-([architecture.md](architecture.md#activations-that-do-not-fit)). Tests compare this simulation with one that goes
-clock tick by clock tick, and the search with every plan of the form "keep from the i-th layer on".
+A step is simulated as follows. The GPU runs one kernel after the other, a single channel serves stores and loads in
+the order in which they are issued, and memory is allocated and freed along the way. Data in transit pass through
+the GPU's memory, so kernels slow down meanwhile by their share of that memory's bandwidth, as if all kernels were
+memory-bound ([architecture.md](architecture.md#activations-that-do-not-fit)). Tests compare this simulation with
+one that goes clock tick by clock tick, and the search with every plan of the form "keep from the i-th layer on".
 
-A recomputed activation may be computed from others that are recomputed. Those come first, and stay in memory until the
-backward pass no longer needs them.
+A recomputed activation may be computed from others that are recomputed. Those come first, and stay in memory until
+the backward pass no longer needs them.
 
 In addition there are plans that page: between two kernels that touch it, any buffer may move to the SSDs, gradients
-included and as often as needed; the buffers that are needed soonest stay as long as there is room. pimflow tries 32 such
-plans, each for less room than the one before, down to what a single kernel touches, and takes the best if it is better.
+included and as often as needed; the buffers that are needed soonest stay as long as there is room. pimflow tries 32
+such plans, each for less room than the one before, down to what a single kernel touches, and takes the best if it
+is better.
 
-If memory is limited (by `--limit-gib`, or by what is left of the GPU's memory), the search also goes through stages: it finds a
-fast plan for more memory, starts from that plan with a quarter less of the missing memory, and so on; the last stage starts
-from a plan for less memory than allowed. A larger limit may still give a slower plan, by up to a percent, but seldom does:
-limits are searched independently.
+If memory is limited (by `--limit-gib`, or by what is left of the GPU's memory), the search also goes through
+stages: it finds a fast plan for more memory, starts from that plan with a quarter less of the missing memory, and
+so on; the last stage starts from a plan for less memory than allowed. A larger limit may still give a slower plan,
+by up to a percent, but seldom does: limits are searched independently.
 
-Finally, both kinds of plans are refined by exchanges: for each offloaded or recomputed buffer the search tries the other
-of the two, and keeping it, either alone or in exchange for one of the four smallest buffers that could make room for it.
+Finally, both kinds of plans are refined by exchanges: for each offloaded or recomputed buffer the search tries the
+other of the two, and keeping it, either alone or in exchange for one of the four smallest buffers that could make
+room for it.
 
 ## SSDTrain's models on its machine
 
-Megatron's BERT with {batch} texts of {tokens:,} tokens in half precision, on one of two A100s that share every layer by tensor
-parallelism (`a100-ssd`, [targets.md](targets.md#memory-tiers)), including the loss and plain SGD. No weights are
-materialised: everything follows from shapes. The peak is that of activations alone: all live data except weights,
-gradients of weights, inputs and results. "Years" is how long the drives last, by their rated endurance, if such steps run
-back to back.
+Megatron's BERT with {batch} texts of {tokens:,} tokens in half precision, on one of two A100s that share every
+layer by tensor parallelism (`a100-ssd`, [targets.md](targets.md#memory-tiers)), including the loss and plain SGD.
+No weights are materialised: everything follows from shapes. The peak is that of activations alone: all live data
+except weights, gradients of weights, inputs and results. "Years" is how long the drives last, by their rated
+endurance, if such steps run back to back.
 
 {transformers}
 
-Apart from the rule, and from plans that are allowed to be slower, no plan waits for the drives; their steps are longer only
-because of the bandwidth that the transfers take.
+Apart from the rule, and from plans that are allowed to be slower, no plan waits for the drives; their steps are
+longer only because of the bandwidth that the transfers take.
 
 **Published** (Wu et al., SSDTrain, DAC 2025; arXiv 2408.10013): activation peak -47 %, step time as without.
-**Ours**: the table. **Why they differ**, as far as can be told without their traces: theirs is the peak of PyTorch's
-allocator; ours counts live bytes, without workspaces, all-reduce buffers and fragmentation. Their attention is
-one fused kernel; ours also saves the attention probabilities (a sixth of what a layer saves), which can be offloaded too. Our
-times are the cost model's. The drives write at the rate of their data sheet, which the plans with the lowest peaks use almost
-fully, and the all-reduces between the GPUs, which would give the drives more time, are not modelled. The rule waits here
-because a module is a single product: data prefetched when the next module begins arrive too late.
+**Ours**: the table. **Why they differ**, as far as can be told without their traces: theirs is the peak of
+PyTorch's allocator; ours counts live bytes, without workspaces, all-reduce buffers and fragmentation. Their
+attention is one fused kernel; ours also saves the attention probabilities (a sixth of what a layer saves), which
+can be offloaded too. Our times are the cost model's. The drives write at the rate of their data sheet, which the
+plans with the lowest peaks use almost fully, and the all-reduces between the GPUs, which would give the drives more
+time, are not modelled. The rule waits here because a module is a single product: data prefetched when the next
+module begins arrive too late.
 
 ## Where the drives cannot keep up
 
-24 equal layers whose backward passes take twice as long as their forward passes. A bandwidth of 1 loads one layer back
-in the time of one backward pass. "Elsewhere" is an independent event simulation of the same step.
+24 equal layers whose backward passes take twice as long as their forward passes. A bandwidth of 1 loads one layer
+back in the time of one backward pass. "Elsewhere" is an independent event simulation of the same step.
 
 {chains}
 
-The rule accounts for all writes and one load, and prefetches a module when the backward pass of the next one begins: if a load
-takes longer than that, every layer waits. The search offloads fewer layers, none of them needlessly, and starts to prefetch them
-earlier, though no earlier than it must for no kernel to wait. It reaches the same peak without any stall.
+The rule accounts for all writes and one load, and prefetches a module when the backward pass of the next one
+begins: if a load takes longer than that, every layer waits. The search offloads fewer layers, none of them
+needlessly, and starts to prefetch them earlier, though no earlier than it must for no kernel to wait. It reaches
+the same peak without any stall.
 """
 
 
