@@ -35,18 +35,18 @@ FAN_OUTS, BATCH = (25, 10), 1000  # of the same example
 
 ASSUMED: Mapping[str, str] = {
     "memory.host.gather_gb_per_s": "gathering by all threads",
-    "memory.pcie.pageable_gb_per_s": "copies from ordinary memory",
+    "memory.pcie.pageable_gb_per_s": "copies from pageable memory",
     "memory.host.sampled_edges_per_us": "sampling by the loader",
     "memory.host.step_us": "Python of a step",
     "memory.host.idle_w": "host, idle",
     "gpu.energy.static_w": "GPU, idle with its clocks up",
     "memory.host.gather_w": "CPU while it gathers",
-    "memory.host.spin_us": "its threads' wait for more, awake",
-    "memory.host.spin_w": "what they draw while they wait",
+    "memory.host.spin_us": "how long its threads then spin",
+    "memory.host.spin_w": "what they draw while they spin",
     "memory.host.sampling_w": "CPU while it samples",
     "memory.host.issuing_w": "the thread that issues kernels",
     "memory.pcie.reading_w": "GPU while it reads",
-    "memory.pcie.pj_per_byte": "the link, a byte",
+    "memory.pcie.pj_per_byte": "the link, per byte",
 }
 """Parameters of the machine that have no source, or one that leaves much open, and what they are of."""
 FACTORS = (0.5, 2.0)
@@ -82,7 +82,7 @@ CHART = (
     Charted("features in the GPU's memory", "resident", "sampling", (2.15, 2.15)),
     Charted("gathered and copied, as DGL does it", GATHERED, "sampling", (7.8, 7.35)),
     Charted("read, batch after batch", READ, "sampling", (5.85, 4.0)),
-    Charted("read while the batch before trains (MPS)", READ, "all", (4.35, 2.75)),
+    Charted("read while the previous batch trains (MPS)", READ, "all", (4.35, 2.75)),
 )
 
 
@@ -148,7 +148,7 @@ def other_rows(drawn: Mapping[tuple[str, str], Rehearsal]) -> Iterable[str]:
         other = override(machine, values)
         return Headline.of(one.on(other) for one in some).cells
 
-    yield _row("as the target has them", "", *on({}))
+    yield _row("as in the target", "", *on({}))
     for key, what in ASSUMED.items():
         value = machine.values[key]
         for factor in FACTORS:
@@ -156,7 +156,7 @@ def other_rows(drawn: Mapping[tuple[str, str], Rehearsal]) -> Iterable[str]:
     for factor in FACTORS:
         yield _row("kernels of a step", f"x {factor:g}", *on({}, [_with_steps(one, factor) for one in drawn.values()]))
     yield _row(
-        "threads awake as LLVM's OpenMP has them",
+        "threads spin as in LLVM's OpenMP",
         f"`memory.host.spin_us` = {OPENMP_WAIT_US:g}",
         *on({"memory.host.spin_us": OPENMP_WAIT_US}),
     )
