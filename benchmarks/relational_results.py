@@ -222,7 +222,7 @@ def beside(layer: str, graph: str, inference: str, step: str) -> str:
 def _gains(gains: Gains) -> str:
     """Each, and the largest."""
     if gains is None:
-        return "no memory without | "
+        return "baseline out of memory | "
     return f"{', '.join(f'{gain:.2f}x' for gain in gains)} | {max(1, *gains):.2f}x"
 
 
@@ -245,22 +245,29 @@ def line(row: Row) -> str:
 
 
 TEXT = """\
-# Relational layers beside what was published
+# Relational layers compared with published results
 
-Made by `python benchmarks/relational_results.py`: one layer of {columns} to {columns} features and one head, in fp32 on
-the target `{target}`, on random graphs with the numbers of vertices, edges and types of the data sets of Hector (Wu et
-al., ASPLOS 2024). Sizes are those of DGL's and OGB's documentation and of Hector's repository. Degrees are log-normal,
-types by Zipf's law and independent of an edge's ends: "pairs" are pairs of a vertex and a type that occur, over edges.
+Made by `python benchmarks/relational_results.py`: one layer with {columns} input and {columns} output features and
+one head, in fp32 on the target `{target}`. The graphs are random, with the numbers of vertices, edges and types of
+the data sets of Hector (Wu et al., ASPLOS 2024). These sizes are from the documentation of DGL and OGB and from
+Hector's repository. Degrees are log-normal; types follow Zipf's law, independently of the ends of an edge. "Pairs"
+are distinct pairs of a vertex and a type, divided by edges.
 
-"As exported" is what recovery makes: rows by type, a product a type, no matrix copied for an edge. "Fused" is the best
-of `segment-gemm`, `fuse-traversal` and `scatter-products`, "chosen" the form that prices choose of all passes
-([gnn.md](gnn.md#relational-layers)): over "fused" is what compaction and reordering gain. Peaks are of the arena that
-the memory planner packs. A training step is the forward pass and the gradients of all weights, whose product changes
-from step to step, on a graph of {most_trained:,} edges at most; its form is chosen by the price of the step.
+The table has three forms of each layer:
 
-In "fused" and "chosen" products read rows by an index themselves where that pays, as Hector's do (`fuse-traversal`):
-rows pass the second-level cache as those of a gather do, and are written nowhere. Nor are results that products add up
-at the vertices that edges lead to (`scatter-products`): zeros before them, and atomics in the cache, are paid for.
+- "As exported" is the result of recovery: rows sorted by type, one product per type, no matrix copied for an edge.
+- "Fused" is the best form that uses only `segment-gemm`, `fuse-traversal` and `scatter-products`.
+- "Chosen" is the form that prices choose among all passes ([gnn.md](gnn.md#relational-layers)). Its gain over "fused"
+  is that of compaction and reordering.
+
+Peaks are those of the arena that the memory planner packs. A training step is the forward pass and the gradients of
+all weights, whose product changes from step to step, on a graph of at most {most_trained:,} edges; its form is chosen
+by the price of the step.
+
+In "fused" and "chosen", products read rows by an index themselves where that pays off, as in Hector
+(`fuse-traversal`): rows pass through the second-level cache like those of a gather, and are not written to memory.
+Results that products add up at the destinations of edges are not written either (`scatter-products`); the price
+includes the zeros before them and the atomics in the cache.
 
 {table}
 
@@ -270,8 +277,8 @@ at the vertices that edges lead to (`scatter-products`): zeros before them, and 
 | inference over the best other system, up to | 9.9x | not modelled |
 | training over the best other system, up to | 43.7x | not modelled |
 
-Graph by graph Hector's repository (`K-Wu/HET`, an example in `calc_tables.py`) has the gains by compaction,
-by reordering and by both, as in its submission of January 2023; ours are of "chosen" over "fused".
+Hector's repository (`K-Wu/HET`, an example in `calc_tables.py`) has the gains of compaction, of reordering and of
+both for each graph, as in its submission of January 2023; ours are those of "chosen" over "fused".
 
 | graph | layer | inference, published | at best | ours | training step, published | at best | ours |
 |---|---|---|---|---|---|---|---|
@@ -282,19 +289,24 @@ by reordering and by both, as in its submission of January 2023; ours are of "ch
 | inference | {inference} |
 | training steps | {trained} |
 
-Peaks of activations are {low:.2f} to {high:.2f} of those without.
+Peaks of activations are {low:.2f} to {high:.2f} of those without the passes.
 
-Why they differ: the published 3.8x, and the gains graph by graph (2.20x at most, of earlier code), are over Hector's
-own code without both, which fuses traversals already, as "fused" does. Where that has no memory (RGAT on the two
-largest graphs, our largest gain among them) nothing was published. Of RGAT's inference ours gains 1.5 to 2.5 times as
-much as was measured. Ours are prices of kernels that reach the GPU's rates, by the bytes they move: compaction spares
-most of these, while the measured kernels gain less by it, and lose on AM. So ours is what it could bring, not what
-Hector's kernels do. Training steps, and HGT, are nearer; on HGT's smallest graphs theirs gains more. Our pairs are
-those of random graphs, whose types are drawn independently of an edge's ends; by OGB's counts of each relation's
-vertices, as remembered, at most 0.17 of the real ogbn-mag's edges are pairs of sources, and 0.07 of destinations.
-The other two published figures are over DGL, PyTorch Geometric, Seastar, Graphiler and HGL, with their own time and
-copies of weights; no such system is modelled. Of a weight by type the gradient is a kernel for every type in our
-training steps, in any form: their launches count in all, and steps of many types gain less.
+Why the results differ:
+
+- The published 3.8x, and the gains for each graph (at most 2.20x, from earlier code), are relative to Hector's own
+  code without both optimisations, which already fuses traversals, as "fused" does. Where that code runs out of memory
+  (RGAT on the two largest graphs, which include our largest gain) nothing was published.
+- For RGAT inference, our gain is 1.5 to 2.5 times the measured one. Our times are prices of kernels that reach the
+  GPU's rates, by the bytes that they move. Compaction saves most of these bytes, whereas the measured kernels gain
+  less from it, and lose on AM. So our figures show what it could bring, not what Hector's kernels achieve. Training
+  steps and HGT are closer; on the smallest graphs with HGT, theirs gains more.
+- Our pairs are those of random graphs, whose types are drawn independently of the ends of an edge. From OGB's counts
+  of each relation's vertices (quoted from memory), at most 0.17 of the real ogbn-mag's edges are pairs of sources,
+  and 0.07 of destinations.
+- The other two published figures are relative to DGL, PyTorch Geometric, Seastar, Graphiler and HGL, with their own
+  run time and copies of weights; no such system is modelled.
+- In our training steps the gradient of a weight by type is one kernel per type, in any form. All their launches
+  count, so steps with many types gain less.
 """
 
 
