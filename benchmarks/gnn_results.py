@@ -274,43 +274,45 @@ def _mean(values: list[float]) -> float:
     return math.exp(sum(map(math.log, values)) / len(values))
 
 
-TEMPLATE = """# UPMEM beside what was published
+TEMPLATE = """# UPMEM compared with published results
 
 Made by `python benchmarks/gnn_results.py` on generated graphs with the sizes, degrees and communities of the data
-sets (`pimflow.sparse.generate`), {features} features. PyGim (Giannoula et al., SIGMETRICS 2025) measured real
-modules; here they are modelled ([upmem.md](upmem.md)). Fitted are the cost of a non-zero, to PyGim's rates of one
-core, and the copies and merges, which are its tables. Everything else is predicted. int32 sums are as narrow as
-PyGim's; where they could overflow, `pimflow compile` refuses them.
+sets (`pimflow.sparse.generate`), with {features} features. PyGim (Giannoula et al., SIGMETRICS 2025) measured real
+modules; here they are modelled ([upmem.md](upmem.md)). Two things are fitted: the cost of a non-zero, to PyGim's
+rates of one core, and the copies and merges, which are PyGim's tables. Everything else is predicted. int32 sums are
+as narrow as PyGim's; `pimflow compile` refuses them where they could overflow.
 
 ## Times
 
-Milliseconds to load, run, retrieve and merge, and in all.
+Milliseconds for the stages load, run, retrieve and merge, and in total.
 
 | graph | vertices | edges | int32: best | stages | ms | fp32: best | stages | ms |
 |---|---|---|---|---|---|---|---|---|
 {times}
 
-{different} strategies are best on {graphs} graphs.
+{different} different strategies are best on {graphs} graphs.
 
 ## Utilisation on Reddit
 
-Of 0.12 Top/s (int32) and 0.025 Top/s (fp32), a multiply-add counted as one operation, over all four stages. Counted
-as two, the published figures would ask for half the time, which the published rates of one core rule out.
+The table shows the share of the peak, 0.12 Top/s (int32) or 0.025 Top/s (fp32), over all four stages, with a
+multiply-add counted as one operation. Counted as two operations, the published figures would imply half the time,
+which the published rates of one core rule out.
 
-| | published | here | off by | |
+| | published | here | difference | |
 |---|---|---|---|---|
 {utilisation}
 
-fp32 is multiplied in software, at 1.375 M multiply-adds a second and core: the rates of additions and
-multiplications that PyGim's code has. Its other constant, 6.24 M operations a second, would make the modules twice
-as fast as they were.
+fp32 is multiplied in software, at 1.375 M multiply-adds per second and core: the rates of additions and
+multiplications in PyGim's code. Its other constant, 6.24 M operations per second, would make the modules twice as
+fast as they were.
 
 ## Over prior work on the same modules
 
-Published: 4.38 in the mean, 7.20 at most, over SparseP and GraNDe. Here {prior_mean:.2f} in the mean of the data
-sets, and {prior_most:.2f} at most: of SparseP every column is a product of its own, and of GraNDe the host adds up
-one partial result a rank. In brackets energy, published 2.86 in the mean and 3.68 at most: here that of the modules
-and their link alone, by the powers [below](#over-the-host).
+Published: a speedup over SparseP and GraNDe of 4.38 in the mean and 7.20 at most. Here it is {prior_mean:.2f} in the
+mean of the data sets, and {prior_most:.2f} at most: in SparseP every column is a product of its own, and in GraNDe
+the host adds up one partial result per rank. The numbers in brackets are energy ratios, published as 2.86 in the mean
+and 3.68 at most; here they are those of the modules and their link alone, from the power values
+[below](#over-the-host).
 
 | graph | int32: SparseP | GraNDe | fp32: SparseP | GraNDe | PyGim's tuner picks (times the best) |
 |---|---|---|---|---|---|
@@ -318,16 +320,16 @@ and their link alone, by the powers [below](#over-the-host).
 
 ## Over the host
 
-Published: 3.04 in the mean and 3.44 at most for inference in int32. Here {host_mean:.2f} in the mean of the data sets
-for the aggregation alone, beside one Xeon Silver 4215 as modelled in the target (a roofline over its bytes with its
-cache). PyTorch's own int32 kernels are slower than that roofline: the published utilisation of the CPU, 0.63 % of
-0.64 Top/s on Reddit, is 4.0 G/s.
+Published: 3.04 in the mean and 3.44 at most for inference in int32. Here it is {host_mean:.2f} in the mean of the
+data sets for the aggregation alone, relative to one Xeon Silver 4215 as modelled in the target (a roofline over its
+bytes, with its cache). PyTorch's own int32 kernels are slower than that roofline: the published utilisation of the
+CPU, 0.63 % of 0.64 Top/s on Reddit, is 4.0 G/s.
 
-Energy, published 1.55 in the abstract and 2.7 on a slide, over the same CPU; how it was measured is in neither, nor
-whether the modules' own power counts while the CPU works alone. Here it does: modules are memory of the machine, and
-draw 5 W each whatever happens; in brackets without it, as if the CPU stood in a machine without modules. Then there are
-how many times the power of the CPU alone is drawn on PIM, modules at rest counted in both: the two figures of the
-abstract ask for 3.04 / 1.55 = 1.96.
+The published energy gain over the same CPU is 1.55 in the abstract and 2.7 on a slide. Neither says how it was
+measured, nor whether the modules' own power counts while the CPU works alone. Here it does: modules are part of the
+machine's memory, and draw 5 W each at all times. The numbers in brackets leave this power out of the CPU's energy, as
+if the CPU stood in a machine without modules. The column "power" is the power on PIM divided by the power of the CPU
+alone, with the modules at rest counted in both. The two figures of the abstract imply 3.04 / 1.55 = 1.96.
 
 | what | W | |
 |---|---|---|
@@ -337,27 +339,27 @@ abstract ask for 3.04 / 1.55 = 1.96.
 | the CPU, while it computes, loads, retrieves or merges | 60 more | assumed: the rest of these |
 | a byte over the memory bus | 160 pJ | published by order of magnitude: Keckler et al., IEEE Micro 2011 |
 
-None is fitted to PyGim's energies. On Reddit {gap}: what is
-missing is missing of the speed, as the CPU as modelled is faster than PyTorch was. What each constant has in both
-energies there, in int32, and what their ratio would be were it half or twice as large:
+None of these values is fitted to PyGim's energies. On Reddit {gap}: the shortfall is in the speed, because the
+modelled CPU is faster than PyTorch was. The next table shows the share of each constant in both energies there, in
+int32, and the ratio of the energies if the constant were half or twice as large:
 
 | constant | on PIM | CPU alone | ratio, if half | if twice |
 |---|---|---|---|---|
 {energy}
 
-| graph | CPU ms | int32: times as fast | energy | power | fp32: times as fast | energy | power |
+| graph | CPU ms | int32: speedup | energy | power | fp32: speedup | energy | power |
 |---|---|---|---|---|---|---|---|
 {host}
 
-Where the number is below 1, PIM loses: in fp32, and on graphs with few edges a vertex, whose features take longer
-to load than to add up. Any GPU that holds the features is faster still: a RTX 3090 aggregates Reddit about 17 times
-as fast as PyGim, by its own table.
+Where the number is below 1, PIM loses: in fp32, and on graphs with few edges per vertex, whose features take longer
+to load than to add up. Any GPU that holds the features is even faster: an RTX 3090 aggregates Reddit about 17 times
+as fast as PyGim, according to PyGim's own table.
 
 ## Starting the cores
 
-`dpu.launch_us` is assumed: we found no published measurement of it. Milliseconds of the best strategy in int32 were
-it 0, 100 us or a millisecond, in brackets the CPU's time over it, and its share as it is. Every strategy starts the
-cores once, so that no order among strategies depends on it.
+`dpu.launch_us` is assumed: we found no published measurement of it. The table shows the milliseconds of the best
+strategy in int32 if it were 0, 100 us or a millisecond, with the CPU's time divided by it in brackets, and its actual
+share. Every strategy starts the cores once, so the ranking of strategies does not depend on it.
 
 | graph | 0 | 100 us | 1 ms | share |
 |---|---|---|---|---|
@@ -365,18 +367,19 @@ cores once, so that no order among strategies depends on it.
 
 ## Doubling the modules
 
-Published: 1.4 in the mean, by a fixed strategy. Milliseconds with 4, 8, 16 and 32 ranks, one edge part, a feature
-part a rank, `csr nnz nnz`: {scaling_mean:.2f} in the mean. Loading takes as long whatever there is, as every core
-gets its columns; so does merging.
+Published: 1.4 in the mean, with a fixed strategy. The table shows milliseconds with 4, 8, 16 and 32 ranks, one edge
+part, one feature part per rank, and `csr nnz nnz`: {scaling_mean:.2f} in the mean. The time to load does not depend
+on the number of ranks, as every core gets its columns; neither does the time to merge.
 
-| graph | 4 | 8 | 16 | 32 | from step to step |
+| graph | 4 | 8 | 16 | 32 | gain per doubling |
 |---|---|---|---|---|---|
 {scaling}
 
 ## The tuner
 
-Its pick over the best of all strategies, how many it timed exactly, its seconds on one core and those of timing them
-all, passes over the edges included in both, and the former over the latter.
+The table shows the time of the tuner's pick divided by that of the best of all strategies; how many strategies the
+tuner timed exactly; its seconds on one core and the seconds to time all strategies, both including passes over the
+edges; and the ratio of the two.
 
 | graph | edges | pick / best | timed exactly | s | all: s | cost |
 |---|---|---|---|---|---|---|
