@@ -278,7 +278,7 @@ def _verdict(there: float, here: float) -> str:
         return "holds"
     if here >= 0.02:
         return "weaker"
-    return "does not hold" if here > -0.02 else "the contrary"
+    return "does not hold" if here > -0.02 else "reversed"
 
 
 # ---- how firm the fit is
