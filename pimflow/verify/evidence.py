@@ -20,7 +20,7 @@ from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import run_graph
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
-from pimflow.verify.reference import JITTER, STEP, SUMS_RTOL, UnitReference, quantises
+from pimflow.verify.reference import JITTER, OPERAND_STEP, STEP, SUMS_RTOL, UnitReference, quantises
 from pimflow.verify.values import PartsCheck, compare_values
 
 MARGIN = 2.0
@@ -30,7 +30,8 @@ SIGNAL_SHARE = 0.5
 """A bound that is measured is at most this share of what other inputs change: beyond, a pass would say nothing.
 
 Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin;
-and a step of its own type is always allowed where it was seen.
+and a step of its own type, or what units may make of one product, is always allowed where it was seen: what hardly
+depends on the inputs, as a product of probabilities added up, is rounded all the same.
 """
 
 DRAWS = 8
@@ -72,8 +73,9 @@ class Evidence:
     expected: Outputs
     ways: dict[str, tuple[Outputs, ...]] = field(default_factory=dict)
     """By what moves them, the model's own results where it is rounded otherwise."""
-    of_machine: set[str] = field(default_factory=set)
-    """Those that are not the model's own roundings: they must not move the outputs as other inputs do."""
+    of_machine: dict[str, float] = field(default_factory=dict)
+    """Those that are not the model's own roundings, and what these make of a single product, over its largest
+    magnitude: beyond that they must not move the outputs as other inputs do."""
     of_graph: set[str] = field(default_factory=set)
     """Those that were measured on the compiled graph alone: where that is wrong, so are they."""
     pairs: list[_Pair] = field(default_factory=list)
@@ -146,15 +148,18 @@ class Evidence:
                 break
         units, asked = reference.units, reference.operand
         placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
-        used = {unit.operand_of(node, asked) for unit, node in placed if unit is not None}
-        operands = sorted(used)
+        off = {
+            operand: OPERAND_STEP.get(operand, 0.0) + unit.tolerance(operand)
+            for unit, operand in ((unit, unit.operand_of(node, asked)) for unit, node in placed if unit is not None)
+        }
+        operands = sorted(off)
         narrow = sorted(NARROW & {value.dtype for value in self.graph.values.values()})
         kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
         what = " and ".join(kinds) or "nodes run one by one"
         self.ways[what] = tuple(runs)
         self.of_graph.add(what)
         if operands:
-            self.of_machine.add(what)
+            self.of_machine[what] = max(off.values())
         self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
 
     def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
@@ -180,10 +185,14 @@ class Evidence:
         bounds = {name: step for name, step in steps.items() if step > DEFAULT_RTOL}
         for what in self.ways.keys() - set(leave_out):
             for name, bound in _bounds(self.expected, self.ways[what]).items():
-                seen = 0.0 if what in self.of_machine else bound / MARGIN
-                limit = max(SIGNAL_SHARE * signal.get(name, bound), seen, DEFAULT_RTOL, steps[name])
+                limit = max(self._most(what, bound, signal.get(name)), DEFAULT_RTOL, steps[name])
                 bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
         return bounds
+
+    def _most(self, what: str, bound: float, signal: float | None) -> float:
+        """What a bound may be for a pass to say something, where other inputs change an output by so much, if known."""
+        seen = self.of_machine.get(what, bound / MARGIN)
+        return max(SIGNAL_SHARE * (bound if signal is None else signal), seen)
 
     def _own_step(self, name: str) -> float:
         """How far two right results of an output's own type, or of the one it is cast from, may be apart.

@@ -38,6 +38,9 @@ SUMS_RTOL = 2e-5
 STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 """One step of a type's digits, where two errors fall on different sides of it."""
 
+OPERAND_STEP: Mapping[str, float] = {"fp16": STEP["float16"], "bf16": STEP["bfloat16"]}
+"""The same of what units multiply."""
+
 _LEAST_STEP: Mapping[str, float] = {"float16": 2.0**-24}
 """The step of a type's smallest numbers, where it is of any size."""
 

@@ -243,6 +243,32 @@ def test_what_a_mean_levels_out_counts_by_inputs_of_another_size() -> None:
     assert result.rtol < 5e-3
 
 
+@pytest.mark.parametrize("target", ["pimflow", "aim-gddr6", "hbm-pim"])
+def test_what_hardly_depends_on_the_input_is_rounded_all_the_same(target: str) -> None:
+    """Probabilities add up to 1 whatever they are of; weights that are off by as much as units round show."""
+    nodes = [
+        helper.make_node("Conv", ["x", "v"], ["c"], "conv"),
+        helper.make_node("Softmax", ["c"], ["s"], axis=1),
+        helper.make_node("ReduceSum", ["s"], ["r"], axes=[1], keepdims=1),
+        helper.make_node("Upsample", ["r", "sizes"], ["u"]),
+        helper.make_node("Conv", ["u", "w"], ["y"], "last"),
+    ]
+    rng = np.random.default_rng(1)
+    arrays = {
+        "v": rng.standard_normal((4, 3, 1, 1)).astype(np.float32),
+        "w": rng.standard_normal((4, 1, 3, 3)).astype(np.float32),
+        "sizes": np.array([1, 1, 2, 2], np.float32),
+    }
+    model = model_of(nodes, {"x": (1, 3, 16, 16)}, ["y"], arrays, opset=9)
+    compiled = pimflow.compile(model, policy="pim", target=target, use_cache=False)
+    result = compiled.verify(pim="values", arena=True)
+    assert result.passed, result.text()
+    assert result.max_rel_err > 1e-4
+    weights = compiled.graph.constants["w"] * np.float32(1.001)
+    wrong = compiled.graph.replace(constants={**compiled.graph.constants, "w": weights})
+    assert not replace(compiled, graph=wrong).verify(pim="values", arena=True).passed
+
+
 def test_a_bound_that_is_given_holds_end_to_end(half: CompiledModel) -> None:
     assert half.verify(arena=True, rtol=1e-2).passed
     assert not half.verify(arena=True, rtol=1e-4).passed

@@ -31,7 +31,7 @@ def evidence(*runs: float) -> Evidence:
     build.input(5, name="x")
     found = Evidence(b"", build.graph("x"), {}, {}, {"y": EXACT})
     found.ways["fp16 operands"] = tuple(off(run) for run in runs)
-    found.of_machine.add("fp16 operands")
+    found.of_machine["fp16 operands"] = 2**-10
     return found
 
 
@@ -84,6 +84,14 @@ def test_a_bound_is_no_more_than_half_of_what_other_inputs_change() -> None:
     assert check.passed
     (check,) = evidence(0.03).checks(off(0.02), {"y": 0.03})
     assert not check.passed
+
+
+@pytest.mark.parametrize(("seen", "error", "passes"), [(8e-4, 9e-4, True), (2e-3, 1.5e-3, False), (3e-4, 9e-4, False)])
+def test_what_a_product_is_rounded_by_is_allowed_where_inputs_change_less(
+    seen: float, error: float, passes: bool
+) -> None:
+    (check,) = evidence(seen).checks(off(error), {"y": 1e-6})
+    assert check.passed == passes
 
 
 def half_output() -> Graph:
