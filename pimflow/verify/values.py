@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from pimflow.ir import Array, Graph, Node
+from pimflow.ir.graph import topological_order
 from pimflow.onnxio.widening import NARROW, single_precision, widened
 from pimflow.runtime.execute.nodes import NodeRun, run_nodes
 from pimflow.runtime.execute.ort import NodeKernels
@@ -24,7 +25,8 @@ STEPPED_SHARE = 0.01
 """Share of quantised elements (one at least) that may be a step off: rounding is as often near a half."""
 
 HELD_BYTES = 4 << 30
-"""Values of the original that are held at a time; what is beyond is not compared."""
+"""Values of the original that are held at a time: it makes them on its way to what is asked for before. What is beyond
+is not compared."""
 
 
 class PartsCheck(NamedTuple):
@@ -44,7 +46,7 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
     """
     rounded = _rounded_constants(before, after, feeds)
     made = {name: array.dtype.name for name, array in after.constants.items() if name not in before.values}
-    before, after = widened(before), widened(after)
+    before, after = widened(_in_order_of(before, after)), widened(after)
     wide = {name: single_precision(array) for name, array in feeds.items()}
     known = _Known(
         NodeRun(before, wide, _Restored(before, rounded)),
@@ -55,6 +57,17 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
         forced.compare(name, single_precision(array), after.constants[name], STEP[array.dtype.name])
     run_nodes(after, wide, forced)
     return known.outputs(), PartsCheck(forced.checked, forced.largest, forced.wrong)
+
+
+def _in_order_of(before: Graph, after: Graph) -> Graph:
+    """The original, whose nodes run in the order in which the rewritten graph asks for what they make."""
+    asked = {name: place for place, name in enumerate(name for node in after.nodes for name in node.outputs if name)}
+    never = len(asked)
+
+    def when(node: Node) -> int:
+        return min((asked.get(name, never) for name in node.outputs), default=never)
+
+    return before.replace(nodes=topological_order(sorted(before.nodes, key=when)))
 
 
 def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
