@@ -9,6 +9,7 @@ import runpy
 import shlex
 import subprocess
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -101,6 +102,17 @@ def test_the_quick_start_is_two_commands_that_match_the_project() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#:]+)\)", page.read_text()):
         assert (page.parent / target).exists() or target in MADE_FOR_THE_SITE, target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_lists_are_lists_on_the_site_too(page: Path) -> None:
+    """Python-Markdown begins one after an empty line and nests by four blanks; GitHub is content with less."""
+    lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
+    for before, line in pairwise(["", *lines]):
+        item = re.match(r"( *)(?:-|\d+\.) ", line)
+        if item is not None:
+            assert len(item[1]) % 4 == 0, line
+            assert not before or re.match(r" +\S|- |\d+\. ", before), line
 
 
 def anchors(page: Path) -> set[str]:
