@@ -25,8 +25,8 @@ REPORT = "mobilenet-v2-report.html"
 
 REFERENCE = """# Python: every name
 
-What `import pimflow` gives: functions first, then the classes of what they return. [By example](api.md) is the better
-place to begin.
+Everything that `import pimflow` provides: functions first, then the classes of their results. [By example](api.md) is
+the better place to begin.
 """
 
 REPORT_PAGE = f"""---
@@ -35,12 +35,12 @@ hide: [toc]
 
 # A report, live
 
-What `pimflow report` makes of MobileNetV2 under the policy `auto`: one page that needs nothing but a browser. Click a
-node, in any chart, and the others follow. [Open it alone]({REPORT}){{ .md-button }}
+The output of `pimflow report` for MobileNetV2 under the policy `auto`: one page that needs nothing but a browser. Click
+a node in any chart, and the others follow. [Open it alone]({REPORT}){{ .md-button }}
 
 <iframe class="report" src="{REPORT}" title="The report of MobileNetV2"></iframe>
 
-How it is made, and what each part says: [the tutorial](tutorial.md#look-at-the-report).
+How to make it, and what each part shows: [the tutorial](tutorial.md#look-at-the-report).
 """
 
 
