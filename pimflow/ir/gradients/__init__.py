@@ -2,6 +2,7 @@
 
 from pimflow.ir.gradients import (
     contraction,
+    deformed,
     drawing,
     elementwise,
     functions,
@@ -43,6 +44,7 @@ __all__ = [
     "Rule",
     "Tape",
     "contraction",
+    "deformed",
     "differentiates",
     "drawing",
     "elementwise",

@@ -112,11 +112,12 @@ def _convolution(tape: Tape, node: Node, windows: Windows, dy: str) -> Gradients
     return (
         spread_back(tape, dy, weights, windows, sizes) if tape.wants(x) else "",
         weight_gradient(tape, x, dy, windows) if tape.wants(weights) else "",
-        _bias(tape, dy) if tape.wants(bias) else "",
+        bias_gradient(tape, dy) if tape.wants(bias) else "",
     )[: len(node.inputs)]
 
 
-def _bias(tape: Tape, dy: str) -> str:
+def bias_gradient(tape: Tape, dy: str) -> str:
+    """Of a bias by channel."""
     axes = (0, *range(2, len(tape.shape(dy))))
     return tape.sum(dy, axes, keepdims=False)
 
@@ -126,7 +127,8 @@ def _conv(tape: Tape, node: Node, op: Conv2d, gradients: tuple[str, ...]) -> Gra
     return _convolution(tape, node, Windows(op.kernel, op.strides, op.pads, op.dilations, op.groups), gradients[0])
 
 
-def _windows(tape: Tape, op: OnnxOp, kernel: Shape) -> Windows:
+def windows_of(op: OnnxOp, kernel: Shape) -> Windows:
+    """Those of a convolution that stayed ONNX's, padded as its attribute `pads` says."""
     ones = (1,) * len(kernel)
     return Windows(
         kernel,
@@ -145,7 +147,7 @@ def _with_pads(windows: Windows, pads: Shape) -> Windows:
 def _kept_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Over one or three axes, mostly."""
     sizes, kernel = tape.shape(node.inputs[0])[2:], tape.shape(node.inputs[1])[2:]
-    windows, mode = _windows(tape, op, kernel), text(op, "auto_pad", "NOTSET")
+    windows, mode = windows_of(op, kernel), text(op, "auto_pad", "NOTSET")
     if mode.startswith("SAME"):
         windows = _with_pads(windows, same_pads(mode, sizes, kernel, windows.strides, windows.dilations))
     return _convolution(tape, node, windows, gradients[0])
@@ -156,7 +158,7 @@ def _transposed(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     """Itself the gradient of a convolution: its own are that convolution, and dW with x and dy exchanged."""
     (x, weights), dy = node.inputs[:2], gradients[0]
     bias, sizes, outputs = tape.operand(node, 2), tape.shape(x)[2:], tape.shape(dy)[2:]
-    windows = _windows(tape, op, tape.shape(weights)[2:])
+    windows = windows_of(op, tape.shape(weights)[2:])
     axes = windows.axes
     if text(op, "auto_pad", "NOTSET") != "NOTSET" or integers(op, "output_shape"):
         return Refusal(f"{op.op_type}: its padding follows from the result", remedy="export it with explicit pads")
@@ -169,7 +171,7 @@ def _transposed(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     return (
         convolve(tape, dy, weights, windows) if tape.wants(x) else "",
         weight_gradient(tape, dy, x, windows) if tape.wants(weights) else "",
-        _bias(tape, gradients[0]) if tape.wants(bias) else "",
+        bias_gradient(tape, gradients[0]) if tape.wants(bias) else "",
     )[: len(node.inputs)]
 
 

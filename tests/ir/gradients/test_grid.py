@@ -31,14 +31,28 @@ def test_places_between_elements(align: int, padding: str, mode: str) -> None:
     check_gradients(graph, {"grid": places})
 
 
-def test_what_has_no_rule() -> None:
+def volume(mode: str, **given: Any) -> Graph:
+    """Two images of two channels over three axes, read at six places each."""
     build = Builder(opset=20)
-    x, grid = build.input(1, 1, 4, 4, 4), build.input(1, 2, 2, 2, 3)
-    with pytest.raises(ModelError, match="GridSample of mode 'linear', or not in two dimensions"):
-        training_step(
-            build.graph(build.onnx("GridSample", x, grid, shape=(1, 1, 2, 2, 2), mode="linear")),
-            Differentiate(inputs=True),
-        )
+    x = build.input(2, 2, 3, 4, 5, name="x", dtype="float64")
+    grid = build.input(2, 1, 3, 2, 3, name="grid", dtype="float64")
+    return build.graph(build.onnx("GridSample", x, grid, shape=(2, 2, 1, 3, 2), mode=mode, **given))
+
+
+@pytest.mark.parametrize("align", [0, 1])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["linear", "nearest"])
+def test_places_in_a_volume(align: int, padding: str, mode: str) -> None:
+    graph = volume(mode, padding_mode=padding, align_corners=align)
+    check_gradients(graph)
+    places = np.random.default_rng(3).uniform(-3.0, 3.0, graph.shape("grid"))
+    check_gradients(graph, {"grid": places})
+
+
+def test_what_has_no_rule() -> None:
+    """ONNX Runtime has no cubics over three axes either."""
+    with pytest.raises(ModelError, match="GridSample of mode 'cubic' over 3 axes"):
+        training_step(volume("cubic"), Differentiate(inputs=True))
 
 
 def test_constant_places_need_no_gradient() -> None:

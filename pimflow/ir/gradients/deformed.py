@@ -1,0 +1,163 @@
+"""The gradient of deformable convolutions (Dai et al., Deformable Convolutional Networks, ICCV 2017; with masks Zhu et
+al., CVPR 2019).
+
+What every tap of every window reads is a column, and the rest a product by the weights: dW is one of columns, and what
+goes back to columns goes on to the elements around each place, to the places, and to the masks. Channels are divided
+into parts with places of their own, each as if it were an image; columns are made again, as they are larger than x.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from pimflow.ir.analysis.rows import Shape
+from pimflow.ir.gradients.contraction import Windows, bias_gradient, windows_of
+from pimflow.ir.gradients.places import Axis, Corner, corners_of, linear_taps, moved, passed_back, sampled
+from pimflow.ir.gradients.tape import TRAINED_INPUTS, Gradients, Tape, differentiates, integer
+from pimflow.ir.graph import Node
+from pimflow.ir.ops.movement import Concat
+from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
+from pimflow.records import dataclass
+
+TRAINED_INPUTS.register(("", "DeformConv"))((1, 3))
+
+
+@dataclass(frozen=True)
+class _Deformed:
+    """A deformable convolution: x [N, C, ..], weights [O, C/groups, *kernel], offsets [N, parts taps axes, *outputs],
+    of each place from the outermost axis on."""
+
+    tape: Tape
+    x: str
+    weights: str
+    offsets: str
+    outputs: Shape
+    windows: Windows
+    parts: int
+
+    @property
+    def images(self) -> int:
+        """Each part of an image's channels counts as one."""
+        return self.tape.shape(self.x)[0] * self.parts
+
+    @property
+    def width(self) -> int:
+        """Channels of a part."""
+        return self.tape.shape(self.x)[1] // self.parts
+
+    @property
+    def taps(self) -> int:
+        """Of a window."""
+        return math.prod(self.windows.kernel)
+
+    @property
+    def spots(self) -> int:
+        """Windows of an image."""
+        return math.prod(self.outputs)
+
+    @property
+    def count(self) -> int:
+        """Places in all."""
+        return self.images * self.taps * self.spots
+
+    @cached_property
+    def rows(self) -> str:
+        """The map, a row of channels for every element."""
+        shape = self.tape.shape(self.x)
+        apart = self.tape.reshape(self.x, (self.images, self.width, math.prod(shape[2:])))
+        turned = self.tape.turned(apart)
+        return self.tape.reshape(turned, (self.images * math.prod(shape[2:]), self.width))
+
+    def of_map(self, rows: str) -> str:
+        """And back."""
+        cells = self.tape.shape(rows)[0] // self.images
+        turned = self.tape.turned(self.tape.reshape(rows, (self.images, cells, self.width)))
+        return self.tape.reshape(turned, self.tape.shape(self.x))
+
+    @cached_property
+    def axes(self) -> list[Axis]:
+        """Where the taps read, from the innermost axis on."""
+        tape, count = self.tape, self.windows.axes
+        given = tape.reshape(self.offsets, (self.images, self.taps, count, self.spots))
+        made = []
+        for axis, size in enumerate(tape.shape(self.x)[2:]):
+            offset = tape.reshape(tape.slice(given, 2, axis, axis + 1), (self.images, self.taps * self.spots))
+            at = tape.add(offset, tape.constant(self._undeformed(axis).astype(tape.dtype(offset)), "taps"))
+            made.append(Axis(size, linear_taps(tape, at, size)))
+        return made[::-1]
+
+    def _undeformed(self, axis: int) -> npt.NDArray[np.int64]:
+        """Where taps read along an axis if nothing is deformed: [1, taps spots]."""
+        windows = self.windows
+        begins = np.indices(self.outputs)[axis].reshape(1, -1) * windows.strides[axis] - windows.pads[axis]
+        within = np.indices(windows.kernel)[axis].reshape(-1, 1) * windows.dilations[axis]
+        return np.asarray(begins + within).reshape(1, -1)
+
+    @cached_property
+    def corners(self) -> list[Corner]:
+        """What the taps read."""
+        return corners_of(self.tape, self.axes)
+
+    @cached_property
+    def read(self) -> str:
+        """What the taps read, by place: [count, width]."""
+        return sampled(self.tape, self.corners, self.rows, self.count)
+
+    def grouped(self, columns: str) -> str:
+        """Columns by place as those of the product by weights: [groups, windows, taps of a group's channels]."""
+        tape, images, groups = self.tape, self.images // self.parts, self.windows.groups
+        apart = tape.reshape(columns, (images, self.parts, self.taps, self.spots, self.width))
+        together = tape.transpose(apart, (0, 3, 1, 4, 2))
+        reach = self.parts * self.width * self.taps // groups
+        return tape.transpose(tape.reshape(together, (images * self.spots, groups, reach)), (1, 0, 2))
+
+    def by_place(self, columns: str) -> str:
+        """And back."""
+        tape, images = self.tape, self.images // self.parts
+        together = tape.transpose(columns, (1, 0, 2))
+        apart = tape.reshape(together, (images, self.spots, self.parts, self.width, self.taps))
+        return tape.reshape(tape.transpose(apart, (0, 2, 4, 1, 3)), (self.count, self.width))
+
+    def of_offsets(self, along: list[str]) -> str:
+        """Gradients of places, axis by axis from the innermost, as the offsets have them."""
+        tape = self.tape
+        parts = [tape.reshape(part, (self.images, self.taps, 1, self.spots)) for part in reversed(along)]
+        return tape.reshape(tape.op(Concat(2), *parts), tape.shape(self.offsets))
+
+
+@differentiates("DeformConv")
+def _deform_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    (x, weights, offsets), bias, mask = node.inputs[:3], tape.operand(node, 3), tape.operand(node, 4)
+    (dy,), shape = gradients, tape.shape(weights)
+    outputs, groups = tape.shape(dy)[2:], integer(op, "group", 1)
+    own = _Deformed(tape, x, weights, offsets, outputs, windows_of(op, shape[2:]), integer(op, "offset_group", 1))
+    lead = (tape.shape(dy)[0], groups, shape[0] // groups, own.spots)
+    rows = tape.transpose(tape.reshape(dy, lead), (1, 0, 3, 2))
+    rows = tape.reshape(rows, (groups, lead[0] * own.spots, shape[0] // groups))
+    by_group = tape.reshape(weights, (groups, shape[0] // groups, math.prod(shape[1:])))
+    masks = tape.reshape(mask, (own.count, 1)) if mask else ""
+    made = dict.fromkeys(range(len(node.inputs)), "")
+    if tape.wants(weights):
+        read = tape.mul(own.read, masks) if mask else own.read
+        made[1] = tape.reshape(tape.product(tape.turned(rows), own.grouped(read)), shape)
+    if bias and tape.wants(bias):
+        made[3] = bias_gradient(tape, dy)
+    if not any(name and tape.wants(name) for name in (x, offsets, mask)):
+        return list(made.values())
+    columns = own.by_place(tape.product(rows, by_group))
+    if mask and tape.wants(mask):
+        made[4] = tape.reshape(tape.sum(tape.mul(columns, own.read), (1,)), tape.shape(mask))
+    columns = tape.mul(columns, masks) if mask else columns
+    if tape.wants(x):
+        passed = passed_back(tape, own.corners, columns, (tape.value(x).elements // own.width, own.width))
+        if isinstance(passed, Refusal):
+            return passed
+        made[0] = own.of_map(passed)
+    if tape.wants(offsets):
+        made[2] = own.of_offsets(moved(tape, own.axes, own.corners, columns, own.rows))
+    return list(made.values())
