@@ -112,10 +112,26 @@ class BatchNormalization(OpRun):
         return (scale * (x - mean) / np.sqrt(variance + epsilon) + shift,)
 
 
+class GlobalLpPool(OpRun):
+    """ONNX has none."""
+
+    def _run(self, x: Floats, p: int = 2) -> tuple[Floats]:
+        return ((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
+
+
+class MeanVarianceNormalization(OpRun):
+    """ONNX's own adds a number of float32."""
+
+    def _run(self, x: Floats, axes: tuple[int, ...] = (0, 2, 3)) -> tuple[Floats]:
+        deviation = x.std(axis=tuple(axes), keepdims=True)
+        return ((x - x.mean(axis=tuple(axes), keepdims=True)) / (deviation + 1e-9),)
+
+
 def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
     """Computes the outputs of a graph."""
     model, names = to_onnx(graph), list(graph.outputs)
-    own: list[type[OpRun]] = [Erf, Gelu, Conv, ConvTranspose, BatchNormalization, *RECURRENCES]
+    own: list[type[OpRun]] = [Erf, Gelu, Conv, ConvTranspose, BatchNormalization, GlobalLpPool]
+    own += [MeanVarianceNormalization, *RECURRENCES]
     if any(node.kind in {kind.__name__ for kind in RECURRENCES} for node in graph.nodes):
         runs = ReferenceEvaluator(model, new_ops=own)  # ONNX Runtime tells only as it runs that it cannot
         return lambda inputs: dict(zip(names, runs.run(names, dict(inputs)), strict=True))

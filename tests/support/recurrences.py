@@ -25,20 +25,27 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 }
 
 
+def clipped(x: Floats, given: dict[str, Any]) -> Floats:
+    """What enters an activation."""
+    bound = given.get("clip") or np.inf
+    return np.asarray(np.clip(x, -bound, bound))
+
+
 class Recurrence(OpRun):
     """What the three have in common."""
 
     gates = 1
 
     @abstractmethod
-    def step(self, w: Floats, r: Floats, b: Floats, activation: str, given: dict[str, Any]) -> Step:
+    def step(self, w: Floats, r: Floats, b: Floats, p: Floats, activation: str, given: dict[str, Any]) -> Step:
         """From inputs, state and cell the next state and cell."""
 
     def _run(self, x: Floats, w: Floats, r: Floats, *others: Any, **given: Any) -> tuple[Floats, ...]:
-        bias, lengths, first, cell = (*others, None, None, None, None)[:4]
+        bias, lengths, first, cell, peepholes = (*others, *(None,) * 5)[:5]
         directions, rows, hidden = r.shape
         none = np.zeros((directions, x.shape[1], hidden))
         bias = np.zeros((directions, 2 * rows)) if bias is None else bias
+        peepholes = np.zeros((directions, 3 * hidden)) if peepholes is None else peepholes
         made = np.zeros((x.shape[0], directions, x.shape[1], hidden))
         last, last_cell = none.copy(), none.copy()
         names = [str(name) for name in given.get("activations") or ("Tanh",)]
@@ -46,7 +53,8 @@ class Recurrence(OpRun):
             state = (none if first is None else first)[direction]
             inner = (none if cell is None else cell)[direction]
             backward = direction == 1 or given.get("direction") == "reverse"
-            step = self.step(w[direction], r[direction], bias[direction], names[-1 if backward else 0], given)
+            weights = w[direction], r[direction], bias[direction], peepholes[direction]
+            step = self.step(*weights, names[-1 if backward else 0], given)
             for one in range(x.shape[1]):  # each sequence by itself, as if there were no other
                 own = slice(one, one + 1)
                 places = range(len(x) if lengths is None else int(lengths[one]))
@@ -63,11 +71,14 @@ class LSTM(Recurrence):
 
     gates = 4
 
-    def step(self, w: Floats, r: Floats, b: Floats, activation: str, given: dict[str, Any]) -> Step:
+    def step(self, w: Floats, r: Floats, b: Floats, p: Floats, activation: str, given: dict[str, Any]) -> Step:
         def next_of(x: Floats, state: Floats, cell: Floats) -> tuple[Floats, Floats]:
             i, o, f, c = np.split(x @ w.T + state @ r.T + b[: len(w)] + b[len(w) :], 4, axis=1)
-            cell = sigmoid(f) * cell + sigmoid(i) * np.tanh(c)
-            return np.asarray(sigmoid(o) * np.tanh(cell)), np.asarray(cell)
+            of_i, of_o, of_f = np.split(p, 3)
+            enters = sigmoid(clipped(i + of_i * cell, given))
+            stays = 1 - enters if given.get("input_forget") else sigmoid(clipped(f + of_f * cell, given))
+            cell = stays * cell + enters * np.tanh(clipped(c, given))
+            return np.asarray(sigmoid(clipped(o + of_o * cell, given)) * np.tanh(cell)), np.asarray(cell)
 
         return next_of
 
@@ -77,16 +88,18 @@ class GRU(Recurrence):
 
     gates = 3
 
-    def step(self, w: Floats, r: Floats, b: Floats, activation: str, given: dict[str, Any]) -> Step:
+    def step(self, w: Floats, r: Floats, b: Floats, p: Floats, activation: str, given: dict[str, Any]) -> Step:
         def next_of(x: Floats, state: Floats, cell: Floats) -> tuple[Floats, Floats]:
             z, reset, new = np.split(x @ w.T + b[: len(w)], 3, axis=1)
             of_z, of_reset, of_new = np.split(r, 3)
             own_z, own_reset, own_new = np.split(b[len(w) :], 3)
-            z, reset = sigmoid(z + state @ of_z.T + own_z), sigmoid(reset + state @ of_reset.T + own_reset)
+            z = sigmoid(clipped(z + state @ of_z.T + own_z, given))
+            reset = sigmoid(clipped(reset + state @ of_reset.T + own_reset, given))
             if given.get("linear_before_reset"):
-                new = np.tanh(new + reset * (state @ of_new.T + own_new))
+                new = new + reset * (state @ of_new.T + own_new)
             else:
-                new = np.tanh(new + (reset * state) @ of_new.T + own_new)
+                new = new + (reset * state) @ of_new.T + own_new
+            new = np.tanh(clipped(new, given))
             return np.asarray((1 - z) * new + z * state), cell
 
         return next_of
@@ -95,9 +108,9 @@ class GRU(Recurrence):
 class RNN(Recurrence):
     """One gate."""
 
-    def step(self, w: Floats, r: Floats, b: Floats, activation: str, given: dict[str, Any]) -> Step:
+    def step(self, w: Floats, r: Floats, b: Floats, p: Floats, activation: str, given: dict[str, Any]) -> Step:
         def next_of(x: Floats, state: Floats, cell: Floats) -> tuple[Floats, Floats]:
-            return ACTIVATIONS[activation](x @ w.T + state @ r.T + b[: len(w)] + b[len(w) :]), cell
+            return ACTIVATIONS[activation](clipped(x @ w.T + state @ r.T + b[: len(w)] + b[len(w) :], given)), cell
 
         return next_of
 

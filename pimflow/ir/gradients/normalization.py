@@ -16,11 +16,15 @@ from pimflow.ir.gradients.tape import (
     Tape,
     differentiates,
     integer,
+    integers,
     number,
 )
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.elementwise import BatchNorm
 from pimflow.ir.ops.opaque import OnnxOp
+
+_BUT_CHANNELS, _LEAST_DEVIATION = (0, 2, 3), 1e-9
+"""Of MeanVarianceNormalization, as ONNX defines it."""
 
 
 def _normalised(tape: Tape, x: str, axes: Sequence[int], epsilon: float, centred: bool = True) -> tuple[str, str]:
@@ -56,6 +60,21 @@ def _layer_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     hat, factor = _normalised(tape, x, axes, number(op.attributes, "epsilon", 1e-5))
     dx = _through(tape, hat, factor, tape.mul(dy, scale), axes) if tape.wants(x) else ""
     return (dx, *_scale_and_shift(tape, node, hat, dy))[: len(node.inputs)]
+
+
+@differentiates("MeanVarianceNormalization")
+def _mean_variance(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """x^ = (x - mean) / (deviation + a small number), over images and places of each channel unless said."""
+    (x,), (dy,) = node.inputs, gradients
+    given = integers(op, "axes")
+    axes = tuple(axis % len(tape.shape(x)) for axis in (_BUT_CHANNELS if given is None else given))
+    apart = tape.sub(x, tape.mean(x, axes))
+    deviation = tape.elementwise("Sqrt", tape.mean(tape.mul(apart, apart), axes))
+    factor = tape.elementwise("Reciprocal", tape.plus(deviation, _LEAST_DEVIATION))
+    alike = tape.elementwise("Equal", deviation, tape.number(0, x))
+    steep = tape.div(apart, tape.where(alike, tape.number(1, x), deviation))
+    left = tape.sub(dy, tape.mul(steep, tape.mean(tape.mul(dy, tape.mul(apart, factor)), axes)))
+    return (tape.mul(tape.sub(left, tape.mean(dy, axes)), factor),)
 
 
 @differentiates("RMSNormalization", "SimplifiedLayerNormalization")

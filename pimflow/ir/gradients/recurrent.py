@@ -8,6 +8,7 @@ Where sequences have lengths of their own, a step behind the end of one leaves i
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Sequence
 from functools import reduce
 
@@ -21,6 +22,7 @@ from pimflow.ir.gradients.tape import (
     attributes_of,
     differentiates,
     integer,
+    number,
     text,
 )
 from pimflow.ir.graph import Node
@@ -31,21 +33,21 @@ from pimflow.ir.refusal import Refusal
 from pimflow.records import dataclass
 
 MOST_STEPS = 1024
-"""Of all directions together; each is nine nodes or fewer."""
+"""Of all directions together; each is nine nodes or fewer, with peepholes twenty-two."""
 
 _ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _ONE_GATE = frozenset({"Tanh", "Relu", "Sigmoid"})
 _KEYS = tuple(("", kind) for kind in _ACTIVATIONS)
 _BY_WEIGHTS, _BY_ROWS = Gemm(trans_b=True), Gemm(trans_a=True)
 
-TRAINED_INPUTS.register(*_KEYS)((1, 2, 3))
+TRAINED_INPUTS.register(*_KEYS)((1, 2, 3, 7))
 
 
 @dataclass(frozen=True)
 class _Direction:
     """One direction of a recurrence: x [rows, I], w [G H, I], r [G H, H], biases [G H] or "", first state and cell
     [batch, H], all states [rows, H]; gradients of these states, and of the last state and cell ("" where none comes);
-    whether a row lies within its sequence [rows, 1], "" where all do.
+    whether a row lies within its sequence [rows, 1], "" where all do; peepholes of gates i, o, f [3 H] or "".
     """
 
     tape: Tape
@@ -64,6 +66,7 @@ class _Direction:
     activation: str
     backward: bool
     within: str
+    peepholes: str
 
     @property
     def batch(self) -> int:
@@ -128,6 +131,35 @@ class _Direction:
         given = [part for part in parts if part]
         return reduce(self.tape.add, given) if given else ""
 
+    @property
+    def is_coupled(self) -> bool:
+        """Whether gate f is what gate i leaves of one."""
+        return bool(integer(self.op, "input_forget"))
+
+    @property
+    def bound(self) -> float:
+        """What sums are clipped to, either way, before they are bent."""
+        return number(self.op.attributes, "clip", math.inf)
+
+    def bent(self, kind: str, sums: str) -> str:
+        """What an activation makes of sums."""
+        if self.bound < math.inf:
+            low, high = (self.tape.number(end, sums) for end in (-self.bound, self.bound))
+            sums = self.tape.elementwise("Min", self.tape.elementwise("Max", sums, low), high)
+        return self.tape.elementwise(kind, sums)
+
+    def slope(self, kind: str, y: str, sums: str) -> str:
+        """The derivative of that, from its result; none where the sums are clipped."""
+        slope = _slope(self.tape, kind, y)
+        if self.bound == math.inf:
+            return slope
+        beyond = self.tape.above(self.tape.elementwise("Abs", sums), self.bound)
+        return self.tape.where(beyond, self.tape.number(0, slope), slope)
+
+    def peephole(self, gate: int) -> str:
+        """That of gate i, o or f: [1, H]."""
+        return self.gates(self.tape.reshape(self.peepholes, (1, 3 * self.hidden)), gate, gate + 1)
+
     def from_behind(self) -> tuple[list[str], str]:
         """The gradient of each step's state from what reads all states, and that of the last state."""
         count = self.tape.shape(self.states)[0] // self.batch
@@ -150,13 +182,14 @@ class _Direction:
 @dataclass(frozen=True)
 class _Found:
     """Gradients of one direction: of gates as the inputs enter them and as the states do [rows, G H], of r, of the
-    first state and of the first cell ("" but for LSTM)."""
+    first state, of the first cell ("" but for LSTM) and of peepholes ("" where there are none)."""
 
     entering: str
     recurrent: str
     r: str
     first: str
     first_cell: str = ""
+    peepholes: str = ""
 
 
 def _slope(tape: Tape, kind: str, y: str) -> str:
@@ -171,7 +204,10 @@ def _slope(tape: Tape, kind: str, y: str) -> str:
 def _rnn(own: _Direction) -> _Found:
     """h = act(x + h' r)."""
     tape = own.tape
-    slopes = own.in_order(own.taken(_slope(tape, own.activation, own.states)))
+    before, sums = own.before(own.first, own.states), ""
+    if own.bound < math.inf:
+        sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
+    slopes = own.in_order(own.taken(own.slope(own.activation, own.states, sums)))
     coming, ahead = own.from_behind()
     made, passed = list[str](), ""
     for slope, dy, ended in reversed(list(zip(slopes, coming, own.ended(), strict=True))):
@@ -179,27 +215,54 @@ def _rnn(own: _Direction) -> _Found:
         made.append(tape.mul(d_state, slope))
         passed = own.passed(ended, d_state)
     d_gates = own.all_rows(made[::-1])
-    r = tape.op(_BY_ROWS, d_gates, own.before(own.first, own.states))
+    r = tape.op(_BY_ROWS, d_gates, before)
     return _Found(d_gates, d_gates, r, own.back(made[-1], own.r, passed))
 
 
 def _lstm(own: _Direction) -> _Found:
-    """Gates i, o, f, c: cell = f cell' + i tanh(c), state = o tanh(cell)."""
+    """Gates i, o, f, c: cell = f cell' + i tanh(c), state = o tanh(cell); where they are coupled f = 1 - i. By
+    peepholes i and f see the cell before, o the new one."""
     tape, before = own.tape, own.before(own.first, own.states)
     sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
-    opened, new = tape.elementwise("Sigmoid", own.gates(sums, 0, 3)), tape.elementwise("Tanh", own.gates(sums, 3, 4))
+    sums = _with_peepholes(own, sums) if own.peepholes else sums
+    opened, new = own.bent("Sigmoid", own.gates(sums, 0, 3)), own.bent("Tanh", own.gates(sums, 3, 4))
     enters, leaves, stays = (own.gates(opened, gate, gate + 1) for gate in range(3))
+    stays = tape.sub(tape.number(1, enters), enters) if own.is_coupled else stays
     enters, stays = own.taken(enters), own.taken(stays, 1.0)
     kept, cells = own.in_order(stays), [own.first_cell]
     for keeps, entered in zip(kept, own.in_order(tape.mul(enters, new)), strict=True):
         cells.append(tape.add(tape.mul(keeps, cells[-1]), entered))
     all_cells = own.all_rows(cells[1:])
-    bent = tape.elementwise("Tanh", all_cells)
-    by_cell = own.joined((new, bent, own.before(own.first_cell, all_cells)), 1)
-    of_opened = tape.mul(by_cell, _slope(tape, "Sigmoid", opened))
-    factors = own.in_order(own.taken(own.joined((of_opened, tape.mul(enters, _slope(tape, "Tanh", new))), 1)))
-    of_cell = own.in_order(own.taken(tape.mul(leaves, _slope(tape, "Tanh", bent))))
-    coming, ahead = own.from_behind()
+    bent, cells_before = tape.elementwise("Tanh", all_cells), own.before(own.first_cell, all_cells)
+    by_cell = own.joined(_by_gate(own, new, bent, cells_before), 1)
+    of_opened = tape.mul(by_cell, own.slope("Sigmoid", opened, own.gates(sums, 0, 3)))
+    of_new = tape.mul(enters, own.slope("Tanh", new, own.gates(sums, 3, 4)))
+    all_factors = own.taken(own.joined((of_opened, of_new), 1))
+    all_of_cell = own.taken(tape.mul(leaves, _slope(tape, "Tanh", bent)))
+    if own.peepholes:
+        of_gates = [tape.mul(own.gates(all_factors, gate, gate + 1), own.peephole(gate)) for gate in range(3)]
+        all_of_cell = tape.add(all_of_cell, of_gates[1])
+        kept = own.in_order(tape.add(stays, tape.add(of_gates[0], of_gates[2])))
+    d_gates, d_first, d_cell = _lstm_back(own, kept, own.in_order(all_factors), own.in_order(all_of_cell))
+    peepholes = ""
+    if own.peepholes:
+        seen = own.joined((cells_before, all_cells, cells_before), 1)
+        peepholes = tape.sum(tape.mul(own.gates(d_gates, 0, 3), seen), (0,), keepdims=False)
+    return _Found(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), d_first, d_cell, peepholes)
+
+
+def _lstm_back(
+    own: _Direction, kept: Sequence[str], factors: Sequence[str], of_cell: Sequence[str]
+) -> tuple[str, str, str]:
+    """The gradients of the gates' sums, of the first state and of the first cell.
+
+    Args:
+        own: the direction.
+        kept: by step, what a cell passes on to the one before it.
+        factors: what gates have of the gradient of the cell, gate o of that of the state.
+        of_cell: what the cell has of the gradient of the state.
+    """
+    tape, (coming, ahead) = own.tape, own.from_behind()
     d_cell, made, passed = own.d_last_cell, list[str](), ""
     steps = zip(kept, factors, of_cell, coming, own.ended(), strict=True)
     for keeps, factor, slope, dy, ended in reversed(list(steps)):
@@ -209,8 +272,34 @@ def _lstm(own: _Direction) -> _Found:
         made.append(tape.mul(own.joined((total, d_state, total, total), 1), factor))
         d_cell = tape.mul(total, keeps)
         passed = own.passed(ended, d_state)
-    d_gates = own.all_rows(made[::-1])
-    return _Found(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), own.back(made[-1], own.r, passed), d_cell)
+    return own.all_rows(made[::-1]), own.back(made[-1], own.r, passed), d_cell
+
+
+def _by_gate(own: _Direction, new: str, bent: str, cells_before: str) -> tuple[str, str, str]:
+    """What a cell (or, of gate o, a state) gains by each gate that opens."""
+    if own.is_coupled:
+        return own.tape.sub(new, cells_before), bent, own.tape.zeros(own.tape.shape(new), new)
+    return new, bent, cells_before
+
+
+def _with_peepholes(own: _Direction, sums: str) -> str:
+    """The sums of all gates with what they see of the cells, which are followed step by step for that."""
+    tape, new = own.tape, own.bent("Tanh", own.gates(sums, 3, 4))
+    cell, cells, pairs = own.first_cell, list[str](), list[str]()
+    looks = own.joined((own.peephole(0), own.peephole(2)), 1)
+    both = own.in_order(own.joined((own.gates(sums, 0, 1), own.gates(sums, 2, 3)), 1))
+    within = own.in_order(own.within) if own.within else [""] * len(both)
+    for pair, entering, inside in zip(both, own.in_order(new), within, strict=True):
+        pairs.append(tape.add(pair, tape.mul(own.joined((cell, cell), 1), looks)))
+        opened = own.bent("Sigmoid", pairs[-1])
+        enters = own.gates(opened, 0, 1)
+        stays = tape.sub(tape.number(1, enters), enters) if own.is_coupled else own.gates(opened, 1, 2)
+        following = tape.add(tape.mul(stays, cell), tape.mul(enters, entering))
+        cell = tape.where(inside, following, cell) if inside else following
+        cells.append(cell)
+    by_cell = own.all_rows(pairs)
+    leaves = tape.add(own.gates(sums, 1, 2), tape.mul(own.all_rows(cells), own.peephole(1)))
+    return own.joined((own.gates(by_cell, 0, 1), leaves, own.gates(by_cell, 1, 2), own.gates(sums, 3, 4)), 1)
 
 
 def _gru(own: _Direction) -> _Found:
@@ -218,22 +307,24 @@ def _gru(own: _Direction) -> _Found:
     return _reset_behind(own) if integer(own.op, "linear_before_reset") else _reset_ahead(own)
 
 
-def _mixed(own: _Direction, before: str, keeps: str, new: str) -> tuple[str, str]:
-    """What the gradient of a state is multiplied by for gate z and for gate h."""
+def _mixed(own: _Direction, before: str, keeps: str, new: str, sums: tuple[str, str]) -> tuple[str, str]:
+    """What the gradient of a state is multiplied by for gate z and for gate h, of these sums."""
     tape = own.tape
-    of_new = tape.mul(tape.sub(tape.number(1, keeps), keeps), _slope(tape, "Tanh", new))
-    return tape.mul(tape.sub(before, new), _slope(tape, "Sigmoid", keeps)), of_new
+    of_new = tape.mul(tape.sub(tape.number(1, keeps), keeps), own.slope("Tanh", new, sums[1]))
+    return tape.mul(tape.sub(before, new), own.slope("Sigmoid", keeps, sums[0])), of_new
 
 
 def _reset_behind(own: _Direction) -> _Found:
     """n = tanh(x_h + r q), q = state' r_h + b."""
     tape, before = own.tape, own.before(own.first, own.states)
     entered, fed = own.product(own.x, own.w, own.bias), own.product(before, own.r, own.state_bias)
-    opened = tape.elementwise("Sigmoid", tape.add(own.gates(entered, 0, 2), own.gates(fed, 0, 2)))
+    opening = tape.add(own.gates(entered, 0, 2), own.gates(fed, 0, 2))
+    opened = own.bent("Sigmoid", opening)
     keeps, resets, fed = own.taken(own.gates(opened, 0, 1), 1.0), own.gates(opened, 1, 2), own.gates(fed, 2, 3)
-    new = tape.elementwise("Tanh", tape.add(own.gates(entered, 2, 3), tape.mul(resets, fed)))
-    of_keeps, of_new = _mixed(own, before, keeps, new)
-    of_resets = tape.mul(tape.mul(of_new, fed), _slope(tape, "Sigmoid", resets))
+    renewing = tape.add(own.gates(entered, 2, 3), tape.mul(resets, fed))
+    new = own.bent("Tanh", renewing)
+    of_keeps, of_new = _mixed(own, before, keeps, new, (own.gates(opening, 0, 1), renewing))
+    of_resets = tape.mul(tape.mul(of_new, fed), own.slope("Sigmoid", resets, own.gates(opening, 1, 2)))
     factors = own.in_order(own.joined((of_keeps, of_resets, tape.mul(of_new, resets)), 1))
     coming, ahead = own.from_behind()
     made, states = list[str](), list[str]()
@@ -251,12 +342,14 @@ def _reset_ahead(own: _Direction) -> _Found:
     """n = tanh(x_h + (r state') r_h + b)."""
     tape, before = own.tape, own.before(own.first, own.states)
     entered = own.product(own.x, own.w, own.sum(own.bias, own.state_bias))
-    opened = tape.elementwise("Sigmoid", own.product(before, own.weights(0, 2), own.gates(entered, 0, 2)))
+    fed = own.product(before, own.weights(0, 2), own.gates(entered, 0, 2))
+    opened = own.bent("Sigmoid", fed)
     keeps, resets = own.taken(own.gates(opened, 0, 1), 1.0), own.gates(opened, 1, 2)
     reset = tape.mul(resets, before)
-    new = tape.elementwise("Tanh", own.product(reset, own.weights(2, 3), own.gates(entered, 2, 3)))
-    of_keeps, of_new = _mixed(own, before, keeps, new)
-    of_resets = tape.mul(before, _slope(tape, "Sigmoid", resets))
+    renewed = own.product(reset, own.weights(2, 3), own.gates(entered, 2, 3))
+    new = own.bent("Tanh", renewed)
+    of_keeps, of_new = _mixed(own, before, keeps, new, (own.gates(fed, 0, 1), renewed))
+    of_resets = tape.mul(before, own.slope("Sigmoid", resets, own.gates(fed, 1, 2)))
     factors = own.in_order(own.joined((of_keeps, of_resets), 1))
     coming, ahead = own.from_behind()
     opening, renewing = list[str](), list[str]()
@@ -305,7 +398,7 @@ def _recurrent(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
         return parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts)
 
     x = tape.reshape(reduce(tape.add, (made[0] for made in found)), tape.shape(node.inputs[0]))
-    places = {1: 1, 2: 2, 3: 3, 5: 4, 6: 5}
+    places = {1: 1, 2: 2, 3: 3, 5: 4, 6: 5, 7: 6}
     made = {0: x, **{place: together(index) for place, index in places.items() if tape.operand(node, place)}}
     return [made.get(place, "") if tape.wants(name) else "" for place, name in enumerate(node.inputs)]
 
@@ -323,7 +416,8 @@ def _within(tape: Tape, node: Node) -> str:
 def _of_one(
     tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], direction: int, within: str
 ) -> tuple[str, ...]:
-    """Gradients of x [rows, I], and of weights, biases and first states, each with a first axis of this direction."""
+    """Gradients of x [rows, I], and of weights, biases, first states and peepholes, each with a first axis of this
+    direction."""
 
     def part(name: str, axis: int = 0) -> str:
         if not name:
@@ -335,7 +429,7 @@ def _of_one(
     def rows(name: str) -> str:
         return tape.rows_of(part(name, 1)) if name else ""
 
-    x, w, r, both, _, first, cell = (tape.operand(node, place) for place in range(7))
+    x, w, r, both, _, first, cell, peepholes = (tape.operand(node, place) for place in range(8))
     (batch, *_), gates = tape.shape(x)[1:], tape.shape(r)[1]
     none, bias = tape.zeros((batch, tape.shape(r)[2]), x), part(both)
     d_states, d_last, d_cell, *_ = (*gradients, "", "")
@@ -363,11 +457,12 @@ def _of_one(
         _activations(op)[-1 if backward else 0],
         backward,
         within,
+        part(peepholes),
     )
     made = _RULES[op.op_type](own)
     biases = tuple(tape.sum(of, (0,), keepdims=False) for of in (made.entering, made.recurrent)) if bias else ()
     found = (tape.op(_BY_ROWS, made.entering, own.x), made.r, *([own.joined(biases, 0)] if biases else [""]))
-    whole = (*found, made.first, made.first_cell)
+    whole = (*found, made.first, made.first_cell, made.peepholes)
     return own.back(made.entering, own.w), *(
         tape.reshape(name, (1, *tape.shape(name))) if name else "" for name in whole
     )
@@ -378,11 +473,8 @@ def _refusal(tape: Tape, node: Node, op: OnnxOp) -> Refusal | None:
     if any(name and tape.value(name).shape is None for name in (*node.inputs, *node.outputs)):
         return Refusal(f"{op.op_type}: the sizes of its operands or results depend on data")
     steps, batch, _ = tape.shape(node.inputs[0])
-    given = attributes_of(op)
     if integer(op, "layout"):
         return Refusal(f"{op.op_type} with batches in front has no gradient rule", remedy="export it with layout 0")
-    if tape.operand(node, 7) or "clip" in given or integer(op, "input_forget"):
-        return Refusal(f"{op.op_type} with peepholes, a clip or coupled gates has no gradient rule")
     usual, asked = _ACTIVATIONS[op.op_type], _activations(op)
     if not (set(asked) <= _ONE_GATE if op.op_type == "RNN" else asked in (usual, 2 * usual)):
         return Refusal(f"{op.op_type} with activations {', '.join(asked)} has no gradient rule")

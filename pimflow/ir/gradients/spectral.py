@@ -1,4 +1,5 @@
-"""The gradient of Fourier transforms: they are linear, and turned round they are the other transform, scaled."""
+"""The gradients of Fourier transforms, of axes and of frames: they are linear, and turned round they are the other
+transform, scaled."""
 
 from __future__ import annotations
 
@@ -26,14 +27,44 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
         return Refusal("DFT: its length is computed")
     if inverse and integer(op, "onesided"):
         return Refusal("DFT that is inverse and one-sided has no gradient rule")
+    dx = _turned_round(tape, dy, axis, count, shape[-1], inverse=inverse)
+    return (_to_length(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
+
+
+def _turned_round(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
+    """The gradient of `count` elements of so many parts (real ones have 1) along an axis, from their transform's."""
     dy = _to_length(tape, dy, axis, count)  # one-sided: nothing comes from the other side
     back = {"inverse": int(not inverse)}
     inputs = (dy, "", tape.constant(np.array(axis, np.int64), "axis")) if tape.opset >= _AXIS_AS_INPUT else (dy,)
     attributes = back if tape.opset >= _AXIS_AS_INPUT else back | {"axis": axis}
     dx = tape.onnx("DFT", inputs, tape.shape(dy), attributes=attributes)
-    dx = tape.slice(dx, len(shape) - 1, 0, shape[-1])
-    dx = tape.scaled(dx, 1 / count if inverse else float(count))
-    return (_to_length(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
+    dx = tape.slice(dx, len(tape.shape(dx)) - 1, 0, parts)
+    return tape.scaled(dx, 1 / count if inverse else float(count))
+
+
+@differentiates("STFT")
+def _stft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """That of every frame [images, frames, elements, parts], times the window, added up where frames lie in the signal;
+    of the window the sum of what it is multiplied by."""
+    signal, _, window, length = (tape.operand(node, place) for place in range(4))
+    (dy,), (images, size, parts) = gradients, tape.shape(signal)
+    step, count = _number(tape, node.inputs[1]), tape.shape(window)[0] if window else _number(tape, length)
+    if step is None or count is None:
+        return Refusal("STFT: where its frames begin, or how long they are, is computed")
+    d_frames = _turned_round(tape, dy, 2, count, parts, inverse=False)
+    frames = tape.shape(dy)[1]
+    index = tape.constant(np.arange(frames)[:, None] * step + np.arange(count), "frames")
+    d_signal = d_window = ""
+    if window and tape.wants(window):
+        read = tape.onnx("Gather", (signal, index), (images, frames, count, parts), axis=1)
+        d_window = tape.sum(tape.mul(d_frames, read), (0, 1, 3), keepdims=False)
+    if tape.wants(signal):
+        weighed = tape.mul(d_frames, tape.reshape(window, (count, 1))) if window else d_frames
+        added = tape.scatter_add(index, tape.transpose(weighed, (1, 2, 0, 3)), (size, images, parts))
+        if isinstance(added, Refusal):
+            return added
+        d_signal = tape.transpose(added, (1, 0, 2))
+    return (d_signal, "", d_window, "")[: len(node.inputs)]
 
 
 def _axis(tape: Tape, node: Node, op: OnnxOp) -> int | None:

@@ -1,4 +1,5 @@
-"""Gradients of pools: the largest element of a window gets all of its gradient, every element an equal share."""
+"""Gradients of pools: the largest element of a window gets all of its gradient, or every element an equal share, or one
+by what it adds to the window's norm."""
 
 from __future__ import annotations
 
@@ -98,24 +99,32 @@ def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 @differentiates("AveragePool")
 def _kept_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Over one or three axes, mostly."""
+    windows = _windows(tape, node, op)
+    return _of_average_pool(tape, node, windows, gradients[0], bool(integer(op, "count_include_pad")))
+
+
+def _windows(tape: Tape, node: Node, op: OnnxOp) -> Windows:
     sizes, kernel = tape.shape(node.inputs[0])[2:], integers(op, "kernel_shape") or ()
     ones, mode = (1,) * len(kernel), text(op, "auto_pad", "NOTSET")
     strides, dilations = integers(op, "strides") or ones, integers(op, "dilations") or ones
     pads = integers(op, "pads") or (0,) * 2 * len(kernel)
     if mode.startswith("SAME"):
         pads = same_pads(mode, sizes, kernel, strides, dilations)
-    windows = Windows(kernel, strides, pads, dilations)
-    return _of_average_pool(tape, node, windows, gradients[0], bool(integer(op, "count_include_pad")))
+    return Windows(kernel, strides, pads, dilations)
 
 
 def _of_average_pool(tape: Tape, node: Node, windows: Windows, dy: str, padding_counts: bool) -> Gradients:
     """Each gradient over the elements of its window, spread by a transposed convolution of ones."""
-    shape, channels = tape.shape(node.inputs[0]), tape.shape(node.inputs[0])[1]
-    dtype = np.dtype(tape.dtype(dy))
+    shape = tape.shape(node.inputs[0])
     counts = _counts(shape[2:], tape.shape(dy)[2:], windows, padding_counts)
-    each = tape.mul(dy, tape.constant(np.reciprocal(counts).astype(dtype), "shares"))
-    ones = tape.constant(np.ones((channels, 1, *windows.kernel), dtype), "ones")
-    return (spread_back(tape, each, ones, replace(windows, groups=channels), shape[2:]),)
+    each = tape.mul(dy, tape.constant(np.reciprocal(counts).astype(np.dtype(tape.dtype(dy))), "shares"))
+    return (_over_windows(tape, each, windows, shape),)
+
+
+def _over_windows(tape: Tape, each: str, windows: Windows, shape: Shape) -> str:
+    """What comes to each window, added up at its elements: [N, C, *sizes]."""
+    ones = tape.constant(np.ones((shape[1], 1, *windows.kernel), np.dtype(tape.dtype(each))), "ones")
+    return spread_back(tape, each, ones, replace(windows, groups=shape[1]), shape[2:])
 
 
 def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool) -> npt.NDArray[np.float64]:
@@ -149,3 +158,35 @@ def _over_the_map(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradient
         return (shared_out(tape, x, node.output, dy, tuple(range(2, len(shape)))),)
     places = tape.value(x).elements // max(1, tape.value(dy).elements)
     return (tape.spread(tape.scaled(dy, 1 / places), shape),)
+
+
+@differentiates("LpPool")
+def _norm_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    (x,), power = node.inputs, integer(op, "p", 2)
+    each = _of_norm(tape, node.output, gradients[0], power)
+    return (_by_size(tape, x, _over_windows(tape, each, _windows(tape, node, op), tape.shape(x)), power),)
+
+
+@differentiates("GlobalLpPool")
+def _norm_of_the_map(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    (x,), power = node.inputs, integer(op, "p", 2)
+    return (_by_size(tape, x, _of_norm(tape, node.output, gradients[0], power), power),)
+
+
+def _of_norm(tape: Tape, y: str, dy: str, power: int) -> str:
+    """dy y^(1 - p); nothing where all elements are 0."""
+    if power == 1:
+        return dy
+    below = y if power == 2 else tape.elementwise("Pow", y, tape.number(power - 1, y))
+    none = tape.elementwise("Equal", y, tape.number(0, y))
+    return tape.div(tape.where(none, tape.number(0, dy), dy), tape.where(none, tape.number(1, y), below))
+
+
+def _by_size(tape: Tape, x: str, each: str, power: int) -> str:
+    """That times sign(x) |x|^(p - 1)."""
+    if power == 2:
+        return tape.mul(x, each)
+    signed = tape.mul(tape.elementwise("Sign", x), each)
+    if power == 1:
+        return signed
+    return tape.mul(tape.elementwise("Pow", tape.elementwise("Abs", x), tape.number(power - 1, x)), signed)

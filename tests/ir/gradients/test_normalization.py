@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from pimflow.ir import BatchNorm, Builder, OnnxOp
-from support.gradients import check_gradients
+from pimflow.passes.differentiate import Differentiate, training_step
+from support.gradients import check_gradients, evaluator
 
 
 @pytest.mark.parametrize("axis", [-1, 1])
@@ -51,3 +54,22 @@ def test_batch_normalization(frozen: bool, sizes: tuple[int, ...]) -> None:
     mean, variance = (build.constant(np.array([0.3, 0.5, 0.7])) for _ in range(2))
     graph = build.graph(build.op(BatchNorm(0.01), x, *vectors, mean, variance))
     check_gradients(graph, frozen_statistics=frozen)
+
+
+@pytest.mark.parametrize("given", [{}, {"axes": (1, -1)}, {"axes": (0, 1, 2, 3)}])
+def test_mean_and_variance(given: dict[str, Any]) -> None:
+    build = Builder(opset=13)
+    x = build.input(3, 2, 4, 3, dtype="float64")
+    check_gradients(build.graph(build.onnx("MeanVarianceNormalization", x, **given)))
+
+
+def test_a_channel_that_does_not_vary_passes_on_what_is_left_of_its_mean() -> None:
+    """It is divided by the small number alone, as every element follows what it is moved by, less the mean's part."""
+    build = Builder(opset=13)
+    x = build.input(1, 1, 2, 2, dtype="float64")
+    step = training_step(build.graph(build.onnx("MeanVarianceNormalization", x)), Differentiate(wrt=(x,)))
+    given = {name: np.zeros(step.graph.shape(name)) for name in step.graph.inputs}
+    coming = np.array([[[[1.0, 2.0], [3.0, 6.0]]]])
+    given |= {name: coming for name in given if name != x}
+    made = evaluator(step.graph)(given)[step.gradients[x]]
+    assert made == pytest.approx((coming - 3) * 1e9)

@@ -26,6 +26,7 @@ def recurrence(
     states: bool = True,
     bias: bool = True,
     lengths: bool = False,
+    peepholes: bool = False,
     **given: Any,
 ) -> Graph:
     """All operands are inputs; all results are outputs."""
@@ -39,7 +40,8 @@ def recurrence(
     inputs += [operand("r", directions, rows, HIDDEN), operand("b", directions, 2 * rows) if bias else ""]
     inputs += [build.input(BATCH, name="lengths", dtype="int32") if lengths else ""]
     count = 2 if kind == "LSTM" else 1
-    inputs += [operand(f"state{place}", *state) for place in range(count) if states]
+    inputs += [operand(f"state{place}", *state) if states else "" for place in range(count)]
+    inputs += [operand("p", directions, 3 * HIDDEN)] if peepholes else []
     attributes = tuple(sorted({"hidden_size": HIDDEN, "direction": direction, **given}.items()))
     outputs = [((STEPS, directions, BATCH, HIDDEN), dtype), *[(state, dtype)] * count]
     return build.graph(*build.node(OnnxOp(kind, "", attributes), inputs, outputs))
@@ -55,6 +57,14 @@ CASES: list[tuple[str, dict[str, Any]]] = [
     ("GRU", {"linear_before_reset": 1, "states": False}),
     ("RNN", {"direction": "bidirectional", "activations": ("Tanh", "Sigmoid")}),
     ("RNN", {"direction": "reverse", "states": False}),
+    ("LSTM", {"peepholes": True, "direction": "bidirectional"}),
+    ("LSTM", {"peepholes": True, "states": False, "bias": False, "direction": "reverse"}),
+    ("LSTM", {"clip": 0.5, "direction": "bidirectional"}),
+    ("LSTM", {"input_forget": 1}),
+    ("LSTM", {"peepholes": True, "input_forget": 1, "clip": 0.4}),
+    ("GRU", {"clip": 0.3}),
+    ("GRU", {"clip": 0.3, "linear_before_reset": 1, "direction": "bidirectional"}),
+    ("RNN", {"clip": 0.3, "activations": ("Relu",)}),
 ]
 
 
@@ -88,9 +98,7 @@ STEP = {"x": (1, 2, 3), "w": (1, 15, 3), "r": (1, 15, 5)}
 @pytest.mark.parametrize(
     ("kind", "given", "reason"),
     [
-        ("LSTM", {"clip": 1.0}, "peepholes, a clip or coupled gates"),
         ("GRU", {"layout": 1}, "batches in front"),
-        ("LSTM", {"input_forget": 1}, "peepholes, a clip or coupled gates"),
         ("LSTM", {"activations": ("Tanh", "Sigmoid", "Tanh")}, "with activations Tanh, Sigmoid, Tanh"),
         ("RNN", {"activations": ("Softsign",)}, "with activations Softsign"),
     ],

@@ -39,6 +39,32 @@ def test_one_side_and_other_lengths(length: int | None, onesided: int) -> None:
     check_gradients(transformed(1, length, 20, onesided=onesided))
 
 
+def framed(parts: int, step: int, opset: int, *, windowed: bool = True, onesided: int = 1) -> Graph:
+    """Two signals of eleven elements, in frames of four."""
+    build = Builder(opset=opset)
+    inputs = [build.input(2, 11, parts, dtype="float64"), build.constant(np.array(step))]
+    inputs += [build.input(4, dtype="float64")] if windowed else ["", build.constant(np.array(4))]
+    shape = (2, 7 // step + 1, 3 if onesided else 4, 2)
+    return build.graph(build.onnx("STFT", *inputs, shape=shape, onesided=onesided))
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("step", [1, 3, 4, 6])
+def test_frames_that_overlap_and_frames_apart(step: int, opset: int) -> None:
+    for onesided in (0, 1):
+        check_gradients(framed(1, step, opset, onesided=onesided))
+        check_gradients(framed(1, step, opset, windowed=False, onesided=onesided))
+    check_gradients(framed(2, step, opset, onesided=0))
+
+
+def test_frames_that_begin_where_data_say() -> None:
+    build = Builder(opset=17)
+    signal, step, window = build.input(1, 8, 1), build.input(dtype="int64"), build.constant(np.ones(4, np.float32))
+    graph = build.graph(build.onnx("STFT", signal, step, window, shape=(1, 5, 3, 2), onesided=1))
+    with pytest.raises(ModelError, match="STFT: where its frames begin"):
+        training_step(graph, Differentiate(inputs=True))
+
+
 def test_what_has_no_rule() -> None:
     build = Builder(opset=20)
     x, axis = build.input(2, 6, 2), build.input(dtype="int64")

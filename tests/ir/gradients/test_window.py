@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -13,6 +13,7 @@ from pimflow.errors import ModelError
 from pimflow.ir import Builder, GlobalPool, Pool2d, window_out
 from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
+from support.values import run_in_ort
 
 
 @settings(max_examples=25)
@@ -94,3 +95,38 @@ def test_what_is_put_back_where_the_largest_were() -> None:
     places = build.constant(corners.astype(np.int64))
     made = build.onnx("MaxUnpool", x, places, shape=(2, 2, 4, 6), kernel_shape=(2, 2), strides=(2, 2))
     check_gradients(build.graph(build.mul(made, made)))
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+@pytest.mark.parametrize(
+    ("outputs", "given"),
+    [
+        ((4, 4), {"kernel_shape": (2, 3)}),
+        ((3, 3), {"kernel_shape": (3, 2), "strides": (2, 2), "pads": (1, 0, 1, 1)}),
+        ((5, 3), {"kernel_shape": (2, 2), "strides": (1, 2), "auto_pad": "SAME_UPPER"}),
+        ((3, 3), {"kernel_shape": (2, 2), "dilations": (2, 3)}),
+    ],
+)
+def test_norms_of_windows(power: int, outputs: tuple[int, int], given: dict[str, Any]) -> None:
+    build = Builder(opset=18)
+    x = build.input(2, 3, 5, 6, dtype="float64")
+    check_gradients(build.graph(build.onnx("LpPool", x, shape=(2, 3, *outputs), p=power, **given)))
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_a_window_of_zeros_passes_nothing_on(power: int) -> None:
+    """Of squares the norm has no slope there, and none is what PyTorch has for the norm of a vector."""
+    build = Builder(opset=18)
+    x = build.input(1, 1, 2, 2)
+    graph = build.graph(build.onnx("LpPool", x, shape=(1, 1, 1, 1), p=power, kernel_shape=(2, 2)))
+    step = training_step(graph, Differentiate(wrt=(x,)))
+    given = {name: np.zeros(step.graph.shape(name), np.float32) for name in step.graph.inputs}
+    given |= {name: array + 1 for name, array in given.items() if name != x}
+    assert (run_in_ort(step.graph, given)[step.gradients[x]] == 0).all()
+
+
+@pytest.mark.parametrize("power", [1, 2, 3])
+def test_norms_of_maps(power: int) -> None:
+    build = Builder()
+    x = build.input(2, 3, 4, 5, dtype="float64")
+    check_gradients(build.graph(build.onnx("GlobalLpPool", x, shape=(2, 3, 1, 1), p=power)))
