@@ -26,6 +26,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
+from pimflow.onnxio.captures import capture_count
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 from pimflow.passes.base import Pass, PassResult
 from pimflow.records import dataclass
@@ -117,12 +118,13 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
 
     Float constants of more than one element, none of them huge or not finite, that are an operand of a contraction, the
     scale or shift of a norm, a table that rows are looked up in, or, unless they are a mask, an operand of another
-    elementwise op on a computed value; or that only movements bring there.
+    elementwise op on a computed value, or what the body of a Loop, a Scan or an If reads of the graph around it; or
+    that only movements bring there.
     """
     found: dict[str, None] = {}
     model = None if model is None else _with_plain_constants(model)
     for node in graph.nodes:
-        is_trained = is_unmasked if node.op.onnx_name in _SCALED else is_trainable
+        is_trained = is_unmasked if node.op.onnx_name in _SCALED or capture_count(node) else is_trainable
         for position in _trained_positions(graph, node):
             for name in _sources(graph, node.inputs[position]):
                 if is_trained(graph, name) and (model is None or _is_made_of_parameters(model, name, is_trained)):
@@ -171,6 +173,8 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
     elif isinstance(op, OnnxOp) and op.op_type in _TABLES:
         yield 0
+    elif captured := capture_count(node):
+        yield from range(count - captured, count)
     elif op.is_sparse:
         yield 0  # what edges weigh is of the graph
     elif _reads_learnt(graph, node):

@@ -8,11 +8,13 @@ from typing import get_args
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper
 
 import pimflow_zoo
 from pimflow.bundle.source import model_source
 from pimflow.compiled.original import read_model
 from pimflow.errors import ModelError, OptionError
+from pimflow.frontend import load_model
 from pimflow.ir import Array, Builder, Gemm, Graph, MatMul, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.options import Options
@@ -20,6 +22,7 @@ from pimflow.passes import FoldConstants, PassManager, RemoveDeadCode, RemoveIde
 from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, parameters, training_step
 from pimflow.runtime.execute.ort import random_inputs
 from support.gradients import doubled, evaluator
+from support.onnx_models import model_of
 from support.values import run_in_ort
 
 DATA = Path(__file__).parent.parent / "data"
@@ -189,6 +192,39 @@ def test_an_operator_without_a_gradient_is_named() -> None:
     with pytest.raises(ModelError, match=r"'winner' has no gradient: Hardmax has no gradient rule"):
         training_step(graph, Differentiate())
     assert training_step(graph, Differentiate(wrt=("weights_1",))).gradients == {"weights_1": "weights_1.gradient"}
+
+
+def test_what_a_body_reads_is_a_parameter() -> None:
+    """A row of a table in every run of a Loop, as EmbeddingBag is exported: nothing that is learnt lies before it."""
+    body = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "run"], ["row"]),
+            helper.make_node("Mul", ["row", "mask"], ["kept"]),
+            helper.make_node("Identity", ["go"], ["on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("run", TensorProto.INT64, ()),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+            helper.make_tensor_value_info("kept", TensorProto.FLOAT, (4,)),
+        ],
+    )
+    nodes = [
+        helper.make_node("Loop", ["runs", ""], ["rows"], "loop", body=body),
+        helper.make_node("MatMul", ["rows", "weights"], ["made"]),
+        helper.make_node("Add", ["made", "x"], ["y"]),
+    ]
+    random = np.random.default_rng(0)
+    table, weights = (random.standard_normal((4, 4)).astype(np.float32) for _ in range(2))
+    constants = {"runs": np.array(3), "table": table, "weights": weights, "mask": np.array([1, 0, 1, 1], np.float32)}
+    graph = load_model(model_of(nodes, {"x": (3, 4)}, ["y"], constants))
+    assert parameters(graph) == ("table", "weights")
+    with pytest.raises(ModelError, match="'loop' has no gradient: Loop has no gradient rule"):
+        training_step(graph, Differentiate())
+    assert set(training_step(graph, Differentiate(wrt=("weights",))).gradients) == {"weights"}
 
 
 def test_integers_pass_nothing_on() -> None:
