@@ -191,7 +191,7 @@ def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, 
     return programs
 
 
-@takes_options
+@takes_options()
 def compile(
     model: str | Path | bytes | onnx.ModelProto,
     *,
@@ -202,7 +202,7 @@ def compile(
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
-        progress: receives a line of text now and then.
+        progress: called with a line of text from time to time.
         options: the fields of `pimflow.options.Options`; a target by name, file or value, lists and paths are fine.
 
     Raises:

@@ -380,32 +380,39 @@ def _plain(value: Any) -> Any:
 _MARK = "options: "
 
 
-def takes_options(function: F) -> F:
+def takes_options(*without: str) -> Callable[[F], F]:
     """Spells out the options of a function that takes them as `**options`, in its signature and in its docstring.
 
-    Their meanings take the place of the docstring's line "options: ...".
+    Their meanings replace the docstring's line "options: ...", which has to be one line. Options named `without` are
+    left out: the function does not take them.
     """
-    signature = inspect.signature(function)
-    hints = OptionKeywords.__annotations__
-    named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    options = [
-        inspect.Parameter(
-            f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=_source(hints[f.name])
-        )
-        for f in fields(Options)
-    ]
-    function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
-    function.__doc__ = "\n".join(_spelled_out(line) for line in (function.__doc__ or "").split("\n"))
-    return function
+    taken = {name: text for name, text in option_texts().items() if name not in without}
+
+    def spell_out(function: F) -> F:
+        signature = inspect.signature(function)
+        hints = OptionKeywords.__annotations__
+        named = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+        options = [
+            inspect.Parameter(
+                f.name, inspect.Parameter.KEYWORD_ONLY, default=_default(f), annotation=_source(hints[f.name])
+            )
+            for f in fields(Options)
+            if f.name in taken
+        ]
+        function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
+        function.__doc__ = "\n".join(_spelled_out(line, taken) for line in (function.__doc__ or "").split("\n"))
+        return function
+
+    return spell_out
 
 
-def _spelled_out(line: str) -> str:
+def _spelled_out(line: str, taken: Mapping[str, OptionText]) -> str:
     """A line of a docstring; the one about options becomes one for each, as far indented (3.13 takes common blanks)."""
     text = line.lstrip()
     if not text.startswith(_MARK):
         return line
     blanks = line[: len(line) - len(text)]
-    return "\n".join(f"{blanks}{name}: {meaning.help}." for name, meaning in option_texts().items())
+    return "\n".join(f"{blanks}{name}: {meaning.help}." for name, meaning in taken.items())
 
 
 def _default(option: Field[Any]) -> Any:

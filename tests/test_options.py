@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Callable
 from dataclasses import MISSING, fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,20 @@ def test_the_signature_and_the_docstring_of_compile_name_every_option() -> None:
         assert parameter.default == (None if field.default is MISSING else field.default)
         assert parameter.annotation == OptionKeywords.__annotations__[field.name].__forward_arg__
         assert f"\n    {field.name}: {option_texts()[field.name].help}." in (inspect.getdoc(pimflow.compile) or "")
+
+
+@pytest.mark.parametrize(
+    ("function", "without"),
+    [(pimflow.inspect, ()), (pimflow.train, ()), (pimflow.front, ("objective",)), (pimflow.compare, ("policy",))],
+    ids=["inspect", "train", "front", "compare"],
+)
+def test_functions_spell_out_the_options_that_they_take(
+    function: Callable[..., object], without: tuple[str, ...]
+) -> None:
+    parameters, text = inspect.signature(function).parameters, inspect.getdoc(function) or ""
+    assert [name for name in parameters if name in NAMES] == [name for name in NAMES if name not in without]
+    told = [f"    {name}: {option_texts()[name].help}." for name in NAMES if name not in without]
+    assert "\n".join(["", *told, "", "Returns:"]) in text  # nothing of what stood in their place is left
 
 
 def test_every_option_says_what_it_does() -> None:

@@ -34,20 +34,20 @@ def layer(
     operand: str = "",
     target: str | Path | Target = DEFAULT_TARGET,
 ) -> LayerReport:
-    """Mapping, cycles, commands and energy of one layer, on the first unit of a machine that multiplies matrices.
+    """Maps a single layer onto the first unit of a machine that multiplies matrices: cycles, commands and energy.
 
     Args:
-        work: a convolution or a product of matrices.
-        mapping: one of those that the unit offers, as `pimflow layer --mapping`; "" is its best.
-        operand: the element type of its operands: the unit's own (""), or int8 where the target has `[pim.int8]`.
-        target: a name, a file or a target.
+        work: a convolution or a matrix product.
+        mapping: a mapping policy of the unit, as for `pimflow layer --mapping`; "" for the best one.
+        operand: element type of the operands: "" for the unit's own, or "int8" if the target has `[pim.int8]`.
+        target: a target, or the name or file of one.
 
     Returns:
         One row.
 
     Raises:
-        ArgumentError: the layer or the target is none.
-        OptionError: there is no such unit, mapping or operand, or the layer cannot run there.
+        ArgumentError: `work` is not a layer, or `target` not a target.
+        OptionError: there is no such unit, mapping or operand, or the layer cannot run on the unit.
     """
     choice, kind = read_argument("mapping", str, mapping), read_argument("operand", str, operand)
     return report_layer(work, load_target(target), choice, kind)
@@ -60,22 +60,22 @@ def simulate(
     reopen_rows: bool = False,
     operand: str = "",
 ) -> TracesReport:
-    """Executes command traces, one PIM channel each, plain or gzip.
+    """Times command traces of one PIM channel each, plain or gzipped.
 
     Args:
-        files: their paths.
-        target: a name, a file or a target.
-        reopen_rows: under the timing profile `artifact`: the controller opens rows again that a refresh closed.
-        operand: the element type that the traces were written for: the machine's own (""), or int8.
+        files: paths of the traces.
+        target: a target, or the name or file of one.
+        reopen_rows: under the timing profile `artifact`, whether the controller reopens rows that a refresh closed.
+        operand: element type that the traces were written for: "" for the machine's own, or "int8".
 
     Returns:
         A row per file: cycles, commands, energy.
 
     Raises:
-        ArgumentError: the files or the target are none.
+        ArgumentError: `files` are not paths, or `target` is not a target.
         TraceError: a file cannot be read, or a line is malformed.
-        CommandOrderError: the machine would refuse a command.
-        OptionError: the machine does not multiply such operands.
+        CommandOrderError: the hardware would refuse a command.
+        OptionError: the machine does not support such operands.
     """
     paths: Any = [files] if isinstance(files, (str, os.PathLike)) else files
     if not isinstance(paths, Sequence):
@@ -94,26 +94,26 @@ def calibrate(
     check: bool = False,
     name: str | None = None,
 ) -> CalibrationReport:
-    """Fits the parameters of a target's GPU to measured kernels, cross-validated.
+    """Fits the GPU parameters of a target to measured kernels, with cross-validation.
 
     Args:
-        tables: CSV files of `profile`, published tables, or what `profile` returns.
-        target: where the fit starts: a name, a file or a target.
-        folds: parts of the cross-validation, 2 or more.
-        folds_by: what is held out together: "turn" for every `folds`-th kernel, "size" for those of neighbouring size.
-        check: fit nothing, and say how far off the target is as it is.
-        name: of the fitted target; by default that of `target` with "-calibrated" behind it.
+        tables: CSV files written by `profile`, published tables, or the result of `profile`.
+        target: where the fit starts: a target, or the name or file of one.
+        folds: number of folds of the cross-validation, 2 or more.
+        folds_by: what each fold holds out: "turn" for every `folds`-th kernel, "size" for kernels of similar size.
+        check: do not fit; only report the errors of the target as it is.
+        name: of the fitted target; by default the name of `target` with "-calibrated" appended.
 
     Returns:
-        A row per class of operation; the fitted target is in it.
+        A row per class of operation; it also holds the fitted target.
 
     Warns:
         CalibrationWarning: the rows do not determine all parameters that are fitted.
 
     Raises:
-        ArgumentError: the tables or the target are none.
+        ArgumentError: `tables` are not tables, or `target` is not a target.
         InputDataError: a table cannot be read, or has too few kernels.
-        OptionError: fewer than two folds, or `folds_by` is neither.
+        OptionError: there are fewer than two folds, or `folds_by` is unknown.
     """
     rows = tables.kernels if isinstance(tables, Profile) else tables
     tables_given: Any = rows if isinstance(rows, Sequence) and not isinstance(rows, str) else [rows]
@@ -129,7 +129,7 @@ def calibrate(
 
 
 def zoo() -> Listing:
-    """The models that ship with pimflow, a row each: `name`, `description`, `input`, `parameters`, and `macs`."""
+    """Lists the models that ship with pimflow, a row each: `name`, `description`, `input`, `parameters`, and `macs`."""
     import pimflow_zoo
 
     entries = [pimflow_zoo.entry(name) for name in (*pimflow_zoo.names(), *pimflow_zoo.networks())]
@@ -147,10 +147,10 @@ def zoo() -> Listing:
 
 
 def zoo_model(name: str) -> onnx.ModelProto:
-    """A model of the zoo as ONNX.
+    """Builds a model of the zoo as ONNX.
 
     Raises:
-        OptionError: there is none of this name.
+        OptionError: the zoo has no model of this name.
     """
     import pimflow_zoo
 
@@ -159,7 +159,7 @@ def zoo_model(name: str) -> onnx.ModelProto:
 
 
 def list_targets() -> Listing:
-    """The machines that `load_target` knows by name, a row each: `name`, `description`, and what every unit is."""
+    """Lists the machines that `load_target` knows by name, a row each: `name`, `description` and what every unit is."""
     rows = [
         {"name": target["name"], "description": target["description"], **target["units"]}
         for target in targets_json(every_target())
@@ -168,7 +168,7 @@ def list_targets() -> Listing:
 
 
 def list_passes() -> Listing:
-    """The passes of `opt`, a row each: `name`, what it does (`help`), and its options."""
+    """Lists the passes of `opt`, a row each: `name`, what it does (`help`) and its options."""
     rows = []
     for known in all_passes_help():
         options = ", ".join(f"{option.name}={option.default or option.takes}" for option in known.options)

@@ -31,20 +31,20 @@ if TYPE_CHECKING:
     from typing_extensions import Unpack
 
 
-@takes_options
+@takes_options()
 def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[OptionKeywords]) -> Inspection:
-    """Which nodes of a model can run on PIM, and why the others cannot.
+    """Finds out which nodes of a model can run on PIM, and why the others cannot.
 
     Args:
-        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory; or an output folder, for its
-            model on the machine that it was compiled for, and what is known of its values.
-        options: as for `compile`; those of the search change nothing. An output folder has its own.
+        model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory. For an output folder,
+            its model is inspected on the machine that it was compiled for, with the results of its verification.
+        options: as for `compile`; those of the search have no effect. An output folder has its own options.
 
     Returns:
         A row per node.
 
     Raises:
-        PimflowError: as `compile`.
+        PimflowError: as for `compile`.
     """
     asked = Options.of(**options)
     if isinstance(model, str | Path) and Path(model).is_dir():
@@ -69,7 +69,7 @@ def _inspect(source: ModelSource, asked: Options, machine: Machine) -> Inspectio
     return inspect_graph(clean.graph, machine.costs, source.text, source.sha256, notes, network_of(loaded))
 
 
-@takes_options
+@takes_options("objective")
 def front(
     model: str | Path | bytes | onnx.ModelProto,
     *,
@@ -77,19 +77,19 @@ def front(
     progress: Callable[[str], None] | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Front:
-    """Plans of a policy of which no other is both faster and spends less energy.
+    """Finds the Pareto front of a policy's plans in time and energy.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
-        within_percent: of plans that spend less than a faster one by no more than this, one is enough; 0 for all.
-        progress: receives a line of text now and then.
-        options: as for `compile`, but for `objective`.
+        within_percent: leaves out slower plans that save at most this much energy over one that is kept; 0 keeps all.
+        progress: called with a line of text from time to time.
+        options: as for `compile`, except `objective`.
 
     Returns:
-        A row per plan, the fastest first.
+        A row per plan, fastest first.
 
     Raises:
-        PimflowError: as `compile`.
+        PimflowError: as for `compile`.
     """
     if "objective" in options:
         raise OptionError("'objective' is an option of `compile`", "leave it out: the front is of time against energy")
@@ -112,7 +112,7 @@ def front(
     )
 
 
-@takes_options
+@takes_options("policy")
 def compare(
     model: str | Path | bytes | onnx.ModelProto,
     *,
@@ -120,19 +120,19 @@ def compare(
     progress: Callable[[str], None] | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Comparison:
-    """Plans of several policies side by side.
+    """Compares the plans of several policies.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
-        policies: their names; by default all that the machine offers.
-        progress: receives a line of text now and then.
-        options: as for `compile`, but for `policy`.
+        policies: names of policies; by default all that the machine supports.
+        progress: called with a line of text from time to time.
+        options: as for `compile`, except `policy`.
 
     Returns:
         A row per policy.
 
     Raises:
-        PimflowError: as `compile`.
+        PimflowError: as for `compile`.
     """
     if "policy" in options:
         raise OptionError("'policy' is an option of `compile`", "give 'policies', a list of names")
@@ -156,22 +156,22 @@ def profile(
     fixed: Fixed | None = None,
     progress: Callable[[str], None] | None = None,
 ) -> Profile:
-    """Times the model's kernels on this machine, each once.
+    """Times every distinct kernel of a model on this machine.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
         device: "cpu" (ONNX Runtime) or "cuda" (PyTorch, if it is installed).
-        runs: how often a kernel is timed; its row has the median.
-        warmup: runs before those.
-        shapes: shapes by input name, or sizes by symbolic dimension, for what the model leaves open.
-        fixed: values of inputs that are to be constants.
-        progress: receives a line of text now and then.
+        runs: how often each kernel is timed; its row has the median.
+        warmup: untimed runs before those.
+        shapes: shapes by input name, or sizes by symbolic dimension, for dimensions without a size.
+        fixed: values of inputs to replace by constants.
+        progress: called with a line of text from time to time.
 
     Returns:
         A row per kernel.
 
     Raises:
-        PimflowError: as `compile`; or the device is not available, or a count is not positive.
+        PimflowError: as for `compile`; or the device is not available, or a count is not positive.
     """
     from pimflow.runtime.gpu.profiling import profile_model
 

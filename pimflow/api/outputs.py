@@ -26,9 +26,9 @@ from pimflow.verify.verification import Verification
 
 
 def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Difference:
-    """Two compiled models side by side: options, machines, totals, and every node of the originals.
+    """Compares two compiled models: options, machines, totals, and every node of the originals.
 
-    Nodes are matched by name; where the models name them otherwise, by what they compute.
+    Nodes are matched by name, or by what they compute where the names differ.
 
     Args:
         a, b: output folders, or compiled models.
@@ -37,8 +37,8 @@ def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Differ
         A row per node.
 
     Raises:
-        ArgumentError: one is neither.
-        ModelError: a folder is not an output, or is damaged.
+        ArgumentError: `a` or `b` is neither.
+        ModelError: a folder is not an output folder, or is damaged.
     """
     first, second = opened_model("a", a), opened_model("b", b)
     sides = (_side("A" if first is a else str(a), first), _side("B" if second is b else str(b), second))
@@ -48,19 +48,19 @@ def diff(a: str | Path | CompiledModel, b: str | Path | CompiledModel) -> Differ
 def explain(
     compiled: str | Path | CompiledModel, node: str, *, progress: Callable[[str], None] | None = None
 ) -> Explanation:
-    """Why a node runs where it does: the ways to run it and their prices, and what would turn the answer.
+    """Explains why a node runs where it does: what the alternatives cost, and what would change the choice.
 
     Args:
         compiled: an output folder, or a compiled model.
-        node: a node of the original, by name.
-        progress: receives a line of text now and then.
+        node: name of a node of the original.
+        progress: called with a line of text from time to time.
 
     Returns:
         A row per alternative.
 
     Raises:
-        ArgumentError: the first is neither, or there is no such node.
-        ModelError: a folder is not an output, or is damaged.
+        ArgumentError: `compiled` is neither, or there is no such node.
+        ModelError: a folder is not an output folder, or is damaged.
     """
     opened, name = opened_model("compiled", compiled), read_argument("node", str, node)
     machine = opened.machine
@@ -69,15 +69,15 @@ def explain(
 
 
 def verify_output(folder: str | Path, *, progress: Callable[[str], None] | None = None, **how: Any) -> Verification:
-    """Verifies an output folder, which keeps what is found; that it cannot be written is a warning: the finding holds.
+    """Verifies an output folder and keeps the result in it. If it cannot be written, a warning says so.
 
     Args:
         folder: the output folder.
-        progress: receives a line of text now and then.
+        progress: called with a line of text from time to time.
         how: the other arguments of `CompiledModel.verify`.
 
     Raises:
-        ModelError: the folder is not an output, or is damaged.
+        ModelError: the folder is not an output folder, or is damaged.
         PimflowError: see `CompiledModel.verify`.
     """
     compiled = load(folder)
@@ -94,7 +94,7 @@ def opened_model(name: str, given: Any) -> CompiledModel:
 
     Raises:
         ArgumentError: it is neither.
-        ModelError: a folder is not an output, or is damaged.
+        ModelError: a folder is not an output folder, or is damaged.
     """
     if isinstance(given, CompiledModel):
         return given

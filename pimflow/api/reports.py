@@ -37,7 +37,7 @@ NEEDS = 100
 
 @dataclass(frozen=True)
 class HtmlReport:
-    """One HTML page that needs nothing but a browser.
+    """A self-contained HTML page.
 
     Args:
         title: what it is about.
@@ -51,7 +51,7 @@ class HtmlReport:
         return one_line("HtmlReport", f"{self.title}, {len(self.html) / 1e3:,.0f} kB")
 
     def save(self, path: str | Path) -> Path:
-        """Writes the page, whole or not at all.
+        """Writes the page to a file, whole or not at all.
 
         Raises:
             OutputError: the file exists, or cannot be written.
@@ -69,20 +69,20 @@ def html_report(
     what_if: int = WHAT_IF,
     progress: Callable[[str], None] | None = None,
 ) -> HtmlReport:
-    """What ran where, how much faster and why, as one HTML page; of two compiled models, their difference.
+    """Makes an HTML page of what runs where, how much faster that is and why, or of how two compiled models differ.
 
-    (`pimflow.report` is a package, so that the function of the verb `report` is called otherwise.)
+    (`pimflow.report` is a package, so the function for the verb `report` has another name.)
 
     Args:
         compiled: an output folder, or a compiled model.
-        other: another, to be shown beside it.
-        verify: run original and compiled model and say on the page whether their values agree.
-        what_if: price the ways to run so many nodes, those that take most of the run; of two models each.
-        progress: receives a line of text now and then.
+        other: another one to compare it with.
+        verify: run the original and the compiled model, and show on the page whether their values agree.
+        what_if: number of nodes to price alternatives for, longest first (of each model).
+        progress: called with a line of text from time to time.
 
     Raises:
-        ArgumentError: one of the two is neither.
-        ModelError: a folder is not an output, or is damaged.
+        ArgumentError: one of the arguments is neither.
+        ModelError: a folder is not an output folder, or is damaged.
     """
     content = content_of(compiled, other, verify=verify, what_if=what_if, progress=progress)
     return HtmlReport(content.title, page(content))

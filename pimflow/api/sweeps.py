@@ -38,23 +38,24 @@ def sweep(
     reports: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> SweepResult:
-    """Plans of many machines, models, graphs and policies, and the best of them by several objectives.
+    """Evaluates many machines, models, graphs and policies, and finds the best by several objectives.
 
     Args:
         study: a sweep file, or its keys as a dictionary.
-        folder: keeps every point as soon as it is known, so that a sweep that is broken off goes on where it was, and
-            one that is extended computes what is new; and the results as CSV, JSON and a page. None keeps nothing.
-        jobs: processes; by default one for every core if joblib is installed, and this one otherwise.
-        scheduler: the address of a Dask scheduler, in place of processes of this machine.
-        reports: of how many points of the fronts, at most, the folder has the page of `html_report` too.
-        progress: receives a line of text now and then.
+        folder: where every point is saved as soon as it is known, and the results as CSV, JSON and a page. An
+            interrupted sweep continues where it stopped, and an extended one computes only what is new. None saves
+            nothing.
+        jobs: number of processes; by default one per core if joblib is installed, else only this one.
+        scheduler: address of a Dask scheduler to use instead of local processes.
+        reports: number of points of the fronts to write HTML reports for.
+        progress: called with a line of text from time to time.
 
     Returns:
         A row per point.
 
     Raises:
         ArgumentError: an argument is of another type.
-        OptionError: the study has a fault, or what it needs is not installed.
+        OptionError: the study is not valid, or needs a package that is not installed.
         OutputError: the folder holds something else, or cannot be written.
         PimflowError: a model or a graph cannot be read at all.
     """

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 _GIB = 1 << 30
 
 
-@takes_options
+@takes_options()
 def train(
     model: str | Path | bytes | onnx.ModelProto,
     *,
@@ -42,30 +42,32 @@ def train(
     slower_percent: float = 0.0,
     **options: Unpack[OptionKeywords],
 ) -> Training:
-    """A training step of a model on a machine's host: its time, its memory, and a plan for the activations it saves.
+    """Builds and prices a training step on a machine's host, and plans what to do with the activations it saves.
 
-    Each saved activation is kept, offloaded to the machine's SSDs and asked back, or recomputed. The plan has the least
-    peak that the search finds at no more time than `slower_percent` allows; where that does not fit into the GPU's
-    memory, the fastest that fits. With `limit_gib` it is the cheapest that fits: the fastest, and of these the one that
-    writes least, so that all is kept where there is room for it.
+    Each saved activation is kept, offloaded to the machine's SSDs and prefetched, or recomputed. The plan has the
+    lowest peak that the search finds for a step at most `slower_percent` longer; if that does not fit into the GPU's
+    memory, it is the fastest plan that fits. With `limit_gib` it is the fastest plan that fits and, among equally fast
+    ones, the one that writes least, so that everything is kept if there is room.
+
+    Of the options of `compile`, those of the machine, the shapes, the graph and the rewriting of relational layers
+    matter. By default these layers take the form whose step is fastest or, if its activations do not fit, another one
+    if that makes a better plan.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
         loss: "sum" (of outputs times given gradients), "mean-squared" or "cross-entropy".
         optimiser: "none", "sgd", "momentum" or "adam".
-        activations: "auto", of all ways and their mixtures the best; "keep" all; "offload" or "recompute" alone; or
-            "rule", SSDTrain's.
-        limit_gib: what activations may take; by default what the machine's GPU memory leaves.
-        slower_percent: how much longer the step may take for a lower peak, beside what transfers slow kernels by.
-        options: as for `compile`; of these the machine, the shapes, the graph, and whether relational layers are
-            rewritten, by default into the form whose step takes least time; where what it saves has no room, into one
-            in which it has if that makes the better plan.
+        activations: "auto" for the best mixture of all ways; "keep" all; only "offload" or "recompute"; or "rule" for
+            SSDTrain's rule.
+        limit_gib: memory for activations; by default what is left of the machine's GPU memory.
+        slower_percent: how much longer the step may take for a lower peak, apart from what transfers slow kernels by.
+        options: as for `compile`.
 
     Returns:
         A row per saved activation.
 
     Raises:
-        PimflowError: as `compile`; or an operator has no gradient, or nothing can be offloaded on the machine.
+        PimflowError: as for `compile`; or an operator has no gradient, or the machine has nothing to offload to.
     """
     loss = choice("loss", read_argument("loss", str, loss), get_args(Loss))
     optimiser = choice("optimiser", read_argument("optimiser", str, optimiser), get_args(Optimiser))

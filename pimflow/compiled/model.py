@@ -52,7 +52,7 @@ _NAMES_SHOWN = 5
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledModel(CompiledResult):
-    """A compiled model: what was made, and what can be done with it."""
+    """A compiled model, to run, verify, inspect and save."""
 
     def __repr__(self) -> str:
         return one_line("CompiledModel", f"{self._title}: {self.report.result.time_us:,.1f} us, {self._speedup}")
@@ -93,17 +93,17 @@ class CompiledModel(CompiledResult):
         return given
 
     def run(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """The rewritten model's outputs by name, computed by ONNX Runtime: arrays, or lists for sequences.
+        """Runs the rewritten model with ONNX Runtime and returns its outputs by name: arrays, or lists for sequences.
 
         Sparse ops are computed by numpy and scipy.
 
         Args:
             inputs: by the model's input names: arrays, lists of arrays for sequences, None for an absent optional.
-                Those of the graph that the model was compiled for may be left out.
+                The inputs that hold the graph it was compiled for may be left out.
 
         Raises:
             ArgumentError: the inputs are not arrays by name.
-            InputDataError: an input is missing, unknown, or of another shape or element type, or of another graph.
+            InputDataError: an input is missing or unknown, has the wrong shape or element type, or is of another graph.
         """
         if not isinstance(inputs, Mapping):
             names = ", ".join(f"{name!r}: array" for name in self.graph.inputs[:3])
@@ -123,18 +123,18 @@ class CompiledModel(CompiledResult):
     ) -> Verification:
         """Runs the original and the compiled model on the same inputs and compares all outputs.
 
-        Of a plan for throughput several inferences run in flight as well, on other random inputs, in their arena.
+        For a throughput plan, several inferences also run in flight, on different random inputs, in their arena.
 
         Args:
             inputs: arrays by input name, or an npz file of them; otherwise seeded random ones.
             seed: of the random inputs; by default the compilation's.
-            rtol: largest error allowed, over the largest magnitude of the output; by default 1e-4, and where the model
-                or the machine rounds to fewer digits twice what that does to the model's own outputs, which is measured
-                (never more than half of what other inputs change).
-            pim: how nodes on PIM are executed: "ort" (by ONNX Runtime) or "values" (from their programs, by value).
-            operand: "fp16", "bf16" or "fp32" operands of "values"; by default the target's.
-            arena: run inside the planned memory arena; where not all fits, what leaves it does, and comes back.
-            progress: receives a line of text now and then.
+            rtol: largest error allowed, relative to the largest magnitude of the output. By default 1e-4 or, where the
+                model or the machine rounds to fewer digits, twice the measured effect of that on the model's own
+                outputs (never more than half of what other inputs change).
+            pim: how to execute nodes on PIM: "ort" (with ONNX Runtime) or "values" (by value, from their programs).
+            operand: operand type for "values": "fp16", "bf16" or "fp32"; by default the target's.
+            arena: run inside the planned memory arena, including planned moves out of it and back.
+            progress: called with a line of text from time to time.
 
         Raises:
             ArgumentError: the inputs are neither arrays by name nor a file.
@@ -169,13 +169,13 @@ class CompiledModel(CompiledResult):
         )
 
     def keep(self, folder: str | Path, found: Verification) -> CompiledModel:
-        """Keeps in the folder that the model was read from what `verify` found; `load` then has it among `checks`.
+        """Saves a result of `verify` in the folder that the model was read from; `load` then has it in `checks`.
 
         Returns:
-            The model with that.
+            The model with this result.
 
         Raises:
-            OutputError: the model was not read from a folder, or that holds another output meanwhile, or cannot be
+            OutputError: the model was not read from a folder, or the folder holds another output by now or cannot be
                 written.
         """
         folder = a_path(folder, "folder")
@@ -187,14 +187,14 @@ class CompiledModel(CompiledResult):
         return replace(self, checks=(*(other for other in self.checks if other.how != check.how), check))
 
     def save(self, folder: str | Path, *, progress: Callable[[str], None] | None = None) -> Path:
-        """Writes the compiled model as a folder, whole or not at all (see docs/file-formats.md).
+        """Writes the compiled model to a folder, whole or not at all (see docs/file-formats.md).
 
         Args:
-            folder: where to.
-            progress: receives a line of text for every file.
+            folder: the output folder.
+            progress: called with a line of text for every file.
 
         Raises:
-            OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
+            OutputError: the folder cannot be written, or holds something other than an unchanged output of pimflow.
             ModelError: the rewritten model does not run.
         """
         from pimflow.compiled.writing import save
@@ -202,10 +202,10 @@ class CompiledModel(CompiledResult):
         return save(self, folder, telling(progress))
 
     def trace(self, node: str, channel: int) -> Iterator[str]:
-        """The commands of one PIM channel for one node as lines of text.
+        """The commands of one PIM channel for one node, as lines of text.
 
         Raises:
-            OptionError: no such node runs on PIM, or there is no such channel.
+            OptionError: the node does not run on PIM, or there is no such channel.
         """
         node, channel = read_argument("node", str, node), read_argument("channel", int, channel)
         placed = node if node in self.programs else self._part_of(node)
@@ -235,11 +235,11 @@ class CompiledModel(CompiledResult):
         return f"those that do are {', '.join(names[:_NAMES_SHOWN])}{more}" if names else "none does"
 
     def summary(self, verbose: bool = False, by: str | None = None) -> str:
-        """A human-readable table of where every node runs and what it costs, and the totals.
+        """A table of where every node runs and what it costs, followed by the totals.
 
         Args:
-            verbose: print more.
-            by: "energy" or "time": what that is spent on, by part, by kind of op and by node, in place of the table.
+            verbose: show all nodes, with reasons.
+            by: "energy" or "time": show a breakdown of it by part, kind of op and node instead of the table.
 
         Raises:
             OptionError: `by` is neither.

@@ -13,7 +13,7 @@ from pimflow.targets import Target
 
 @dataclass(frozen=True, repr=False)
 class CalibrationReport(Records):
-    """A fitted target, or what is to be said of one as it is; a row per class of operation, "all" last.
+    """A fitted target, or the errors of a target as it is: a row per class of operation, "all" last.
 
     Args:
         calibration: the fit.

@@ -134,14 +134,14 @@ class NodeChange:
 
 @dataclass(frozen=True, repr=False)
 class Difference(Records):
-    """Two compiled models side by side, a row per node of either.
+    """The differences between two compiled models, a row per node of either.
 
     Args:
-        a, b: the two.
-        options: those that differ.
-        machine: keys of the target that differ.
-        nodes: those of the originals, in the order of the first; what only the second has comes last.
-        renamed: how many were matched by what they do, as they are not called the same.
+        a, b: the two models.
+        options: the options that differ.
+        machine: the keys of the target that differ.
+        nodes: nodes of the originals, in the order of the first; those that only the second has come last.
+        renamed: how many nodes were matched by what they compute, because their names differ.
     """
 
     a: Side
@@ -239,7 +239,7 @@ def difference_of(a: Side, b: Side, pairs: Mapping[str, str]) -> Difference:
     """Compares two compiled models.
 
     Args:
-        a, b: the two.
+        a, b: the two models.
         pairs: nodes of the originals that are the same, by name.
     """
     rows_a, rows_b = ({row.name: row for row in side.report.nodes} for side in (a, b))

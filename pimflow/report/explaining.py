@@ -56,7 +56,7 @@ def explain_node(
         name: the node; of one that is fused into another, what is told is told of both.
         costs: of the machine.
         measured: kernel times that go before the host's model.
-        progress: receives a line of text now and then.
+        progress: called with a line of text from time to time.
 
     Raises:
         ArgumentError: there is no such node.
@@ -93,7 +93,7 @@ def price_nodes(
         plan: what runs where.
         names: nodes that are not fused into others.
         costs: of the machine.
-        progress: receives a line of text now and then.
+        progress: called with a line of text from time to time.
     """
     found: dict[str, tuple[Alternative, ...]] = {}
     for unit in units_of(execution_order(graph)):

@@ -91,19 +91,19 @@ class Verdict:
 
 @dataclass(frozen=True, repr=False)
 class Explanation(Records):
-    """One node of a compiled model: an alternative a row.
+    """The ways to run one node of a compiled model, a row per alternative.
 
     Args:
-        machine: what it was compiled for.
-        node: what the plan makes of it.
-        shape: of its output, as text.
+        machine: the machine that the model was compiled for.
+        node: the node as the plan runs it.
+        shape: shape of its output, as text.
         macs: multiply-accumulates of its products.
-        bytes: of its operands and results, each once, in the host's element type.
+        bytes: bytes of its operands and results, each once, in the host's element type.
         run_us: time of the whole run.
-        part_of: what else the plan decides together with it; "" if nothing.
-        host: the host.
+        part_of: the other nodes that the plan decides together with it; "" if there are none.
+        host: the host device.
         alternatives: ways to run it, the host alone first.
-        verdicts: what the other units are to it.
+        verdicts: for every other unit, whether and why the node does not run there.
     """
 
     machine: TargetRecord

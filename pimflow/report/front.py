@@ -137,17 +137,17 @@ def _undominated(points: tuple[FrontPoint, ...], *, as_they_fit: bool = False) -
 
 @dataclass(frozen=True, repr=False)
 class Front(Records):
-    """Plans of which no other is both faster and more frugal, each a row.
+    """The Pareto front of plans in time and energy, a row per plan.
 
     Args:
-        model: how it was named.
-        model_sha256: of its bytes.
-        machine: what the plans are for.
-        policy: what they are chosen from.
-        gpu_basis: what the GPU's times stand on.
-        baseline_us, baseline_energy_mj: of the host alone, with all memory channels.
-        within_percent: how much more a point spends at most than a plan that it stands for.
-        points: the fastest first.
+        model: the name it was given by.
+        model_sha256: digest of its bytes.
+        machine: the machine that the plans are for.
+        policy: the policy whose plans they are.
+        gpu_basis: what the GPU's times are based on.
+        baseline_us, baseline_energy_mj: time and energy of the host alone, with all memory channels.
+        within_percent: how much more energy a point may spend than a plan that it replaces.
+        points: the plans, fastest first.
     """
 
     model: str

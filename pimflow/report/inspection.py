@@ -96,19 +96,19 @@ class NodeVerdict:
 
 @dataclass(frozen=True, repr=False)
 class Inspection(Records):
-    """The verdicts over a model, after the clean-up passes, a row each.
+    """The verdict on every node of a model after the clean-up passes, a row each.
 
     Args:
-        model: how it was named.
-        model_sha256: of its bytes.
-        machine: whose units were asked.
-        nodes: the verdicts.
-        graph: the model as the passes left it.
-        notes: what the passes left as it was, and why.
-        network: what was recovered of a graph network, and the graph that it was read for.
-        roofs: what devices can do at most, by name, where peaks say it: the host, with all memory channels.
-        verification: of an output folder, what became of comparisons with the original: whether values agree, and a
-            clause; None of a model.
+        model: the name it was given by.
+        model_sha256: digest of its bytes.
+        machine: the machine whose units were asked.
+        nodes: the verdict on each node.
+        graph: the model after the clean-up passes.
+        notes: what the passes left unchanged, and why.
+        network: what was recovered from a graph network, and its graph.
+        roofs: peak rates by device, where they are known; the host's with all memory channels.
+        verification: for an output folder, the results of its verification: whether values agree, and a text; None
+            for a model.
     """
 
     model: str

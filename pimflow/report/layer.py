@@ -24,15 +24,15 @@ from pimflow.targets.schema.origin import by_key
 
 @dataclass(frozen=True, repr=False)
 class LayerReport(Records):
-    """A layer on the first device that multiplies matrices: one row.
+    """A single layer on the first device that multiplies matrices, as one row.
 
     Args:
-        machine: which it is.
-        device: that device.
+        machine: the machine.
+        device: the device.
         work: the layer.
-        detail: what the device says of it.
-        host: the host.
-        baseline_us: what the host alone takes for it, with all memory channels.
+        detail: the report of the device.
+        host: the host device.
+        baseline_us: time of the host alone, with all memory channels.
     """
 
     machine: TargetRecord

@@ -50,7 +50,7 @@ class PolicyResult:
         mode_share: share of the convolutions and matrix products by mode (a device, "md-dp", "pipeline").
         ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
         candidates, search_seconds: what the search priced, and for how long.
-        gpu_basis: what the GPU's times stand on.
+        gpu_basis: what the GPU's times are based on.
         unknown_nodes: of how many nodes times and energies leave something out.
     """
 
@@ -181,14 +181,14 @@ def _ratio_histogram(graph: Graph, plan: Plan, cost: PlanCosts) -> dict[int, int
 
 @dataclass(frozen=True, repr=False)
 class Comparison(Records):
-    """Policies side by side, each a row.
+    """A comparison of policies, a row each.
 
     Args:
-        model: how it was named.
-        model_sha256: of its bytes.
-        machine: what the plans are for.
-        gpu_basis: what the GPU's times stand on.
-        policies: what each of them comes to.
+        model: the name it was given by.
+        model_sha256: digest of its bytes.
+        machine: the machine that the plans are for.
+        gpu_basis: what the GPU's times are based on.
+        policies: the result of each policy.
     """
 
     model: str

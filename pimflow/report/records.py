@@ -57,7 +57,7 @@ class Records(Sequence[Row], ABC):
 
 
 class Listing(Records):
-    """Rows that stand for themselves.
+    """Plain rows.
 
     Args:
         title: what they are rows of.

@@ -15,11 +15,11 @@ from pimflow.targets import Target, TargetRecord
 
 @dataclass(frozen=True, repr=False)
 class TracesReport(Records):
-    """What executing traces takes on the first device beside the host, a row per file.
+    """The cost of traces on the first device beside the host, a row per file.
 
     Args:
-        machine: which it is.
-        traces: the files, each with what it takes.
+        machine: the machine.
+        traces: the files with their reports.
     """
 
     machine: TargetRecord

@@ -48,21 +48,21 @@ class Endurance:
 
 @dataclass(frozen=True, repr=False)
 class Training(Records):
-    """A training step on a machine; a row for each saved activation.
+    """A training step on a machine, a row per saved activation.
 
     Args:
-        model: how it was named.
-        model_sha256: of its bytes.
-        machine: what it runs on.
-        gpu_basis: what the GPU's times stand on.
-        loss, optimiser: of the step.
-        activations: what might be done with them.
-        trace: the step.
-        found: the plan, and what it comes to.
-        parameters: elements of what is trained.
+        model: the name it was given by.
+        model_sha256: digest of its bytes.
+        machine: the machine.
+        gpu_basis: what the GPU's times are based on.
+        loss, optimiser: as given to `train`.
+        activations: what may be done with them, as given to `train`.
+        trace: the kernels and buffers of the step.
+        found: the plan and its simulation.
+        parameters: number of trained elements.
         state_bytes: weights, gradients, the optimiser's state, inputs and results.
-        available_bytes: what the GPU has left for activations; None where the machine does not say.
-        endurance: of the drives; None without SSDs.
+        available_bytes: GPU memory that is left for activations; None if the machine does not say.
+        endurance: endurance of the drives; None without SSDs.
     """
 
     model: str

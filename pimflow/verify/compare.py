@@ -147,7 +147,7 @@ def verify_compiled(
         inputs: arrays by input name, or an npz file of them; None for random ones from `seed`.
         seed: of random inputs.
         rtol: largest error over the largest magnitude of an output; None for what the precision justifies, measured.
-        progress: receives a line of text now and then.
+        progress: called with a line of text from time to time.
         in_flight: a schedule of several inferences and its arena: they are compared as well.
 
     Raises:

@@ -45,7 +45,7 @@ def check_in_flight(
         rtol: bound of every output, as one inference alone has it.
         judge: asked about an inference that is not within these: other inputs may be rounded worse; None where the
             bounds were given.
-        progress: receives a line of text now and then.
+        progress: called with a line of text from time to time.
 
     Raises:
         ModelError: ONNX Runtime refuses a model.
