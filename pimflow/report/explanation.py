@@ -165,7 +165,10 @@ class Explanation(Records):
         share = 100 * node.share_us / self.run_us if self.run_us else 0.0
         about = [
             ("node", f"{node.name} ({node.op}), {self.shape}"),
-            ("work", f"{self.macs / 1e6:,.2f} MMACs, {self.bytes / 1024:,.1f} KiB, {self.intensity:,.1f} MACs a byte"),
+            (
+                "work",
+                f"{self.macs / 1e6:,.2f} MMACs, {self.bytes / 1024:,.1f} KiB, {self.intensity:,.1f} MACs per byte",
+            ),
             *self.machine.lines(),
             ("in the plan", f"{number(node.share_us, 2)} us of the run ({share:.1f} %), {node.energy_mj:.4f} mJ"),
             ("because", node.why),

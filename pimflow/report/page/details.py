@@ -64,7 +64,8 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
     if alternatives:
         yield _table(alternatives)
     elif row.share_us:
-        yield element("p", "No alternatives were priced: --what-if N prices the N most expensive nodes.", class_="note")
+        left = "No alternatives were priced. --what-if N prices those of the N most expensive nodes."
+        yield element("p", left, class_="note")
 
 
 def _told(run: Run, row: NodeRow, verdict: Verdict) -> Markup:
@@ -79,7 +80,7 @@ def _work(verdict: NodeVerdict) -> Iterator[tuple[str, str]]:
     yield "output", verdict.shape
     if verdict.macs:
         intensity = verdict.macs / verdict.bytes if verdict.bytes else 0.0
-        work = f"{verdict.macs / 1e6:,.2f} MMACs, {verdict.bytes / 1024:,.1f} KiB, {intensity:,.1f} MACs a byte"
+        work = f"{verdict.macs / 1e6:,.2f} MMACs, {verdict.bytes / 1024:,.1f} KiB, {intensity:,.1f} MACs per byte"
         yield "work", work
     for device, reason in verdict.reasons.items():
         if reason:
@@ -89,7 +90,7 @@ def _work(verdict: NodeVerdict) -> Iterator[tuple[str, str]]:
 def _moved(run: Run, row: NodeRow) -> str:
     """What is said of the movement that the node is, or that cutting it up left."""
     kept = run.memory.kept.get(row.name)
-    return "" if kept is None else f"{kept.bytes / 1024:,.1f} KiB are moved: {kept.reason}"
+    return "" if kept is None else f"{kept.bytes / 1024:,.1f} KiB moved: {kept.reason}"
 
 
 def _largest(parts: PartsByPlace, unit: str, devices: Sequence[str]) -> str:
@@ -107,7 +108,8 @@ def _table(alternatives: Sequence[Alternative]) -> Markup:
     """The ways to run it, the fastest first; what the plan does is marked."""
     ranked = sorted(alternatives, key=lambda item: item.measure.time_us)
     longest = max(item.measure.time_us for item in ranked) or 1.0
-    head = element("tr", *(element("th", text) for text in ("what if", "time alone, us", "energy, mJ", "arranged as")))
+    headings = ("what if", "time alone, us", "energy, mJ", "mapping or split")
+    head = element("tr", *(element("th", text) for text in headings))
     rows = []
     for item in ranked:
         bar = element("i", class_="pos alt", style=f"width:{100 * item.measure.time_us / longest:.1f}%")

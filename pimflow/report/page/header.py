@@ -71,15 +71,16 @@ def _tiles(run: Run) -> Iterator[Markup]:
     yield _tile("energy", f"{saved:+.0f} %", f"{energy}; {run.host_alone} {energy_alone}")
     costly = [row for row in run.report.nodes if row.time_us > 0]
     away = sum(row.leaves_host for row in costly)
-    yield _tile(f"nodes that leave the {run.plan.host.upper()}", f"{away} of {len(costly)}", "of those that take time")
+    host = run.plan.host.upper()
+    yield _tile(f"nodes that leave the {host}", f"{away} of {len(costly)}", "of the nodes that take time")
     memory = run.memory
-    reuse = f"at most alive at once; {number(memory.bytes_without_reuse / 1e6)} MB without reuse"
+    reuse = f"at the peak; {number(memory.bytes_without_reuse / 1e6)} MB without reuse"
     yield _tile("memory for activations", f"{number(memory.arena_bytes / 1e6)} MB", reuse)
     verified = "passed" if run.passed else "failed"
     yield _tile(
         "same values as the original",
         verified if run.verification else "not checked",
-        "; ".join(run.verification) or "pimflow report --verify checks it",
+        "; ".join(run.verification) or "to check, use pimflow report --verify",
     )
 
 
@@ -87,7 +88,7 @@ def _rate(steady: SteadyReport) -> Markup:
     """Of a plan for throughput: the page's charts show one inference by itself."""
     each = f"{number(steady.inferences_per_s, 0)} a second, an inference every {significant(steady.interval_us)} us"
     flying = f"{steady.in_flight} at once, {significant(steady.latency_us)} us each"
-    return _tile("inferences in flight", f"{steady.speedup:.2f}x", f"{each}; {flying}. Below: one by itself")
+    return _tile("inferences in flight", f"{steady.speedup:.2f}x", f"{each}; {flying}. Below: a single one")
 
 
 def _tile(what: str, figure: str, note: str) -> Markup:
@@ -118,7 +119,7 @@ def _story(run: Run) -> str:
     more = f" and {len(largest.nodes) - 1} more" if len(largest.nodes) > 1 else ""
     does = "saves" if largest.change_us < 0 else "costs"
     unknown = len(run.report.unknown)
-    left = f" What {unknown} nodes cost is not fully known." if unknown else ""
+    left = f" The cost of {unknown} nodes is not fully known." if unknown else ""
     return (
         f"Against the {run.host_alone}: {'; '.join(told)}. The largest single decision, "
         f"on {shortened(largest.nodes[0], 60)}{more}, {does} {abs(largest.change_us):,.1f} us.{left}"
@@ -135,22 +136,22 @@ def _words(run: Run) -> Markup:
     """What the page's words mean, for who does not know the tool."""
     host = run.plan.host.upper()
     others = ", ".join(run.titles[device] for device in run.devices[1:])
-    beside = f"; {others}, which run what they accept" if others else ""
+    beside = f"; {others}, which run the nodes that they support" if others else ""
     words = [
         ("units", f"the {host}, which can run every node{beside}"),
-        ("alone", f"the whole model on the {host}, with all memory channels: what all is compared with"),
-        ("moved", f"a node runs on another unit than the {host}"),
-        ("split", "two units make a part of a node's rows, columns or edges each, at the same time"),
+        ("alone", f"the whole model on the {host}, with all memory channels: the baseline of all comparisons"),
+        ("moved", f"a node runs on a unit other than the {host}"),
+        ("split", "two units each compute a part of a node's rows, columns or edges, at the same time"),
         (
             "pipelined",
-            "nodes in a row are cut into stages: one unit makes a stage while another makes the next, or a part of it",
+            "consecutive nodes are cut into stages: one unit computes one while another computes (part of) the next",
         ),
         ("branches at once", "nodes that do not depend on each other run on two units at the same time"),
-        ("put together", "neighbours of which not all wait for each other: units do not meet between them"),
-        ("fused", "a node is computed as the results of another are written, and takes no time of its own"),
-        ("origin", "nodes are those of the original model; what they were cut into is told together"),
+        ("put together", "neighbours that need not all wait for each other: the units do not synchronise between them"),
+        ("fused", "a node is computed while the results of another are written, and takes no time of its own"),
+        ("origin", "nodes are those of the original model; the parts that they were cut into are shown together"),
     ]
-    return element("details", element("summary", "what the words mean"), _fields(words), class_="about")
+    return element("details", element("summary", "glossary"), _fields(words), class_="about")
 
 
 def _about(about: Sequence[tuple[str, str]]) -> Markup:
@@ -166,7 +167,7 @@ def _fields(about: Iterable[tuple[str, str]]) -> Markup:
 
 def _totals(difference: Difference) -> Markup:
     units = {"time_us": "time, us", "conv_us": "convolutions, us", "energy_mj": "energy, mJ"}
-    units |= {"speedup": "speedup over the host alone", "peak_bytes": "activations, MB at most"}
+    units |= {"speedup": "speedup over the host alone", "peak_bytes": "activations, peak MB"}
     before, after = difference.a.totals, difference.b.totals
     rows = []
     for key, text in units.items():

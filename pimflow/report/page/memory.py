@@ -46,7 +46,7 @@ def memory_chart(usages: Sequence[Usage]) -> Markup:
         vertical_axis(up, _LEFT, "activations, MB", _RIGHT, tick_text),
     ]
     marks = [mark for index, usage in enumerate(usages) for mark in _usage(usage, index, len(usages) > 1, across, up)]
-    told = "; ".join(f"{usage.label}: {usage.memory.arena_bytes / _MB:,.2f} MB at most" for usage in usages)
+    told = "; ".join(f"{usage.label}: {usage.memory.arena_bytes / _MB:,.2f} MB at the peak" for usage in usages)
     return chart(_BOTTOM + 44, f"memory over time, {told}", *axes, *marks, class_="memory")
 
 
@@ -57,7 +57,7 @@ def movements(usage: Usage) -> Markup:
     if not free and not kept:
         return element("p", "There is no Slice, Pad, Concat or view node.")
     told = f"{free:,} of {free + len(kept):,} Slice, Pad, Concat and view nodes cost nothing"
-    told += "; these stay:" if kept else "; none stays."
+    told += "; these remain:" if kept else "; none remain."
     ranked = sorted(kept.items(), key=lambda item: -item[1].bytes)
     rows = [
         element(
@@ -70,7 +70,7 @@ def movements(usage: Usage) -> Markup:
         )
         for name, movement in ranked[:MOST_MOVEMENTS]
     ]
-    head = element("tr", *(element("th", text) for text in ("movement that stays", "KiB", "because")))
+    head = element("tr", *(element("th", text) for text in ("remaining movement", "KiB", "reason")))
     table = element("table", element("thead", head), element("tbody", *rows), class_="small-table") if rows else ""
     more = len(ranked) - len(rows)
     return joined([element("p", told), table, element("p", f"{more:,} more move less.", class_="note") if more else ""])

@@ -45,7 +45,7 @@ def _sections(content: Content) -> Iterator[Markup]:
     yield _section("gains", "Where the time goes", _GAINS[len(content.runs) - 1], _waterfall(content))
     yield _section("schedule", "What runs when", _SCHEDULE, *_schedules(content))
     yield _section("nodes", "Every node", _NODES, _table(content))
-    yield _section("parts", "What time and energy are spent on", _PARTS, *_spent(content))
+    yield _section("parts", "Where time and energy go", _PARTS, *_spent(content))
     yield _section("roofline", "What bounds every node", _ROOFLINE, *_rooflines(content))
     yield _section("memory", "Memory over time", _MEMORY, *_memory(content))
     for run in content.runs:
@@ -57,24 +57,25 @@ def _sections(content: Content) -> Iterator[Markup]:
 
 
 _GAINS = (
-    "From the host alone to the plan: every column is what one decision changes, and all of them add up.",
-    "From A to B, node by node: every column is what one node's share of the run changes by, and all of them add up.",
+    "From the host alone to the plan: every column is the change due to one decision, and all of them add up.",
+    "From A to B, node by node: every column is the change of one node's share of the run, and all of them add up.",
 )
 _SCHEDULE = (
-    "One track per unit and link, one bar per kernel or copy. Drag over some time to choose what runs in it; with "
-    "the keyboard + and - zoom, arrows pan, 0 shows all."
+    "One track per unit and link, one bar per kernel or copy. Drag over a stretch of time to select what runs in it. "
+    "On the keyboard, + and - zoom, the arrows pan, and 0 shows everything."
 )
 _NODES = (
-    "Times are shares of the run, so that they add up to it. Headings sort; a row is chosen by a click or by Enter."
+    "Times are shares of the run and add up to it. Click a heading to sort, and a row (or press Enter) to select it."
 )
-_PARTS = "Where kernels overlap, an instant in which n of them run counts 1/n for each; so parts add up to the run."
+_PARTS = "Where n kernels overlap, each counts 1/n of the time, so that the parts add up to the run."
 _ROOFLINE = (
-    "The roof of a unit is what it can do at most: memory bounds left of the bend, multipliers right of it. What "
-    "multiplies less than is counted (Winograd's kernels) passes it. PIM reads inside the memory: it bends far left."
+    "The roof of a unit is its peak performance: left of the bend memory is the limit, right of it the multipliers. "
+    "Kernels that multiply less often than is counted (Winograd's) exceed it. PIM's roof bends far to the left, "
+    "as it reads inside the memory."
 )
-_MEMORY = "What is alive in the arena of activations, step by step; movements of data that need no copy cost nothing."
-_NETWORK = "What prices of aggregations depend on, and the ways to share one out among the cores of the modules."
-_DETAILS = "What each node takes, why it runs where it does, and what else it could do, priced alone on the machine."
+_MEMORY = "Live bytes in the arena of activations, step by step. Data movements that need no copy cost nothing."
+_NETWORK = "What the prices of aggregations depend on, and the ways to divide one among the cores of the modules."
+_DETAILS = "The cost of each node, why it runs where it does, and its alternatives, each priced by itself."
 
 
 def _section(name: str, title: str, lead: str, *content: str, class_: str | None = None) -> Markup:
@@ -91,7 +92,7 @@ def _waterfall(content: Content) -> Markup:
         for gain in run.gains
     ]
     if all(abs(step.change_us) < LEAST_US for step in steps):
-        told = f"With policy {run.policy} the {run.host_alone} is what runs: no decision changes its time."
+        told = f"With policy {run.policy} everything runs on the {run.host_alone}: no decision changes its time."
         return element("p", told)
     ends = (run.host_alone, run.report.baseline.time_us), (run.policy, run.report.result.time_us)
     return waterfall(ends[0], grouped_steps(steps), ends[1])

@@ -1,4 +1,4 @@
-"""Nodes under the roofs of the machine: work a byte against work a second, where they run and on the host alone."""
+"""Nodes under the roofs of the machine: work per byte against work per second, in the plan and on the host alone."""
 
 from __future__ import annotations
 
@@ -56,11 +56,11 @@ class Point:
 def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point]) -> Markup:
     """The chart, both axes logarithmic."""
     if not points:
-        return element("p", "No node multiplies, as far as is known.", class_="note")
+        return element("p", "As far as is known, no node multiplies.", class_="note")
     across, up = _scales(ceilings, points)
     axes = [
-        horizontal_axis(across, _BOTTOM, "work a byte, multiply-accumulates", _TOP, power_text),
-        vertical_axis(up, _LEFT, "work a second, TMAC/s", _RIGHT, power_text),
+        horizontal_axis(across, _BOTTOM, "multiply-accumulates per byte", _TOP, power_text),
+        vertical_axis(up, _LEFT, "performance, TMAC/s", _RIGHT, power_text),
     ]
     roofs = [mark for ceiling in ceilings for mark in _roof(ceiling, across, up)]
     marks = [_mark(point, across, up) for point in points]
@@ -111,13 +111,13 @@ def _legend(ceilings: Sequence[Ceiling]) -> Markup:
         )
         for ceiling in ceilings
     ]
-    hollow = element("span", "filled: where it runs; hollow: the host alone")
+    hollow = element("span", "filled: where the node runs; hollow: on the host alone")
     return element("p", *told, hollow, class_="legend")
 
 
 def _mark(point: Point, across: Scale, up: Scale) -> Markup:
     x, y, before = across(point.intensity), up(point.rate / _PER_TERA), up(point.before / _PER_TERA)
-    told = f"{shortened(point.name)}: {point.intensity:,.3g} MACs a byte, {point.rate / _PER_TERA:,.3g} TMAC/s"
+    told = f"{shortened(point.name)}: {point.intensity:,.3g} MACs per byte, {point.rate / _PER_TERA:,.3g} TMAC/s"
     told += f"; {point.before / _PER_TERA:,.3g} TMAC/s on the host alone"
     parts = [element("title", told)]
     if abs(before - y) > _RADIUS:

@@ -52,7 +52,7 @@ def test_what_stands_there_without_a_script(compiled: pimflow.CompiledModel) -> 
         assert row.name in text
     assert f"{compiled.report.speedup:.2f}x" in text
     assert "GPU alone" in text
-    for section in ("Where the time goes", "What runs when", "Every node", "What time and energy are spent on"):
+    for section in ("Where the time goes", "What runs when", "Every node", "Where time and energy go"):
         assert section in text
     assert page.elements["svg"] >= 4
     for axis in ("time, us", "energy, mJ"):
