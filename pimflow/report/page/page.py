@@ -104,10 +104,8 @@ def _called(nodes: tuple[str, ...]) -> str:
 
 def _schedules(content: Content) -> Iterator[Markup]:
     end = max(run.timeline.makespan_us for run in content.runs)
-    buttons = [
-        element("button", text, type="button", data_zoom=action)
-        for action, text in (("in", "zoom in"), ("out", "zoom out"), ("fit", "whole run"), ("brush", "zoom to choice"))
-    ]
+    actions = {"in": "zoom in", "out": "zoom out", "fit": "whole run", "brush": "zoom to selection"}
+    buttons = [element("button", text, type="button", data_zoom=action) for action, text in actions.items()]
     yield element("div", *buttons, element("output", id="brushed"), class_="controls needs-script")
     for side, (run, numbers) in enumerate(zip(content.runs, content.numbers, strict=True)):
         schedule = run.schedule(numbers)
