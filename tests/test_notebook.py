@@ -34,7 +34,7 @@ def test_every_cell_runs_and_its_page_shows_the_charts(tmp_path: Path, monkeypat
     assert (tmp_path / "report.html").is_file()
     page = MADE["as_markdown"](cells)
     assert page.count("<svg") >= 3
-    assert "passed: 1 outputs" in page
+    assert "passed: 1 output of " in page
     assert page.count("```python") == sum(cell["cell_type"] == "code" for cell in cells)
 
 

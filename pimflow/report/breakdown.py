@@ -101,7 +101,7 @@ class _Tables:
                 if any(amounts):
                     cells = self._line(amounts[0], amounts[1] if busy else None, amounts[2])
                     lines.append((self._label(place), _part(part), *cells))
-        lines.append(("in all", "", *self._line(self.whole, total(busy) if busy else None, total(alone))))
+        lines.append(("total", "", *self._line(self.whole, total(busy) if busy else None, total(alone))))
         return render_table(header, lines, right=range(2, len(header)))
 
     def ranking(

@@ -212,7 +212,7 @@ class Difference(Records):
             scale, digits = (1 / 1024, 1) if key == "peak_bytes" else (1, 3)
             cells = (number(before * scale, digits), number(after[key] * scale, digits))
             lines.append((units[key], *cells, _percent(before, after[key])))
-        return render_table(("in all", "A", "B", "change"), lines, right=(1, 2, 3))
+        return render_table(("total", "A", "B", "change"), lines, right=(1, 2, 3))
 
     def _nodes(self, verbose: bool) -> str:
         changed = sorted((node for node in self.nodes if node.differs), key=lambda node: -abs(node.change_us))

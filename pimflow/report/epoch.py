@@ -200,12 +200,12 @@ class Epoch:
             for kind in self.loop.kinds
         ]
         yield ""
-        yield render_table(("vertices", "in all", "features", "of a batch", ""), kinds, right=(1, 2, 3))
+        yield render_table(("vertices", "total", "features", "per batch", ""), kinds, right=(1, 2, 3))
         relations = [
             (one.name, f"{one.edges:,}", _hops(one.fan_outs), f"{one.drawn:,.0f}") for one in self.loop.relations
         ]
         yield ""
-        yield render_table(("edges", "in all", "fan-outs", "of a batch"), relations, right=(1, 3))
+        yield render_table(("edges", "total", "fan-outs", "per batch"), relations, right=(1, 3))
 
     def _table(self) -> str:
         header = ("features", "transfer ms", "batch ms", "epoch s", "power W", "mostly")

@@ -102,8 +102,7 @@ class Verification:
     def clause(self) -> str:
         """How far the outputs are apart, what was run, and on what."""
         wrong = [check for check in self.outputs if not check.passed]
-        count = f"{len(self.outputs)} output{'s' if len(self.outputs) != 1 else ''}"
-        off = f"{len(wrong)} of {count} off, the largest" if wrong else f"{count}, largest"
+        off = f"{len(wrong)} of {self._count} off, the largest" if wrong else f"{self._count}, largest"
         return f"{off} relative error {self.max_rel_err:.1e} of {self.rtol:.1e} allowed; {self.how.text}"
 
     def records(self) -> list[dict[str, Any]]:
@@ -124,9 +123,11 @@ class Verification:
         lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on inputs of its own")
         lines += [f"note  {note}" for note in self.notes]
         verdict = "passed" if self.passed else "FAILED"
-        return "\n".join(
-            [*lines, f"{verdict}: {len(self.outputs)} outputs of {self.nodes_checked} nodes at rtol {self.rtol:.3g}"]
-        )
+        return "\n".join([*lines, f"{verdict}: {self._count} of {self.nodes_checked} nodes at rtol {self.rtol:.3g}"])
+
+    @property
+    def _count(self) -> str:
+        return f"{len(self.outputs)} output{'s' if len(self.outputs) != 1 else ''}"
 
 
 def _parts_json(parts: PartsCheck | None) -> dict[str, Any] | None:

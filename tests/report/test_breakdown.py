@@ -37,7 +37,7 @@ def test_every_table_adds_up(model: CompiledModel, by: str, unit: str) -> None:
     whole = {"energy": result.energy_mj, "time": result.time_us}[by]
     parts, ops, nodes = tables(model, by)
     total = parts.pop()
-    assert total[0] == "in all"
+    assert total[0] == "total"
     assert float(total[1]) == pytest.approx(whole, rel=1e-4)
     for table in (parts, ops, nodes):
         assert sum(column(table, unit)) == pytest.approx(whole, rel=1e-3)

@@ -175,7 +175,7 @@ def _totals(difference: Difference) -> Markup:
         change = f"{100 * (b / a - 1):+.1f} %" if a else "-"
         cells = (element("td", cell, class_="number") for cell in (significant(a), significant(b), change))
         rows.append(element("tr", element("th", text, scope="row"), *cells))
-    return _table(("in all", "A", "B", "change"), rows)
+    return _table(("total", "A", "B", "change"), rows)
 
 
 def _changes(what: str, changes: Sequence[Change]) -> Markup:

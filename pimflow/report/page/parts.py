@@ -65,7 +65,7 @@ def parts_table(unit: str, bars: Sequence[Bar], devices: Sequence[str]) -> Marku
         cells = [element("td", significant(amount) if amount else "-", class_="number") for amount in amounts]
         rows.append(element("tr", element("td", swatch, said(place, part, devices)), *cells))
     sums = [element("td", significant(total(bar.parts)), class_="number") for bar in bars]
-    rows.append(element("tr", element("td", "in all"), *sums, class_="sum"))
+    rows.append(element("tr", element("td", "total"), *sums, class_="sum"))
     return element("table", element("thead", head), element("tbody", *rows), class_="small-table")
 
 

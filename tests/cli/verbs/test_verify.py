@@ -207,7 +207,7 @@ def test_what_was_found_is_kept_and_told(toy_folder: Path, capsys: Capture) -> N
 
 def test_compile_verifies_at_once(tmp_path: Path, capsys: Capture) -> None:
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "pim", "--verify") == 0
-    assert "passed: 1 outputs" in capsys.readouterr().out
+    assert "passed: 1 output of " in capsys.readouterr().out
     (check,) = pimflow.load(tmp_path / "out").checks
     assert check.result["outputs"]
 
