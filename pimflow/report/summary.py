@@ -137,7 +137,7 @@ def _totals(
         ("nodes", placed or "none"),
         ("time", f"{number(result.time_us)} us{apart} ({alone}: {number(baseline.time_us)} us)"),
         ("speedup", f"{speedups}{without(len(report.unknown))}"),
-        *([("over", basis)] if basis else []),
+        *([("baseline", basis)] if basis else []),
         *([("bound", _bound(report))] if steady is None else steady.lines(devices[0])),
         (
             "energy",

@@ -60,7 +60,7 @@ def test_summary_comparison_and_documents(
     assert main(["compile", *options, "--policy", "pimflow", "-o", str(tmp_path / "a")]) == 0
     lines = capsys.readouterr().out.splitlines()
     speedup = next(index for index, line in enumerate(lines) if line.startswith("speedup"))
-    assert lines[speedup + 1].split(maxsplit=1) == ["over", basis]
+    assert lines[speedup + 1].split(maxsplit=1) == ["baseline", basis]
     assert main(["compile", *options, "--policy", "pimflow", "-o", str(tmp_path / "b"), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["gpu_basis"] == basis
     assert main(["compare", *options, "--policies", "gpu"]) == 0
