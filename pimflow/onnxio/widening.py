@@ -1,4 +1,4 @@
-"""A graph in single precision: what a model of 16-bit numbers computes but for their rounding."""
+"""A graph in single precision: what a model computes but for rounding to 16 bits, and that of products' operands."""
 
 from __future__ import annotations
 
@@ -21,6 +21,15 @@ _CODES = frozenset(map(dtype_code, NARROW))
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
 """Attributes that say which element type a node makes."""
 
+ACCURACY = "accuracy_level"
+"""Attribute of products with weights of few bits: what a kernel may round the left-hand side to, for speed."""
+
+EIGHT_BITS = 4
+"""Its value for integers of 8 bits, in blocks."""
+
+_UNROUNDED = 1
+"""Its value for single precision."""
+
 
 def is_narrow(graph: Graph) -> bool:
     """Whether some value is a 16-bit floating-point number."""
@@ -28,7 +37,10 @@ def is_narrow(graph: Graph) -> bool:
 
 
 def widened(graph: Graph) -> Graph:
-    """The same graph with single precision in place of 16-bit floating-point numbers, in subgraphs too."""
+    """The same graph with single precision in place of 16-bit floating-point numbers, in subgraphs too.
+
+    No kernel rounds what it multiplies, either.
+    """
     return graph.replace(
         nodes=[replace(node, op=_wide_op(node.op)) if isinstance(node.op, OnnxOp) else node for node in graph.nodes],
         values={name: _wide_value(value) for name, value in graph.values.items()},
@@ -57,6 +69,8 @@ def _wide_op(op: OnnxOp) -> OnnxOp:
 def _wide_attribute(name: str, value: AttributeValue) -> AttributeValue:
     if name in _TYPE_ATTRIBUTES and isinstance(value, int):
         return dtype_code(WIDE) if value in _CODES else value
+    if name == ACCURACY:
+        return _UNROUNDED
     if not isinstance(value, OpaqueAttribute):
         return value
     proto = attribute_proto(name, value)
@@ -68,6 +82,8 @@ def _widen(proto: onnx.AttributeProto) -> None:
     """In place."""
     if proto.name in _TYPE_ATTRIBUTES and proto.i in _CODES:
         proto.i = dtype_code(WIDE)
+    if proto.name == ACCURACY:
+        proto.i = _UNROUNDED
     for tensor in [proto.t] if proto.HasField("t") else list(proto.tensors):
         _widen_tensor(tensor)
     for graph in subgraphs([proto]):

@@ -17,7 +17,7 @@ from pimflow.codegen.backend import Backend
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
-from pimflow.onnxio.widening import NARROW, single_precision, widened
+from pimflow.onnxio.widening import ACCURACY, EIGHT_BITS, NARROW, single_precision, widened
 from pimflow.runtime.execute.ort import NodeKernels, single_node_graph
 from pimflow.runtime.execute.unit_nodes import UnitExecutor
 from pimflow.verify.blocks import finite_pair, largest_error, largest_magnitude, parts
@@ -185,8 +185,10 @@ class UnitReference:
 
 
 def quantises(node: Node) -> bool:
-    """Whether a node rounds to integers of few bits."""
-    return isinstance(node.op, OnnxOp) and _QUANTISES.search(node.op.op_type) is not None
+    """Whether a node rounds to integers of few bits, what it makes or what it multiplies."""
+    if not isinstance(node.op, OnnxOp):
+        return False
+    return _QUANTISES.search(node.op.op_type) is not None or dict(node.op.attributes).get(ACCURACY) == EIGHT_BITS
 
 
 def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator) -> Array:

@@ -23,6 +23,7 @@ from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target, override
 from pimflow.verify import compare, evidence
 from support.exotic_models import MODELS
+from support.kept import kept_model
 from support.onnx_models import model_of
 from support.quantised_models import qdq_model
 
@@ -241,6 +242,26 @@ def test_what_a_mean_levels_out_counts_by_inputs_of_another_size() -> None:
     result = compiled.verify(pim="values")
     assert result.passed, result.text()
     assert result.rtol < 5e-3
+
+
+@pytest.mark.parametrize("options", MODES)
+def test_what_kernels_may_round_is_measured(options: Mapping[str, Any]) -> None:
+    """Of MatMulNBits that may round its left-hand side to 8 bits, units compute the exact product."""
+    rng = np.random.default_rng(0)
+    constants: dict[str, Any] = {
+        "b": rng.integers(0, 256, (48, 2, 16)).astype(np.uint8),
+        "scales": rng.uniform(0.01, 0.03, 96).astype(np.float32),
+    }
+    sizes: dict[str, Any] = {"K": 64, "N": 48, "bits": 4, "block_size": 32, "accuracy_level": 4}
+    model = kept_model("MatMulNBits", {"x": (2, 5, 64)}, constants, domain="com.microsoft", **sizes)
+    compiled = pimflow.compile(model, policy="pim", use_cache=False)
+    (node,) = compiled.graph.nodes
+    result = compiled.verify(**options)
+    assert result.passed, result.text()
+    assert result.max_rel_err > 1e-3, "ONNX Runtime rounds"
+    weights = compiled.graph.constants[node.inputs[1]] * np.float32(1.001)
+    wrong = compiled.graph.replace(constants={**compiled.graph.constants, node.inputs[1]: weights})
+    assert not replace(compiled, graph=wrong).verify(**options).passed
 
 
 @pytest.mark.parametrize("target", ["pimflow", "aim-gddr6", "hbm-pim"])
