@@ -172,15 +172,21 @@ class GraphSession:
             feeds = {name: _single(item) for name, item in feeds.items()}
         with ended_after(limit_s) as options:
             try:
-                if any(needs_ort_value(item) for item in feeds.values()):
+                as_they_are = any(_is_of_four_bits(self._dtypes[name]) for name in names)
+                if as_they_are or any(map(needs_ort_value, feeds.values())):
                     lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
-                    results = [value.numpy() for value in self.session.run_with_ort_values(carried, lent, options)]
+                    given = self.session.run_with_ort_values(carried, lent, options)
+                    results = [self._array(name, value) for name, value in zip(names, given, strict=True)]
                 else:
                     results = self.session.run(carried, dict(feeds), options)
             except runtime_errors() as error:
                 refuse(self.name, error)
         found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
         return unaliased(found, feeds)
+
+    def _array(self, name: str, value: OrtValue) -> Any:
+        dtype = self._dtypes[name]
+        return from_ort_value(value, dtype) if _is_of_four_bits(dtype) else value.numpy()
 
     def _carried(self, name: str) -> str:
         dtype = self._dtypes[name]
@@ -195,8 +201,17 @@ class GraphSession:
 
 
 def _carrier(dtype: str) -> str:
-    """The type in which ONNX Runtime hands over values for which it has no numpy type; "" where it has one."""
-    if dtype in NUMPY_NATIVE or not dtype_code(dtype) or dtype == "object" or dtype.startswith("complex"):
+    """The type in which ONNX Runtime hands over values for which it has no numpy type; "" where it has one.
+
+    Those of four bits are read as they are: before opset 21, Cast takes none of what ONNX Runtime's own operators make.
+    """
+    if (
+        _is_of_four_bits(dtype)
+        or dtype in NUMPY_NATIVE
+        or not dtype_code(dtype)
+        or dtype == "object"
+        or dtype.startswith("complex")
+    ):
         return ""
     return "int8" if dtype.startswith("int") else "uint8" if dtype.startswith("uint") else "float32"
 
@@ -254,9 +269,25 @@ def to_ort_value(array: Array) -> OrtValue:
     if array.dtype.name in NUMPY_NATIVE or array.dtype == object:
         value: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy(contiguous)
         return value
-    bits = contiguous.view(np.dtype(f"uint{8 * array.dtype.itemsize}"))
+    bits = _in_pairs(contiguous) if _is_of_four_bits(array.dtype.name) else contiguous.view(f"u{array.dtype.itemsize}")
     wrapped: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
     return wrapped
+
+
+def _is_of_four_bits(dtype: str) -> bool:
+    return dtype in ("int4", "uint4")
+
+
+def _in_pairs(array: Array) -> Array:
+    """Elements of four bits as ONNX Runtime has them, two to a byte, the lower bits first, and bytes that nobody reads.
+
+    Its tensor has the array's shape, and takes the first half of its bytes.
+    """
+    whole = array.astype(np.int8).reshape(-1).view(np.uint8) & 0xF
+    pairs = np.resize(whole, whole.size + whole.size % 2).reshape(-1, 2)
+    bits = np.zeros(array.size, np.uint8)
+    bits[: len(pairs)] = pairs[:, 0] | pairs[:, 1] << 4
+    return bits.reshape(array.shape)
 
 
 def unaliased(results: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:

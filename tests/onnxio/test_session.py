@@ -8,7 +8,9 @@ from onnx import TensorProto, helper
 
 import pimflow
 from pimflow.errors import ModelError
-from pimflow.onnxio.session import open_session, refuse, session_options
+from pimflow.frontend import load_model
+from pimflow.onnxio.session import GraphSession, open_session, refuse, session_options
+from pimflow.onnxio.tensors import numpy_dtype
 from support.onnx_models import model_of
 
 
@@ -69,3 +71,30 @@ def test_what_no_kernel_computes_in_16_bits_is_computed_in_32() -> None:
     assert result.dtype == np.float16
     np.testing.assert_array_equal(result, [[1.5, 0.5], [0.5, 1.5]])
     assert compiled.verify().passed
+
+
+@pytest.mark.parametrize("dtype", ["int4", "uint4"])
+@pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2), (), (0, 3)])
+@pytest.mark.parametrize(("opset", "domain"), [(11, "com.microsoft"), (21, "")])
+def test_elements_of_four_bits_come_and_go(dtype: str, shape: tuple[int, ...], opset: int, domain: str) -> None:
+    """ONNX Runtime has two to a byte, numpy one: what a node makes of them, and what it makes that is of such."""
+    kind = getattr(TensorProto, dtype.upper())
+    nodes = [
+        helper.make_node("DequantizeLinear", ["x", "step", "zero"], ["wide"], domain=domain),
+        helper.make_node("QuantizeLinear", ["given", "step", "zero"], ["made"], domain=domain),
+    ]
+    constants = [
+        helper.make_tensor("step", TensorProto.FLOAT, (), [0.5]),
+        helper.make_tensor("zero", kind, (), [1]),
+    ]
+    kinds = {"x": kind, "given": TensorProto.FLOAT, "wide": TensorProto.FLOAT, "made": kind}
+    infos = [helper.make_tensor_value_info(name, each, shape) for name, each in kinds.items()]
+    graph = helper.make_graph(nodes, "test", infos[:2], infos[2:], constants)
+    opsets = [helper.make_opsetid("", opset), *([helper.make_opsetid(domain, 1)] if domain else [])]
+    session = GraphSession(load_model(helper.make_model(graph, opset_imports=opsets, ir_version=10)))
+    numbers = (np.arange(np.prod(shape, dtype=int)) % 7).reshape(shape)
+    halves = ((numbers - 1) / 2).astype(np.float32)
+    results = session.run({"x": numbers.astype(numpy_dtype(dtype)), "given": halves})
+    assert np.array_equal(results["wide"], halves)
+    assert results["made"].dtype.name == dtype
+    assert np.array_equal(results["made"].astype(int), numbers)
