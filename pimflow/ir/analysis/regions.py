@@ -5,7 +5,9 @@ All are cheap: they look at the nodes in question and their surroundings, never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from functools import lru_cache
+from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from pimflow.ir.analysis.rows import row_count
@@ -13,6 +15,9 @@ from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.ops.contraction import Contraction, Conv2d
 from pimflow.ir.refusal import Refusal
+
+_NEAR = 2048
+"""Nodes of a run at most: 24 units, each of which may have 64 in its epilogue. The next run has most of them too."""
 
 _LOOK_BACK = 256
 """Nodes visited at most to show that a value does not depend on a region; beyond that it is taken to depend on it."""
@@ -147,42 +152,82 @@ def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
     return growing.refusal
 
 
+class OperandReads(NamedTuple):
+    """What runs ask of a node's operands: why its rows do not follow from rows of them, or None; by place in the graph,
+    what makes those that it reads whole, in order, and what makes any, the last first."""
+
+    refusal: Refusal | None
+    whole: tuple[int, ...]
+    makers: tuple[int, ...]
+
+
+def operand_reads(graph: Graph) -> Callable[[str], OperandReads]:
+    """What runs ask of nodes, by name: those that grow from neighbours ask for the same ones again and again, and a
+    node may read hundreds of others."""
+    part_of, position = part_finder(graph), graph.position
+
+    @lru_cache(_NEAR)
+    def reads_of(name: str) -> OperandReads:
+        node = graph.node(name)
+        part = part_of(node, 0, max(node_rows(graph, node), 1))
+        makers = sorted({position[maker.name] for maker in _producers(graph, node)}, reverse=True)
+        if isinstance(part, Refusal):
+            return OperandReads(part, (), tuple(makers))
+        read_whole = (graph.producer(name) for name, span in zip(node.inputs, part.spans, strict=True) if span is None)
+        return OperandReads(None, tuple(position[maker.name] for maker in read_whole if maker), tuple(makers))
+
+    return reads_of
+
+
 class GrowingRun:
     """Nodes in execution order, one after the other, as long as the rows of each follow from those before it.
 
-    `refusal` is why those of one do not. It stays: nothing that comes later is read by what is there.
+    `refusal` is why those of one do not. It stays: nothing that comes later is read by what is there. `is_read` is
+    whether each node but the last is read by a later one.
     """
 
-    def __init__(self, graph: Graph) -> None:
+    def __init__(self, graph: Graph, reads_of: Callable[[str], OperandReads] | None = None) -> None:
         self.refusal: Refusal | None = None
         self._graph = graph
-        self._members: dict[str, Node] = {}
+        self._members: set[int] = set()
+        self._unread: set[int] = set()
         self._first = len(graph.nodes)
-        self._part_of = part_finder(graph)
+        self._reads_of = reads_of or operand_reads(graph)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether each node but the last is read by a later one."""
+        return len(self._unread) <= 1
 
     def add(self, node: Node) -> None:
         """Adds the next node."""
         if self.refusal is not None:
             return
-        graph, members = self._graph, self._members
-        members[node.name] = node
-        self._first = min(self._first, graph.position[node.name])
-        part = self._part_of(node, 0, max(node_rows(graph, node), 1))
-        self.refusal = _row_wise(graph, node, part, members) or _outside_dependence(graph, node, members, self._first)
+        place, members, unread = self._graph.position[node.name], self._members, self._unread
+        refusal, whole, makers = self._reads_of(node.name)
+        members.add(place)
+        first = self._first = min(self._first, place)
+        stays_inside = True
+        for maker in makers:
+            if maker < first:
+                break
+            stays_inside = stays_inside and maker in members
+            unread.discard(maker)
+        unread.add(place)
+        self.refusal = refusal or self._reading_whole(node, whole)
+        if self.refusal is None and not stays_inside:
+            names = {self._graph.nodes[member].name for member in members}
+            self.refusal = _outside_dependence(self._graph, node, names, first)
+
+    def _reading_whole(self, node: Node, whole: Iterable[int]) -> Refusal | None:
+        """Why the rows of a node do not follow from rows of the members, of which it may read some whole, or None."""
+        for place in whole:
+            if place in self._members:
+                return Refusal(f"{node.name}: reads {self._graph.nodes[place].name} whole, not row by row")
+        return None
 
 
-def _row_wise(graph: Graph, node: Node, part: RowPart | Refusal, members: Mapping[str, Node]) -> Refusal | None:
-    """Why the rows of a node, all of which are `part`, do not follow from rows of what the members make, or None."""
-    if isinstance(part, Refusal):
-        return part
-    for name, span in zip(node.inputs, part.spans, strict=True):
-        producer = graph.producer(name) if span is None else None
-        if producer is not None and producer.name in members:
-            return Refusal(f"{node.name}: reads {producer.name} whole, not row by row")
-    return None
-
-
-def outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node]) -> Refusal | None:
+def outside_dependence(graph: Graph, node: Node, members: Collection[str]) -> Refusal | None:
     """Why a value that the node reads from outside the members may depend on one of them, or None."""
     return _outside_dependence(graph, node, members, _first(graph, members))
 
@@ -192,11 +237,9 @@ def _first(graph: Graph, members: Iterable[str]) -> int:
     return min([position[name] for name in members])
 
 
-def _outside_dependence(graph: Graph, node: Node, members: Mapping[str, Node], first: int) -> Refusal | None:
+def _outside_dependence(graph: Graph, node: Node, members: Container[str], first: int) -> Refusal | None:
     """The same, where the position of the first member is known."""
     position = graph.position
-    if all(maker.name in members or position[maker.name] < first for maker in _producers(graph, node)):
-        return None
     seen: set[str] = set()
     waiting = [node]
     while waiting:

@@ -147,9 +147,10 @@ class Scene:
         begun = self.units[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
         return begun if not begun or begun[-1].stop <= stop else begun[:-1]
 
-    def read_by(self, unit: Unit) -> set[int]:
-        """Where the units start that a unit reads, as far as there are some."""
-        return {self._made_by[name] for node in unit.nodes for name in node.inputs if name in self._made_by}
+    def read_by(self, start: int) -> set[int]:
+        """Where the units start that the one that starts there reads, as far as there are some."""
+        unit, made_by = self.units[bisect_left(self._starts, start)], self._made_by
+        return {made_by[name] for node in unit.nodes for name in node.inputs if name in made_by}
 
     def on_host(self, nodes: Sequence[Node]) -> tuple[Decision, ...]:
         """Every node on the host."""

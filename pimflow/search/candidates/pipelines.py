@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from functools import lru_cache
 from itertools import combinations, pairwise, permutations, product
 
 from pimflow.ir import Conv2d, Decision, Pipeline
-from pimflow.ir.analysis.regions import GrowingRun, node_rows, run_refusal
+from pimflow.ir.analysis.regions import GrowingRun, node_rows, operand_reads
 from pimflow.search.candidates.base import Candidate, Destination, Scene, is_heavy
 from pimflow.search.chain import Interval
 from pimflow.search.order import Unit
@@ -65,16 +66,16 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
 
 def cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tuple[Unit, ...]]:
     """Those runs that can be cut into stages by rows (`pipeline_refusal`), of runs that grow from the same units."""
-    first, size, grown = None, 0, GrowingRun(scene.graph)
+    reads_of = operand_reads(scene.graph)
+    first, size, grown = None, 0, GrowingRun(scene.graph, reads_of)
     for run in growing:
         if run[0] is not first:
-            first, size, grown = run[0], 0, GrowingRun(scene.graph)
+            first, size, grown = run[0], 0, GrowingRun(scene.graph, reads_of)
         for unit in run[size:]:
             for node in unit.nodes:
                 grown.add(node)
         size = len(run)
-        nodes = [node for unit in run for node in unit.nodes]
-        if grown.refusal is None and node_rows(scene.graph, nodes[-1]) >= 2 and run_refusal(scene.graph, nodes) is None:
+        if grown.refusal is None and grown.is_read and node_rows(scene.graph, run[-1].nodes[-1]) >= 2:
             yield run
 
 
@@ -131,13 +132,14 @@ def neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterat
         longest: how many a run may have.
         most_open: how many may wait at once for what reads them: 1 in a chain, more where there are branches.
     """
+    read_by = lru_cache(2 * longest + 1)(scene.read_by)  # a run from the next unit asks for the same ones again
     for first in scene.alike.firsts:
         run: list[Unit] = []
         heavy = 0
         unread: set[int] = set()
         for unit in scene.units_from(first):
             heavy += is_heavy(unit)
-            unread = (unread - scene.read_by(unit)) | {unit.start}
+            unread = (unread - read_by(unit.start)) | {unit.start}
             if heavy > longest or len(run) > 2 * longest or len(unread) > most_open:
                 break
             run.append(unit)
