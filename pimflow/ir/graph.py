@@ -183,7 +183,8 @@ class Graph:
 
     def in_values(self, node: Node) -> tuple[Value | None, ...]:
         """The values a node reads, None for absent optional inputs."""
-        return tuple(self.values[name] if name else None for name in node.inputs)
+        values = self.values
+        return tuple([values[name] if name else None for name in node.inputs])
 
     def out_values(self, node: Node) -> tuple[Value, ...]:
         """The values a node makes (unused optional outputs left out)."""

@@ -39,7 +39,7 @@ _TOGETHER = ("no meeting with its neighbours", "beside another branch")
 """Of what is decided together in one branch, and in several."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeRow:
     """What one node of the original graph came to.
 
@@ -169,6 +169,7 @@ class NodeRows:
         none = dict.fromkeys(self._units, 0)
         self._no_work = none, none, self._no_commands, self._no_violations
         self._no_fractions = dict.fromkeys(self._units, 0.0)
+        self._never_busy = dict.fromkeys(self._devices, 0.0)
         spaces = find_policy(plan.policy).spaces
         self._choice = spaces[-1].choice if spaces else None
 
@@ -181,6 +182,12 @@ class NodeRows:
                     progress(f"report: {len(rows):,} of {len(self._original.nodes):,} nodes")
                 rows.append(self._row(region, decision, name))
         return tuple(rows)
+
+    def _busy_us(self, events: Sequence[Event]) -> Mapping[str, float]:
+        """How long devices work on a node; of the many that are fused into another one record is enough."""
+        if all(event.end_us == event.start_us for event in events):
+            return self._never_busy
+        return {device: busy_us(self._events_of(events, device)) for device in self._devices}
 
     def _row(self, region: int, whole: Decision, name: str) -> NodeRow:
         decision = next(item for item in singles(whole) if name in item.nodes)
@@ -196,7 +203,7 @@ class NodeRows:
             op=node.kind,
             mode=_mode(decision),
             fractions=self._fractions_of_sum(decision, {unit: count / every for unit, count in made.items()}),
-            busy_us={device: busy_us(self._events_of(events, device)) for device in self._devices},
+            busy_us=self._busy_us(events),
             cycles=cycles,
             time_us=busy_us(events),
             spent=self._spent[name].ordered(self._devices),

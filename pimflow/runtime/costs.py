@@ -12,7 +12,19 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.codegen.answers import Capacity, Copy, Cost, EdgeDivision, Kept, Merged, Parts, Transfer, UnitCost, Way
+from pimflow.codegen.answers import (
+    NO_PARTS,
+    Capacity,
+    Copy,
+    Cost,
+    EdgeDivision,
+    Kept,
+    Merged,
+    Parts,
+    Transfer,
+    UnitCost,
+    Way,
+)
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
@@ -50,7 +62,7 @@ class NodeCost:
     @property
     def energy_parts_mj(self) -> Parts:
         """Its energy by what it is spent on."""
-        return {} if self.detail is None else self.detail.energy_parts_mj
+        return NO_PARTS if self.detail is None else self.detail.energy_parts_mj
 
 
 _FREE = NodeCost(0.0, 0.0)
@@ -223,7 +235,7 @@ class CostModel:
             return unit.time_parts_us(work, choice)
         cost = self._host_cost(graph, node)
         if cost is None:
-            return {}
+            return NO_PARTS
         parts = cost.time_parts_us
         return {**parts, "launch": 0.0} if self._runs_already(graph, node) and "launch" in parts else parts
 

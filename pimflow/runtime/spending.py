@@ -92,6 +92,8 @@ class Spending:
 
     def ordered(self, devices: Sequence[str]) -> Spending:
         """The same with places in a fixed order: static power, devices, links."""
+        if self is NOTHING:
+            return self
         places = (STATIC, *devices)
 
         def order(parts: PartsByPlace) -> PartsByPlace:
@@ -99,6 +101,10 @@ class Spending:
             return {place: parts[place] for place in (*places, *links) if place in parts}
 
         return Spending(order(self.share_parts_us), order(self.busy_parts_us), order(self.energy_parts_mj))
+
+
+NOTHING = Spending({}, {}, {})
+"""What most nodes of a large model spend, which are fused into others: one record for all of them."""
 
 
 def total(parts: PartsByPlace) -> float:
@@ -193,11 +199,14 @@ def spending(
         static_mj: energy that the board draws over the run, whatever it does.
         makespan_us: how long the run takes.
     """
-    amounts = {group: _Amounts() for group in groups}
+    found = dict.fromkeys(groups, NOTHING)
+    amounts: dict[str, _Amounts] = {}
     for group, event in events:
-        amounts.setdefault(group, _Amounts()).add(event)
+        found.setdefault(group, NOTHING)
+        if event.time_parts_us or event.energy_parts_mj:
+            amounts.setdefault(group, _Amounts()).add(event)
     static_w = static_mj / makespan_us if makespan_us else 0.0
-    return {group: counted.spending(static_w) for group, counted in amounts.items()}
+    return {**found, **{group: counted.spending(static_w) for group, counted in amounts.items()}}
 
 
 class _Amounts:

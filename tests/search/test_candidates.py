@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from pimflow.errors import OptionError
 from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
-from pimflow.ir.analysis.regions import node_rows
+from pimflow.ir.analysis import regions
+from pimflow.ir.analysis.regions import node_rows, pipeline_refusal
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues
 from pimflow.runtime.costs import CostModel
@@ -21,14 +22,15 @@ from pimflow.search import policies
 from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import MOST_COUNTS, row_counts
-from pimflow.search.candidates.pipelines import equal_stages, half_first, moved_rows
+from pimflow.search.candidates.pipelines import cuttable, equal_stages, half_first, moved_rows, neighbours
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer, content_text
 from pimflow.targets import load_target
+from support.calls import count_calls
 from support.costs import FakeCosts
-from support.graphs import ConvNet, fire_modules, heavy_chain, inverted_residuals, random_net
+from support.graphs import ConvNet, dense_block, fire_modules, heavy_chain, inverted_residuals, random_net
 
 
 def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:
@@ -171,6 +173,32 @@ def test_runs_go_through_branches() -> None:
     assert runs == {whole, whole[:2], whole[1:], whole[2:]}, "conv1 and conv2 alone exchange nothing"
     _, published = candidates_of(downsampled(), "pimflow")
     assert not any(isinstance(one.decisions[0], Pipeline) for one in published)
+
+
+@pytest.mark.parametrize(
+    "graph", [dense_block(6), fire_modules(), *map(random_net, range(12))], ids=lambda net: net.name
+)
+def test_runs_are_those_that_can_be_cut_into_stages(graph: Graph) -> None:
+    """Of all stretches that grow from a unit, not of neighbours alone that read each other."""
+    scene = candidates_of(graph, "auto")[0].scene
+    units = scene.units
+    stops = [range(start + 2, min(start + 8, len(units)) + 1) for start in range(len(units))]
+    growing = [units[start:stop] for start, of_start in enumerate(stops) for stop in of_start]
+    names = [[node.name for unit in run for node in unit.nodes] for run in growing]
+    sound = [run for run, of_run in zip(growing, names, strict=True) if pipeline_refusal(graph, of_run) is None]
+    assert sound
+    assert list(cuttable(scene, growing)) == sound
+
+
+def test_runs_look_at_what_a_node_reads_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A node that reads all nodes before it is part of dozens of runs."""
+    graph = dense_block(12)
+    scene = candidates_of(graph, "auto")[0].scene
+    looked_at, asked = count_calls(monkeypatch, regions, "_producers"), count_calls(monkeypatch, scene, "read_by")
+    runs = list(cuttable(scene, neighbours(scene, 12)))
+    assert sum(map(len, runs)) > 3 * len(scene.units)
+    assert len(looked_at) <= len(graph.nodes)
+    assert len(asked) <= len(scene.units)
 
 
 def test_a_run_has_few_branches_at_once() -> None:

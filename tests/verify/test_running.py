@@ -146,6 +146,27 @@ def test_much_work_that_no_data_can_fail_is_only_loaded(monkeypatch: pytest.Monk
     assert ran == ["load", "run", "run", "run", "load", "run"]
 
 
+def test_what_has_very_many_operands_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = model_of([helper.make_node("Add", ["x", "x"], ["y"])], {"x": (4, 4)})
+    graph, optimised = load_model(model), []
+
+    def run(*_: object, optimise: bool = True, **__: object) -> None:
+        optimised.append(optimise)
+
+    monkeypatch.setattr(running, "run_original", run)
+    for most in (2, 1):
+        monkeypatch.setattr(running, "MOST_OPTIMISED_OPERANDS", most)
+        assert require_running(model, graph, 0) == ""
+    assert optimised == [True, False]
+
+
+def test_what_has_very_many_operands_is_refused_if_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = single("NoSuchOperator", (4, 4))
+    monkeypatch.setattr(running, "MOST_OPTIMISED_OPERANDS", 0)
+    with pytest.raises(ModelError, match="NoSuchOperator"):
+        require_running(model, load_model(single("Relu", (4, 4))), 0)
+
+
 def test_a_run_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     info = helper.make_tensor_value_info
     body = helper.make_graph(

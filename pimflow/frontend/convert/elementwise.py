@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cache
 
 import numpy as np
 
@@ -84,7 +85,16 @@ ELEMENTWISE = (
 @converts(*ELEMENTWISE)
 def _elementwise(site: Site) -> Op | None:
     assert isinstance(site.node.op, OnnxOp)
-    return Elementwise(site.node.kind, site.node.op.attributes) if all(site.node.inputs) else None
+    if not all(site.node.inputs):
+        return None
+    attributes = site.node.op.attributes
+    return Elementwise(site.node.kind, attributes) if attributes else _plain(site.node.kind)
+
+
+@cache
+def _plain(kind: str) -> Elementwise:
+    """Without attributes, as nearly all are: one for all nodes."""
+    return Elementwise(kind)
 
 
 @converts("Sum")

@@ -23,6 +23,8 @@ def broadcast(*shapes: Shape) -> Shape:
     Raises:
         GraphError: they do not broadcast.
     """
+    if shapes and shapes.count(shapes[0]) == len(shapes):
+        return shapes[0]
     rank = max((len(shape) for shape in shapes), default=0)
     padded = [(1,) * (rank - len(shape)) + shape for shape in shapes]
     out = []
