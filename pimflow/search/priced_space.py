@@ -31,6 +31,11 @@ _NEAR, _NEAR_DIVIDED = 0.005, 0.001
 within stages, of which there are more ways."""
 _AT_ONCE = 4
 """Decisions near the cheapest plan that are looked at before it is found again."""
+_IN_VAIN = 3000
+"""The search leaves what is near the cheapest plan alone once it has looked closely at so many candidates without a
+cheaper one. The zoo's models need 650; where bounds tell little, as of many small kernels that are all launch, there
+would be tens of thousands to look at.
+"""
 
 
 @dataclass(frozen=True)
@@ -172,10 +177,15 @@ class Search:
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
         varied: dict[int, int] = {}
         probed: set[Decision] = set()
+        cheapest, looked_at = math.inf, 0
         while not self.out_of_time:
             chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
+            cost = sum(entry.us for entry, _ in chosen)
+            if cost < cheapest * (1 - _ROUNDING):
+                cheapest, looked_at = cost, self._looked_at
             fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
-            if not fresh and not self._probe(probed, varied):
+            in_vain = self._looked_at - looked_at > _IN_VAIN
+            if not fresh and (in_vain or not self._probe(probed, varied)):
                 return
             if not fresh or self.out_of_time:
                 continue

@@ -75,6 +75,24 @@ def test_what_is_near_the_cheapest_plan_is_looked_at_too(monkeypatch: pytest.Mon
     assert with_probes_us < 0.999 * best_us()
 
 
+def test_a_search_that_finds_nothing_cheaper_for_long_leaves_what_is_near_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
+
+    def looked_at_and_best_us() -> tuple[int, float]:
+        looks: list[int] = []
+        monkeypatch.setattr(SearchProgress, "looked_at", lambda _, number: looks.append(number))
+        space = price_space(graph, find_policy("auto"), costs, PriceCache(None, ""))
+        return len(looks), space.search.pool.cheapest_priced()[0]
+
+    patient, best_us = looked_at_and_best_us()
+    monkeypatch.setattr(priced_space, "_IN_VAIN", 5)
+    shorter, found_us = looked_at_and_best_us()
+    assert shorter < patient
+    assert best_us < found_us < 1.02 * best_us, "what is cheapest is priced all the same"
+
+
 @pytest.mark.parametrize("policy", policies())
 @pytest.mark.parametrize("name", GRAPHS)
 def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: str) -> None:
