@@ -54,6 +54,9 @@ if TYPE_CHECKING:
     from pimflow.search.between import Gaps
     from pimflow.search.ilp import SolverName
 
+_LEAST_S = 5.0
+"""Seconds that a policy's small spaces have at least when time is up: most take a tenth of that."""
+
 
 def solve(
     graph: Graph,
@@ -198,6 +201,9 @@ def _search(
 ) -> Plan:
     """The cheapest plan, or the best that the time budget, if any, left time to find."""
     space = price_space(graph, chosen, costs, prices, budget_s, progress)
+    complete = not space.search.out_of_time
+    if not complete:
+        space = _or_without_runs(space, graph, chosen, costs, prices, budget_s or 0.0, progress)
     best = _best_in_pim_mode(space)
     if not _fits(best, costs):
         best = _best_that_fits(space, best.cost, costs)
@@ -215,8 +221,29 @@ def _search(
         stored_of(best.kept, costs),
         best.limit if chosen.objective == LATENCY else None,
         chosen.objective.name,
-        not space.search.out_of_time,
+        complete,
     )
+
+
+def _or_without_runs(
+    space: PricedSpace,
+    graph: Graph,
+    chosen: Policy,
+    costs: Costs,
+    prices: PriceCache,
+    budget_s: float,
+    progress: Tell,
+) -> PricedSpace:
+    """What was found before time was over; or what the policy's spaces without runs of any kind have, if cheaper.
+
+    Those are small, and by themselves a policy's: with little time for all, a part of them alone may have been listed.
+    They have as much time again, or `_LEAST_S`.
+    """
+    small = replace(chosen, spaces=tuple(some for some in chosen.spaces if some.runs != "any"))
+    if not small.spaces or small == chosen:
+        return space
+    other = price_space(graph, small, costs, prices, max(budget_s, _LEAST_S), progress)
+    return min(space, other, key=lambda some: _best_in_pim_mode(some).cost)
 
 
 def _balance(

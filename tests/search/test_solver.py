@@ -285,6 +285,14 @@ def test_time_budget_still_gives_a_whole_plan(budget: float) -> None:
     assert forced.decisions == plan_for(graph, "pim").decisions
 
 
+@pytest.mark.parametrize("name", GRAPHS)
+def test_without_time_a_plan_is_no_worse_than_pimflows(name: str) -> None:
+    plan, small = plan_for(GRAPHS[name], "auto", time_budget_s=0.0), default_plan(name, "pimflow")
+    assert not plan.complete
+    assert plan.predicted_us <= small.predicted_us * (1 + 1e-12)
+    assert plan.predicted_us == pytest.approx(recomputed_us(GRAPHS[name], plan), rel=1e-9)
+
+
 def test_same_input_same_plan_with_or_without_table(tmp_path: Path) -> None:
     graph = GRAPHS["inverted"]
     cold = plan_for(graph, "auto", folder=tmp_path)
