@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 from pimflow.records import dataclass
 
 Parts = Mapping[str, float]
+"""Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""
 
 NO_PARTS: Parts = {}
-"""What nodes have that cost nothing: one for all, as a large model may have 100,000."""
-"""Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""
+"""The parts of nodes that cost nothing: one object for all of them, as a large model may have 100,000."""
 
 
 class _InParts(Protocol):
