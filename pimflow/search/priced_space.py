@@ -33,8 +33,8 @@ _AT_ONCE = 4
 """Decisions near the cheapest plan that are looked at before it is found again."""
 _IN_VAIN = 3000
 """The search leaves what is near the cheapest plan alone once it has looked closely at so many candidates without a
-cheaper one. The zoo's models need 950 at most; where bounds tell little, as of many small kernels that are all launch, there
-would be tens of thousands to look at.
+cheaper one. The zoo's models need 950 at most; where bounds tell little, as of many small kernels that are all launch,
+there would be tens of thousands to look at.
 """
 
 
