@@ -1,4 +1,4 @@
-"""What a node asks of a unit, and the programs that units execute: a folder for every kind of unit."""
+"""The work that nodes are for a unit, and the programs that units execute: one folder per kind of unit."""
 
 from pimflow.codegen.work import ConvProblem, MatmulProblem, MatrixProblem, Work, matrix_problem
 

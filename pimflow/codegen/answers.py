@@ -1,4 +1,4 @@
-"""What a backend answers with: costs by part, what a program does when, copies, what is kept, reports, roofs."""
+"""The types of a backend's answers: costs by part, lanes, copies, capacity, reports, roofs."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from typing import Any, NamedTuple, Protocol
 from pimflow.records import dataclass
 
 Parts = Mapping[str, float]
-"""Amounts by part. A backend names its parts, and always in the same order; they add up to the whole."""
+"""Amounts by part. A backend names its parts, always in the same order; they add up to the total."""
 
 NO_PARTS: Parts = {}
-"""The parts of nodes that cost nothing: one object for all of them, as a large model may have 100,000."""
+"""The parts of nodes that cost nothing, shared because a large model may have 100,000 of them."""
 
 
 class _InParts(Protocol):
@@ -24,25 +24,25 @@ class _InParts(Protocol):
 
 
 class SumOfParts:
-    """A cost whose steps follow one another: its time and its energy are what its parts come to."""
+    """A cost whose steps follow one another: its time and energy are the sums of its parts."""
 
     @cached_property
     def time_us(self: _InParts) -> float:
-        """All steps."""
+        """The time of all steps."""
         return sum(self.time_parts_us.values())
 
     @cached_property
     def energy_mj(self: _InParts) -> float:
-        """All that it spends, static power apart."""
+        """The energy of all steps, without static power."""
         return sum(self.energy_parts_mj.values())
 
 
 Records = Mapping[str, str]
-"""What a unit has learnt of work: a line of ASCII text by a key of 32 hex digits."""
+"""A unit's stored results about work: a line of ASCII text per key of 32 hex digits."""
 
 
 class Cost(Protocol):
-    """Time and energy of a piece of work on one unit, static power apart."""
+    """Time and energy of a piece of work on one unit, without static power."""
 
     @property
     def time_us(self) -> float:
@@ -54,23 +54,23 @@ class Cost(Protocol):
 
     @property
     def energy_parts_mj(self) -> Parts:
-        """Millijoules by what they are spent on."""
+        """Millijoules per part."""
 
 
 class UnitCost(Cost, Protocol):
-    """What a unit's work costs, with what it did."""
+    """The cost of work on a unit, and what the unit did."""
 
     @property
     def cycles(self) -> int:
-        """Cycles of the unit's own clock, on its slowest part."""
+        """Cycles of the unit's own clock, of its slowest part."""
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What the unit executed, by name: the backend's `counters`, over all its parts."""
+        """The number of operations by name: the backend's `counters`, summed over all parts of the unit."""
 
 
 class TraceReport(Protocol):
-    """What executing a trace takes."""
+    """The cost of executing a trace."""
 
     @property
     def cycles(self) -> int:
@@ -78,11 +78,11 @@ class TraceReport(Protocol):
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """What was executed, by name."""
+        """The number of executed commands by name."""
 
     @property
     def violations(self) -> Mapping[str, int]:
-        """How often it did what the hardware could not, by name."""
+        """How often the trace did something that the hardware could not, by name."""
 
     @property
     def time_us(self) -> float:
@@ -90,37 +90,37 @@ class TraceReport(Protocol):
 
     @property
     def energy_mj(self) -> float:
-        """Millijoules, static power apart."""
+        """Millijoules, without static power."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
 
 
 class WorkReport(Protocol):
-    """What one piece of work comes to on a unit, for readers and programs."""
+    """A report on one piece of work on a unit, for readers and programs."""
 
     @property
     def setting(self) -> str:
-        """Under which settings of the machine; "" where there are none to name."""
+        """The machine settings that the report is for; "" if there are none to name."""
 
     @property
     def cost(self) -> UnitCost:
-        """What it costs there."""
+        """The cost of the work on the unit."""
 
     @property
     def standing(self) -> str:
-        """How near it is to what no arrangement is faster than, as a clause; "" where that is not known."""
+        """How close the cost is to the lower bound of all arrangements, as a clause; "" if that is unknown."""
 
     def as_json(self) -> dict[str, Any]:
         """Plain values."""
 
     def lines(self) -> list[tuple[str, str]]:
-        """Human-readable: (what, its value); energy is told by whoever asks."""
+        """Human-readable (label, value) pairs, without the energy, which the caller prints."""
 
 
 @dataclass(frozen=True)
 class PlainReport:
-    """The report of a unit that has no more to say than a cost."""
+    """The report of a unit that reports only a cost."""
 
     choice: str
     cost: UnitCost
@@ -142,7 +142,7 @@ class PlainReport:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """The same, human-readable."""
+        """The cost, human-readable."""
         cost = self.cost
         commands = ", ".join(f"{name} {count:,}" for name, count in cost.counters.items())
         lines = [
@@ -154,7 +154,7 @@ class PlainReport:
 
 
 class Way(NamedTuple):
-    """One of several ways to run a node on its device, what it takes, and whether it is the one that is taken."""
+    """One of several ways to run a node on its device, its cost, and whether the plan uses it."""
 
     name: str
     time_us: float
@@ -162,9 +162,9 @@ class Way(NamedTuple):
 
 
 class Lane(NamedTuple):
-    """What one part of a unit does of a program: from when to when, after the unit has been asked.
+    """The interval in which one part of a unit executes its share of a program, relative to the program's start.
 
-    `word` is what such a part is called ("channel").
+    `word` is the name of such parts ("channel").
     """
 
     part: int
@@ -174,7 +174,7 @@ class Lane(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """One copy, what it is called among the parts of a cost, and where it takes place ("": on its transfer's link)."""
+    """One copy, its name among the parts of a cost, and the resource that it occupies ("" for its transfer's link)."""
 
     part: str
     time_us: float
@@ -183,12 +183,12 @@ class Copy(NamedTuple):
 
 
 class EdgeDivision(NamedTuple):
-    """A way to divide the edges of a sum: a unit takes what a destination has from a group, if that is many edges.
+    """A way to divide the edges of a sum: a unit takes a destination's edges from a group if these are numerous enough.
 
     Args:
-        group: consecutive sources of a group.
-        at_least: edges that the unit takes, of one destination from one group.
-        least_us: what the unit takes at least for all of them.
+        group: the number of consecutive sources in a group.
+        at_least: the minimum number of edges of one destination from one group for the unit to take them.
+        least_us: a lower bound on the unit's time for all its edges.
     """
 
     group: int
@@ -198,7 +198,7 @@ class EdgeDivision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """How much a unit's memory holds of what its programs keep there (weights), and what is counted."""
+    """How much program data (weights) a unit's memory holds, and the unit of measure."""
 
     amount: int
     unit: str
@@ -206,9 +206,9 @@ class Capacity:
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """What one program keeps in its unit's memory: so much of the capacity's unit, arranged so.
+    """The data that one program stores in its unit's memory: the amount in the capacity's unit, and the arrangement.
 
-    Programs that keep the same constants in the same arrangement share them.
+    Programs that store the same constants in the same arrangement share them.
     """
 
     amount: int
@@ -217,7 +217,7 @@ class Kept:
 
 @dataclass(frozen=True, slots=True)
 class Transfer:
-    """Moving a node's operands to its unit before it runs, and its results back after, over a link."""
+    """Copies of a node's operands to its unit before it runs, and of its results back afterwards, over a link."""
 
     load_us: float
     store_us: float
@@ -243,13 +243,13 @@ class Transfer:
 
 @dataclass(frozen=True, slots=True)
 class Merged(Transfer):
-    """Copies, and behind them a kernel of the host that adds up partial results."""
+    """Copies, followed by a kernel on the host that adds up partial results."""
 
     merge: Copy | None = None
 
     @classmethod
     def after_copies(cls, copies: Transfer | None, merge: Copy) -> Merged:
-        """A merge behind copies, if there are any."""
+        """A merge after copies, if there are any."""
         if copies is None:
             return cls(0.0, 0.0, link=merge.resource, merge=merge)
         return cls(copies.load_us, copies.store_us, copies.load_mj, copies.store_mj, copies.link, merge)
@@ -267,16 +267,16 @@ class Merged(Transfer):
 
 
 class Roof(NamedTuple):
-    """What a unit can do at most: the roofline of Williams, Waterman and Patterson (2009)."""
+    """The peak performance of a unit: the roofline of Williams, Waterman and Patterson (2009)."""
 
     macs_per_us: float
     bytes_per_us: float
 
     def least_us(self, macs: int, moved_bytes: int) -> float:
-        """What work takes at least whose bytes pass memory once."""
+        """A lower bound on the time of work that moves these bytes through memory once."""
         return max(macs / self.macs_per_us, moved_bytes / self.bytes_per_us)
 
     @property
     def ridge(self) -> float:
-        """The multiply-accumulates per byte above which computing bounds, not memory."""
+        """The multiply-accumulates per byte above which computation is the bottleneck, not memory."""
         return self.macs_per_us / self.bytes_per_us

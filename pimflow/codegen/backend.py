@@ -1,8 +1,8 @@
-"""What the compiler asks of the units of a machine: one backend per kind of unit.
+"""The interface between the compiler and the units of a machine: one backend per kind of unit.
 
 A machine is a host, which can run every node (`host.py`), and further units that run the work they accept. A backend is
-made for one device of one target and owns its caches. Adding a kind of unit is a backend and a schema
-(`pimflow/targets`); nothing else changes: docs/extending.md.
+created for one device of one target and owns its caches. A new kind of unit needs a backend and a schema
+(`pimflow/targets`), nothing else: see docs/extending.md.
 """
 
 from __future__ import annotations
@@ -40,31 +40,31 @@ P = TypeVar("P")
 
 
 class Backend(ABC, Generic[W, P]):
-    """A unit that runs the work it accepts, `W`. Its programs are `P`: what it executes, times and stores.
+    """A unit that runs the work it accepts, `W`. Its programs, `P`, are what it executes, times and stores.
 
     A unit that multiplies matrices is a `MatrixBackend` (`pimflow/codegen/matrix.py`).
 
     Args:
         device: the unit's name in the target.
-        spec: what the target says of it.
+        spec: the unit's description in the target.
     """
 
     title: ClassVar[str]
-    """What the unit is called in traces and charts."""
+    """The name of the unit in traces and charts."""
     choices: ClassVar[tuple[str, ...]] = ("auto",)
-    """What a plan may ask for: mapping policies, strategies. The last one is the best that the backend can do."""
+    """The choices that a plan may make: mapping policies, strategies. The last one is the backend's best."""
     choice_word: ClassVar[str] = "choice"
-    """What its choices are called."""
+    """The word for its choices, for users."""
     default_choice: ClassVar[str] = "auto"
-    """What a policy means that names none of them."""
+    """The choice of a policy that names none."""
     counters: ClassVar[tuple[str, ...]] = ()
-    """What its costs count."""
+    """The names of the counters of its costs."""
     violations: ClassVar[tuple[str, ...]] = ()
-    """What its programs may do, under some settings, that the hardware could not; `violations_of` counts them."""
+    """What its programs may do, under some settings, that the hardware could not; `violations_of` counts each."""
     copies_by_work: ClassVar[bool] = False
-    """Whether what copies cost is asked of `copies`, not of `transfer`."""
+    """Whether the cost of copies comes from `copies` rather than `transfer`."""
     operands: ClassVar[tuple[str, ...]] = ("fp32",)
-    """Element types that its programs can be executed in."""
+    """Element types in which its programs can be executed."""
 
     def __init__(self, device: str, spec: Any) -> None:
         self.device = device
@@ -72,7 +72,7 @@ class Backend(ABC, Generic[W, P]):
 
     @property
     def roof(self) -> Roof | None:
-        """Peaks of its multipliers, and of what its own memory delivers to them; None if neither is known."""
+        """Peak throughput of its multipliers, and bandwidth of its own memory; None if neither is known."""
         return None
 
     @property
@@ -82,70 +82,70 @@ class Backend(ABC, Generic[W, P]):
 
     @property
     def narrow_operands(self) -> tuple[str, ...]:
-        """Whole numbers of few bits that it multiplies too, beside `operand`; a `Placement.narrow` names one."""
+        """Narrow integer types that it multiplies in addition to `operand`; a `Placement.narrow` names one."""
         return ()
 
     def operand_of(self, node: Node, asked: str | None = None) -> str:
-        """The element type that a node's operands are multiplied in.
+        """The element type in which a node's operands are multiplied.
 
         Args:
             node: placed on the unit.
-            asked: one of `operands`, in place of the unit's own; whole numbers of few bits stay what they are.
+            asked: one of `operands`, instead of the unit's own; narrow integers keep their type.
         """
         narrow = node.placement.narrow
         return narrow.dtype if narrow is not None and narrow.dtype in self.narrow_operands else asked or self.operand
 
     @property
     def memory_channels(self) -> int:
-        """How many of the host's memory channels the unit takes for itself while it is in use."""
+        """How many of the host's memory channels the unit occupies while it is in use."""
         return 0
 
     @property
     def channel_switch_us(self) -> float | None:
-        """How long these take to change hands, in a run; None if the unit holds them for the whole run."""
+        """The time to hand these channels over during a run; None if the unit occupies them for the whole run."""
         return None
 
     @property
     def learnt_of(self) -> str:
-        """All that what is learnt of work depends on beside the code, as text; "" of a unit that learns nothing."""
+        """Everything that `learnt` depends on apart from the code, as text; "" for a unit that learns nothing."""
         return ""
 
     def recall(self, records: Records) -> None:
-        """Takes what `learnt` said in other runs, by key. What turns out to be damaged is learnt again."""
+        """Take over what `learnt` returned in other runs, by key. Damaged records are computed again."""
 
     def learnt(self) -> Records:
-        """What took long to find out since this was last asked, for `recall` in other runs."""
+        """Results that were expensive to compute, new since the last call; for `recall` in other runs."""
         return {}
 
     @property
     def capacity(self) -> Capacity | None:
-        """How much its memory holds of what programs keep there; None where that never runs out."""
+        """How much program data its memory can hold; None if that is unlimited."""
         return None
 
     def kept(self, cost: UnitCost) -> Kept:
-        """What the program of a cost keeps in the unit's memory; asked of units that have a `capacity`."""
+        """The data that the program of a cost stores in the unit's memory; called for units with a `capacity`."""
         return Kept(0)
 
     @property
     def least_kept(self) -> int:
-        """What every program keeps there at least, in the capacity's unit."""
+        """A lower bound on what any program stores there, in the capacity's unit."""
         return 0
 
     def at(self, program: P, first: int) -> P:
-        """The program with what it keeps from `first` on, in the capacity's unit."""
+        """The program with its data placed from `first` on, in the capacity's unit."""
         return program
 
     def first_of(self, program: P) -> int:
-        """Where what a program keeps begins: what `at` was told last, 0 if nothing was."""
+        """Where a program's data begin: the last argument of `at`, 0 without one."""
         return 0
 
     @property
     def readout_functions(self) -> Functions:
-        """The functions of a result that cost nothing as it is read out."""
+        """The functions that can be applied for free while a result is read out."""
         return ()
 
     def resolve(self, choice: str) -> str:
-        """The choice that a word stands for, case-insensitive: "" is the default.
+        """The choice that a name stands for, case-insensitive; "" is the default.
 
         Raises:
             OptionError: the unit does not offer it.
@@ -153,67 +153,67 @@ class Backend(ABC, Generic[W, P]):
         return choice_among(self.choice_word, choice, self.choices) if choice else self.default_choice
 
     def meant_by(self, word: str) -> str:
-        """The choice that a policy's word stands for on this unit: its default where the word is one of others'."""
+        """The choice that a policy's name stands for on this unit; the default if only other units know the name."""
         return word if word in self.choices else self.default_choice
 
     @abstractmethod
     def work(self, graph: Graph, node: Node) -> W | Refusal:
-        """What a node asks of the unit, or why it cannot run there.
+        """The work that a node is for the unit, or why it cannot run there.
 
-        Any node that makes one value may be accepted, but for movements, and for those that are fused into another.
+        Any node with one result may be accepted, except movements and nodes that are fused into another.
         """
 
     def in_vain(self, work: W, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
-        """Why the unit cannot make work faster that reads a graph, alone or beside the host; None if it may.
+        """Why the unit cannot speed up work on a graph, alone or together with the host; None if it may.
 
-        Asked before a cost, from bounds that cost little: no program is made.
+        Called before `cost`; uses cheap bounds and creates no program.
 
         Args:
             work: accepted by the unit.
-            alone_us: what the host takes with all its memory channels.
-            beside_us: the same with the channels that the units leave it.
-            adding_us: what it takes to add up two parts of the result.
+            alone_us: the host's time with all its memory channels.
+            beside_us: the host's time with the channels that the units leave it.
+            adding_us: the time to add up two parts of the result.
         """
         return None
 
     def edge_divisions(self, work: W, beside_us: float) -> tuple[EdgeDivision, ...]:
-        """Ways to divide the edges of work on a graph with the host, best first by the bounds of `in_vain`.
+        """Ways to divide the edges of work on a graph between unit and host, best first by the bounds of `in_vain`.
 
-        Every way leaves both sides some edges.
+        Both sides get some edges in every division.
         """
         return ()
 
     def partial_bytes(self, work: W, choice: str) -> int:
-        """Of results of work that reads a graph, which the host has to add up when they are there."""
+        """Bytes of partial results, for work on a graph, that the host must add up after they arrive."""
         return 0
 
     @abstractmethod
     def cost(self, work: W, choice: str) -> UnitCost | Refusal:
-        """What work costs under a choice, or why it cannot run there."""
+        """The cost of work under a choice, or why it cannot run there."""
 
     def time_us(self, work: W, choice: str) -> float | Refusal:
-        """The time of `cost` alone, which a backend may know sooner."""
+        """The time of `cost` alone; a backend may have a faster way to compute it."""
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else cost.time_us
 
     def refusal(self, work: W, choice: str) -> Refusal | None:
-        """Why work has no `cost` under a choice, or None; a backend may know sooner than what it costs."""
+        """Why work has no `cost` under a choice, or None; a backend may have a faster way to find out."""
         told = self.time_us(work, choice)
         return told if isinstance(told, Refusal) else None
 
     def least_us(self, work: W, choice: str) -> float:
-        """What work takes at least under a choice, by arithmetic alone: no more than its `cost`, and 0 if in doubt.
+        """A lower bound on the time of `cost` under a choice, by arithmetic alone; 0 if in doubt.
 
-        The search asks for a cost only where this leaves the work in the running.
+        The search asks for a cost only if this bound leaves the work a chance.
         """
         return 0.0
 
     def static_energy_mj(self, time_us: float) -> float:
-        """What the unit draws over a run whatever it does, beyond what the host's board does."""
+        """The energy that the unit draws over a run in any case, in addition to the host's board."""
         return 0.0
 
     def time_parts_us(self, work: W, choice: str) -> Parts:
-        """The time of a cost by what it is spent on; asked for what runs on the unit only, as it may take longer.
+        """The time of a cost, broken down by what it is spent on; slow, so called only for work placed on the unit.
 
         Raises:
             ValueError: the work cannot run under the choice.
@@ -224,109 +224,109 @@ class Backend(ABC, Generic[W, P]):
         return {"run": cost.time_us}
 
     def ways(self, work: W, choice: str) -> tuple[Way, ...]:
-        """Orders of elements that work may be done in, and what it takes in each; none where there is one."""
+        """Element orders in which work can be done, with the cost of each; empty if there is only one order."""
         return ()
 
     @abstractmethod
     def program(self, work: W, choice: str) -> P | Refusal:
-        """What the unit executes: the program that `cost` is the cost of."""
+        """What the unit executes: the program whose cost is `cost`."""
 
     def explain(self, work: W, choice: str) -> WorkReport | Refusal:
-        """What work comes to under a choice, and where its time goes."""
+        """A report on work under a choice: its cost, and where the time goes."""
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else PlainReport(choice, cost, self.time_parts_us(work, choice))
 
     @abstractmethod
     def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:
-        """The value of a node that runs on the unit, computed by its program, in the node's own element type.
+        """The value of a node on the unit, computed by its program, in the node's own element type.
 
         Args:
             program: what to execute.
             graph, node: the node, and the graph that knows its shapes.
             inputs: its operands; None for absent ones.
-            operand: the element type that operands are rounded to: what `operand_of` says.
+            operand: the element type to which operands are rounded, from `operand_of`.
         """
 
     @abstractmethod
     def encode(self, program: P) -> Any:
-        """The program as JSON values, wherever `at` put what it keeps."""
+        """The program as JSON values, independent of where `at` placed its data."""
 
     def same(self, program: P) -> Hashable:
-        """Equal for programs of which `encode` gives the same, as far as one can tell at once; as long as they live."""
+        """A cheap key, valid while the program lives: programs with equal keys have the same `encode`."""
         return id(program)
 
     def made_of(self, program: P) -> str | None:
-        """All that what `encode` gives depends on, as text; None where only the program itself says that."""
+        """Everything that the result of `encode` depends on, as text; None if only the program itself determines it."""
         return None
 
     @abstractmethod
     def decode(self, data: Any) -> P:
-        """The program that `encode` was given, with what it keeps from 0 on.
+        """The program that was given to `encode`, with its data placed from 0 on.
 
         Raises:
             DataError: the data are not a program, or not one for this machine.
         """
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-        """A node's operands as the unit computes with them, in single precision where they lose digits."""
+        """A node's operands as the unit computes with them, in single precision if they lose digits."""
         return tuple(inputs)
 
     def tolerance(self, operand: str) -> float:
-        """Largest error of a node that its program computes, over its largest magnitude.
+        """The maximum error of a node computed by its program, relative to the largest magnitude.
 
-        What it is compared with is the node computed in single precision from operands that are `rounded` to the type:
-        the bound is of sums alone.
+        The reference is the node computed in single precision from operands that are `rounded` to the type, so the
+        bound covers only the accumulation.
         """
         return 1e-4
 
     def least_error(self, work: W, operand: str) -> float:
-        """The error of the same that is left however small the values are: of sums in narrow accumulators."""
+        """The absolute part of this error: rounding in narrow accumulators, however small the values are."""
         return 0.0
 
     def describe(self, program: P) -> str:
-        """How a program is arranged on the unit, as one clause: its mapping, its strategy; "" if there is one way."""
+        """How a program is arranged on the unit, as one clause: its mapping or strategy; "" if there is one way."""
         return ""
 
     def parts(self, program: P) -> int:
-        """How many parts of the unit have a text of their own."""
+        """The number of parts of the unit whose commands are written as text, each to its own trace."""
         return 0
 
     def lanes(self, cost: UnitCost) -> tuple[Lane, ...]:
-        """When each part of the unit that has a text of its own is busy with what a cost is the cost of."""
+        """When each of the unit's `parts` is busy with the program of a cost."""
         return ()
 
     def trace(self, program: P, part: int) -> Iterator[str]:
-        """What one part executes, as lines of text."""
+        """The lines of text that one part executes."""
         return iter(())
 
     def replay(self, path: str | Path, *, reopens_rows: bool = False, operand: str = "") -> TraceReport:
-        """What it takes to execute the lines in a file that `trace` wrote, plain or gzip.
+        """Times the lines of a file that `trace` wrote, plain or gzip.
 
         Args:
             path: the file.
-            reopens_rows: whether a memory controller opens rows again that a refresh closed, where the unit has one
-                and its timing rules leave that.
-            operand: the element type that they were written for, the unit's own or one of `narrow_operands`; "" is
+            reopens_rows: whether the memory controller reopens rows that a refresh closed, if the unit has one and its
+                timing rules permit it.
+            operand: the element type that they were written for: the unit's own or one of `narrow_operands`; "" is
                 its own.
 
         Raises:
-            OptionError: the unit's programs have no text, or it does not multiply such operands.
+            OptionError: the unit's programs have no text form, or it does not multiply such operands.
             TraceError: the file cannot be read, or a line is malformed.
             CommandOrderError: the unit would refuse a command.
         """
         raise OptionError(f"programs for {self.title} have no text form", "choose a target with another unit")
 
     def violations_of(self, cost: UnitCost) -> Mapping[str, int]:
-        """How often the programs behind a cost do what the hardware could not, by name."""
+        """How often the programs of a cost do something that the hardware could not, by name."""
         return {}
 
     def copies(self, work: W, choice: str) -> Transfer | None:
-        """Copies that depend on more of a node's work than how many elements move; asked where `copies_by_work`."""
+        """Copies, if they depend on more of the work than the number of elements; called if `copies_by_work`."""
         return None
 
     def transfer(self, loaded: int, stored: int, partial_bytes: int = 0) -> Transfer | None:
-        """Copies of so many elements to the unit and back; None where it reaches the host's memory itself.
+        """The copies of these numbers of elements to and from the unit; None if it accesses the host's memory itself.
 
-        Partial results, if there are any, come back in place of the elements.
+        Partial results, if there are any, come back instead of the elements.
         """
         return None

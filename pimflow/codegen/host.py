@@ -1,4 +1,4 @@
-"""What the compiler asks of the host of a machine: the unit that can run every node."""
+"""The interface between the compiler and the host of a machine: the unit that can run every node."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from pimflow.sparse import Graph as Edges
 
 
 class HostCost(Cost, Protocol):
-    """What a node costs on the host, with where its time goes."""
+    """The cost of a node on the host, with a breakdown of its time."""
 
     @property
     def time_parts_us(self) -> Parts:
-        """Microseconds by what the host waits for: of what overlaps only what takes longest."""
+        """Microseconds by what the host waits for: of overlapping activities, only the longest one."""
 
     @property
     def bytes(self) -> int:
-        """What passes its memory."""
+        """Bytes of memory traffic."""
 
 
 class HostBackend(ABC):
@@ -29,11 +29,11 @@ class HostBackend(ABC):
 
     Args:
         device: the unit's name in the target.
-        spec: what the target says of it.
+        spec: the unit's description in the target.
     """
 
     title: ClassVar[str]
-    """What the unit is called in traces and charts."""
+    """The name of the unit in traces and charts."""
 
     def __init__(self, device: str, spec: Any) -> None:
         self.device = device
@@ -41,7 +41,7 @@ class HostBackend(ABC):
 
     @property
     def identity(self) -> str:
-        """All that its prices depend on beside the spec, as text: part of the price cache's scope."""
+        """Everything that its prices depend on apart from the spec, as text: part of the price cache's scope."""
         return ""
 
     @property
@@ -51,7 +51,7 @@ class HostBackend(ABC):
 
     @property
     def queues_launches(self) -> bool:
-        """Whether a kernel is launched while the unit waits for what the kernel reads."""
+        """Whether a kernel can be launched while the unit still waits for the kernel's input."""
         return False
 
     @property
@@ -62,63 +62,63 @@ class HostBackend(ABC):
     @property
     @abstractmethod
     def element_bytes(self) -> int:
-        """Bytes of a floating-point element in its memory, whatever the model says."""
+        """Bytes of a floating-point element in its memory, regardless of the model's type."""
 
     @property
     @abstractmethod
     def roof(self) -> Roof:
-        """Peaks of products of matrices, and of its memory channels, before any efficiency."""
+        """Peak throughput of matrix products, and bandwidth of its memory channels, before any efficiency factor."""
 
     @abstractmethod
     def left_with(self, taken: int) -> HostBackend:
-        """The same unit while `taken` of its memory channels serve others."""
+        """The same unit without `taken` of its memory channels, which serve others."""
 
     @abstractmethod
     def cost(self, graph: Graph, node: Node) -> HostCost:
-        """What one node of a graph costs."""
+        """The cost of one node of a graph."""
 
     def unknown(self, graph: Graph, node: Node) -> str:
-        """What the cost of a node leaves out, and why; "" if nothing."""
+        """The part that is missing from the cost of a node, and why; "" if none is."""
         return ""
 
     def algorithm(self, graph: Graph, node: Node) -> str:
-        """Which of several ways to run a node it takes; "" where there is one, or it takes the usual one."""
+        """The algorithm that it chooses for a node; "" if there is only one, or it is the usual one."""
         return ""
 
     def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
-        """The usual way to run a node, and the others that there are; none where there is one."""
+        """The ways to run a node, the usual one first; empty if there is only one."""
         return ()
 
     def execute(self, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
-        """The result of a node that has an `algorithm`, by value, as that makes it.
+        """The result of a node that has an `algorithm`, computed by that algorithm.
 
         Raises:
-            ValueError: it has none.
+            ValueError: the node has none.
         """
         raise ValueError(f"{node.name!r} runs in the usual way")
 
     def workspace_elements(self, graph: Graph, node: Node) -> int:
-        """Elements of what a node's kernels put down beside its results, and need no longer when it ends."""
+        """Elements of temporary memory for a node's kernels, apart from its results; freed when the node ends."""
         return 0
 
     def measured_us(self, op: Op) -> float:
-        """The shortest time that was measured of any kernel of an op's name; infinite if none was."""
+        """The shortest measured time of any kernel with the name of this op; infinite if none was measured."""
         return math.inf
 
     @abstractmethod
     def copy_cost(self, moved_bytes: int, dtype: str) -> HostCost:
-        """What a movement that stays costs: `moved_bytes` read and written in all, in the model's element type."""
+        """The cost of a movement that remains: `moved_bytes` read and written in total, in the model's element type."""
 
     def cost_as_exported(self, edges: Edges, width: int, weighted: bool) -> HostCost | None:
-        """What an aggregation would cost as exporters write it, operator by operator; None if that is not modelled.
+        """The cost of an aggregation as exporters write it, operator by operator; None if that is not modelled.
 
         Args:
-            edges: the graph that is aggregated over.
-            width: features of a vertex.
+            edges: the graph of the aggregation.
+            width: features per vertex.
             weighted: whether edges have weights.
         """
         return None
 
     @abstractmethod
     def static_energy_mj(self, time_us: float) -> float:
-        """What the board draws over a run, whatever it does."""
+        """The energy that the board draws over a run in any case."""

@@ -1,4 +1,4 @@
-"""Units that multiply matrices: what they have in common, whatever computes the product."""
+"""Units that multiply matrices: what all of them share, however they compute the product."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from pimflow.ir import Array, Conv2d, Gemm, Graph, MatMul, Node, OpRules, Refusa
 
 
 class MatrixBackend(Backend[Any, P]):
-    """A unit whose programs compute the product of a convolution or matrix product; the rest of the op is added.
+    """A unit whose programs compute the product in a convolution or matrix product; the rest of the op is added here.
 
-    It may accept work of other kinds too.
+    It may accept other kinds of work too.
     """
 
     def work(self, graph: Graph, node: Node) -> Work | Refusal:
-        """Convolutions and matrix products, as `matrix_problem` has them."""
+        """Convolutions and matrix products, as defined by `matrix_problem`."""
         return matrix_problem(graph, node)
 
     def of_operand(self, problem: MatrixProblem, operand: str) -> Work:
-        """The work of a problem with operands of a type, the unit's own or one of `narrow_operands`; "" is its own.
+        """The work of a problem with operands of a type: the unit's own ("") or one of `narrow_operands`.
 
         Raises:
             OptionError: the unit does not multiply such operands.
         """
         if operand not in ("", self.operand):
-            raise OptionError(f"{self.device.upper()} multiplies no {operand}", f"choose {self.operand}")
+            raise OptionError(f"{self.device.upper()} cannot multiply {operand}", f"choose {self.operand}")
         return problem
 
     @abstractmethod
@@ -46,21 +46,21 @@ class MatrixBackend(Backend[Any, P]):
         """
 
     def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:
-        """The product, computed by the program, and what the op does beside it."""
+        """The product, computed by the program, with the rest of the op applied."""
         return value_around(graph, node, inputs, lambda left, right: self.multiply(program, left, right, operand))
 
 
 Multiply = Callable[[Array, Array], Array]
-"""What a program computes of a left-hand and a right-hand side, in the shape of the node's output."""
+"""Computes the product of a left-hand and a right-hand side, in the shape of the node's output."""
 
 PRODUCT_VALUES: OpRules[Callable[[Any, Sequence[Array | None], Multiply], Array]] = OpRules(
     "values of products", asks=lambda kind: kind.is_contraction
 )
-"""How an op's value comes about from the product that a program computes, and what is done beside it."""
+"""How to compute an op's value from the product of a program and the rest of the op."""
 
 
 def value_around(graph: Graph, node: Node, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
-    """A node's value from the product that a program computes, in whatever form, and what the op does beside it."""
+    """A node's value: the product, computed by a program in any form, with the rest of the op applied."""
     shape, source = graph.shape(node.output), inputs[0]
     assert source is not None
     value = PRODUCT_VALUES.of(node.op)(node.op, inputs, lambda left, right: multiply(left, right).reshape(shape))
@@ -86,7 +86,7 @@ def _gemm(op: Gemm, inputs: Sequence[Array | None], multiply: Multiply) -> Array
 def _matmul(op: MatMul, inputs: Sequence[Array | None], multiply: Multiply) -> Array:
     source, weights, _ = _operands(inputs)
     batch = np.broadcast_shapes(source.shape[:-2], weights.shape[:-2])
-    if weights.size > weights.shape[-2] * weights.shape[-1]:  # else one right-hand side serves all
+    if weights.size > weights.shape[-2] * weights.shape[-1]:  # else there is a single right-hand side
         weights = np.broadcast_to(weights, (*batch, *weights.shape[-2:]))
     return multiply(np.broadcast_to(source, (*batch, *source.shape[-2:])), weights)
 

@@ -1,4 +1,4 @@
-"""What a node asks of a unit, free of graphs: `Work`, which is open, and the two kinds that matrix units run.
+"""The work that a node is for a unit, independent of graphs: `Work`, which is open, and the kinds of matrix units.
 
 Everything downstream (mapping, streams, values, costs, the price cache) is a function of a node's work and a target.
 """
@@ -17,15 +17,15 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class Work:
-    """What a node asks of a unit. A subclass is a frozen dataclass; its fields are all that a price depends on.
+    """The work that a node is for a unit. A subclass is a frozen dataclass; its fields determine the price completely.
 
-    Work of another kind than a matrix problem is a subclass of its own, beside the backends that accept it.
+    Work other than matrix problems has its own subclass, next to the backends that accept it.
     """
 
 
 @dataclass(frozen=True)
 class ConvProblem(Work):
-    """A convolution with constant weights, NCHW, groups allowed (every group is a smaller convolution)."""
+    """A convolution with constant weights, NCHW; groups are allowed (each one is a smaller convolution)."""
 
     batch: int
     in_channels: int
@@ -65,15 +65,15 @@ class ConvProblem(Work):
 
     @property
     def macs(self) -> int:
-        """Multiply-accumulates, zero padding counted."""
+        """Multiply-accumulates, including those with zero padding."""
         return self.pixels * self.depth * self.out_channels
 
 
 @dataclass(frozen=True)
 class MatmulProblem(Work):
-    """[batch, m, k] @ [k, n], or @ [batch, k, n] where the right-hand side has a batch of its own.
+    """[batch, m, k] @ [k, n], or @ [batch, k, n] if the right-hand side is batched too.
 
-    `constant_rhs` is False when the right-hand side is an activation: placing it in the banks is then part of the cost.
+    `constant_rhs` is False if the right-hand side is an activation: placing it in the banks is then part of the cost.
     """
 
     m: int
@@ -100,7 +100,7 @@ class MatmulProblem(Work):
 
     @property
     def groups(self) -> int:
-        """Independent products with weights of their own."""
+        """Independent products with different weights."""
         return self.batch if self.batched_rhs else 1
 
     @property
@@ -115,7 +115,7 @@ MatrixProblem = ConvProblem | MatmulProblem
 
 @dataclass(frozen=True)
 class NarrowProblem(Work):
-    """A matrix problem both operands of which are whole numbers of few bits, for a unit that multiplies these."""
+    """A matrix problem whose operands are both narrow integers, for a unit that can multiply these."""
 
     product: MatrixProblem
     dtype: str
@@ -124,14 +124,14 @@ class NarrowProblem(Work):
 MATRIX_PROBLEMS: OpRules[Callable[[Graph, Node, Any], MatrixProblem | Refusal]] = OpRules(
     "matrix problems", asks=lambda kind: kind.is_contraction
 )
-"""What a node asks of a matrix unit, by its op. The result is all that a price depends on, elements of constants
-included: an op with `content_operands` puts their digests into it."""
+"""The problem of a node for a matrix unit, by its op. The result is all that a price depends on, including elements of
+constants: an op with `content_operands` puts their digests into it."""
 
 
 def matrix_problem(graph: Graph, node: Node) -> MatrixProblem | Refusal:
     """The node's work for a unit that multiplies matrices, or why it has none.
 
-    Of an operator that stays ONNX's own it is that of the product in it, which `DevicePlacement` takes out.
+    For an operator that is kept in ONNX's form, it is the work of the product in it, which `DevicePlacement` extracts.
 
     Refused: ops that are not matrix products, depthwise convolutions (one input channel per group leaves 15 of 16
     multipliers idle), computed convolution weights, empty or unknown shapes, a transposed or non-2-D left-hand side.
@@ -190,5 +190,5 @@ def _matmul_problem(graph: Graph, node: Node, op: MatMul) -> MatrixProblem | Ref
     constant = graph.is_constant(node.inputs[1])
     if math.prod(right[:-2]) == 1:
         return MatmulProblem(left[-2], left[-1], right[-1], math.prod(left[:-2]), constant_rhs=constant)
-    batch = math.prod(broadcast(left[:-2], right[:-2]))  # what is broadcast is read, and stored, once a product
+    batch = math.prod(broadcast(left[:-2], right[:-2]))  # a broadcast operand is read and stored once per product
     return MatmulProblem(left[-2], left[-1], right[-1], batch, batched_rhs=True, constant_rhs=constant)

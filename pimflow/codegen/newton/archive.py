@@ -17,7 +17,7 @@ from pimflow.targets import PimSpec
 
 @dataclass(frozen=True)
 class _Archived:
-    """What is kept of a program, each part as tagged data."""
+    """The archived parts of a program, each as tagged data."""
 
     problem: Any
     mapping: Any
@@ -25,13 +25,13 @@ class _Archived:
 
 
 def archive_program(program: PimProgram) -> Any:
-    """A program as JSON values, wherever its weights are: problem, mapping, and the streams of all channels as loop
-    nests."""
+    """A program as JSON values, independent of where its weights are: problem, mapping, and the streams of all channels
+    as loop nests."""
     return {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
 
 
 def restore_program(data: Any, pim: PimSpec) -> PimProgram:
-    """The program that `archive_program` was given, from row 0 on, with the streams that were archived.
+    """The program that `archive_program` was given, starting at row 0, with the archived streams.
 
     Raises:
         DataError: the data are not a program for this machine.

@@ -1,12 +1,12 @@
 """PIM command streams as loop nests with affine operands, one per channel.
 
-A stream is a tree of `Loop`s over commands. Its size is the size of the nest, not of what it expands to. Operands are
-affine in the loop variables: `Affine(base, ((var, stride), ...))`.
+A stream is a tree of `Loop`s over commands. Its size is that of the nest, not of its expansion. Operands are affine in
+the loop variables: `Affine(base, ((var, stride), ...))`.
 
-Every command carries what it does to values, so that a program can be executed from its streams alone:
-`GWrite` names the elements of the source matrix that it gathers, `ReadRes` where its results go. The source is always
-seen as a matrix of P rows ("pixels") by K columns through a `SourceView` (im2col for a convolution, identity for a
-matrix product); the result as P pixels by O output channels through a `ResultView`.
+Every command carries its effect on values, so that a program can be executed from its streams alone: `GWrite` names the
+elements of the source matrix that it gathers, `ReadRes` the destination of its results. The source is always a matrix
+of P rows ("pixels") by K columns, seen through a `SourceView` (im2col for a convolution, identity for a matrix
+product); the result is a matrix of P pixels by O output channels, seen through a `ResultView`.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class Affine(NamedTuple):
         return self.base + sum(stride * variables[name] for name, stride in self.terms)
 
     def plus(self, offset: int) -> Affine:
-        """The same, shifted by a constant."""
+        """The same value, shifted by a constant."""
         return Affine(self.base + offset, self.terms)
 
 
@@ -39,10 +39,10 @@ ZERO = Affine(0)
 class GWrite:
     """Fill global buffer `buffer` of the channel's own set (0 unless the target gives a channel several).
 
-    Gathers `pixels` source rows from `pixel`, of each the `k_count` columns from `k`; row i lands at element
+    Gathers the `k_count` columns from `k` on of `pixels` source rows from `pixel` on; row i is stored at element
     `i * pitch` of the buffer (pitch is a multiple of the multipliers per bank; the gap is zero). A pitch below
-    `k_count` is a strip of windows: where two rows overlap, they hold the same elements. All of it is in the
-    buffer `copies` times, `pixels * pitch` elements apart.
+    `k_count` is a strip of windows: where two rows overlap, they hold the same elements. The buffer holds all of this
+    `copies` times, `pixels * pitch` elements apart.
     """
 
     pixel: Affine
@@ -55,7 +55,7 @@ class GWrite:
 
     @property
     def elements(self) -> int:
-        """Elements that it really writes."""
+        """Elements actually written."""
         return self.copies * ((self.pixels - 1) * min(self.pitch, self.k_count) + self.k_count)
 
     @property
@@ -76,7 +76,7 @@ class GAct:
 class Comp:
     """In every bank: latch += dot(buffer[slot], open row[column]), both in units of the multipliers per bank (16).
 
-    On hardware whose COMP cannot pair any slot with any column, slot equals column.
+    On hardware whose COMP cannot pair any slot with any column, the slot equals the column.
     """
 
     column: Affine
@@ -88,7 +88,7 @@ class Comp:
 class ReadRes:
     """Return one result per bank and clear the latches: bank b holds output channel `channel + b` of pixel `pixel`.
 
-    `add`: the results are added to what is there (partial sums of a long K); otherwise they are stored.
+    With `add`, the results are added to the stored ones (partial sums of a long K); otherwise they replace them.
     """
 
     pixel: Affine
@@ -111,13 +111,13 @@ class Loop:
 
 @dataclass(frozen=True, slots=True)
 class CommandStream:
-    """What one PIM channel executes, in order."""
+    """The commands that one PIM channel executes, in order."""
 
     channel: int
     body: tuple[Item, ...]
 
     def expand(self) -> Iterator[tuple[Command, Mapping[str, int]]]:
-        """Every command with its loop variables, in order, lazily. The mapping is reused: read it, don't keep it."""
+        """Every command with its loop variables, in order, lazily. The mapping is reused: don't keep it."""
         yield from _expand(self.body, {})
 
 
@@ -134,7 +134,7 @@ def _expand(items: tuple[Item, ...], variables: dict[str, int]) -> Iterator[tupl
 
 @dataclass(frozen=True, slots=True)
 class CommandCounts:
-    """Commands by kind. `g_act` counts ganged activations (four per row opened, on a machine of four bank groups)."""
+    """Commands by kind. `g_act` counts ganged activations (four per opened row on a machine with four bank groups)."""
 
     gwrite: int = 0
     g_act: int = 0
@@ -154,7 +154,7 @@ class CommandCounts:
         return CommandCounts(self.gwrite * factor, self.g_act * factor, self.comp * factor, self.readres * factor)
 
     def as_json(self) -> dict[str, int]:
-        """Under the commands' own names."""
+        """The counts by the names of the commands."""
         return {"GWRITE": self.gwrite, "G_ACT": self.g_act, "COMP": self.comp, "READRES": self.readres}
 
 

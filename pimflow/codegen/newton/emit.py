@@ -1,4 +1,4 @@
-"""Builds the loop nests of streams from visits and fills: one function per loop order of `Mapping`."""
+"""Builds the loop nests of streams from visits and fills: one method per loop order of `Mapping`."""
 
 from __future__ import annotations
 
@@ -14,57 +14,57 @@ from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 Made = TypeVar("Made")
-"""What an emitter makes: commands and loops, or anything else in their order."""
+"""The items that an emitter produces: commands and loops, or anything else in their order."""
 Items = tuple[Item, ...]
 Terms = tuple[tuple[str, int], ...]
 
 
 def loop(var: str, count: int, body: Items) -> Items:
-    """`count` executions of `body`: nothing for 0, the body itself for 1 (which then must not name `var`)."""
+    """`count` executions of `body`: nothing for 0, the body itself for 1 (which must then not name `var`)."""
     if count == 1:
         return body
     return (Loop(var, count, body),) if count and body else ()
 
 
 def term(var: str, count: int, stride: int) -> Terms:
-    """stride * var, left out where the loop runs once."""
+    """stride * var, omitted if the loop runs once."""
     return ((var, stride),) if count > 1 and stride else ()
 
 
 class RowBase(NamedTuple):
-    """First row of a visit's tiles, and the loop terms of the loops around the visit."""
+    """First row of a visit's tiles, and the terms of the loops around the visit."""
 
     row: int
     terms: Terms
 
 
 ANYWHERE = RowBase(0, ())
-"""The first row where nobody asks."""
+"""The row base for emitters that do not use it."""
 
 
 class ShareWork(NamedTuple):
-    """What a share asks of one channel: fills of one chunk run and the visits that the channel makes on each."""
+    """The part of a share that concerns one channel: fills of one chunk run and the channel's visits to each."""
 
     run: ChunkRun
     start: int  # first pixel
-    lines: int  # stretches that fills do not cross (output rows for a strip, else one)
+    lines: int  # pixel ranges that fills do not cross (output rows for a strip, else one)
     line_pixels: int
-    slot: int  # of K, where the run starts
+    slot: int  # of K, at which the run starts
     visits: Visits
     rows: tuple[RowBase, ...]  # by visit
-    passes: int  # sweeps over the fills that the group makes with order "rows"
+    passes: int  # sweeps of the group over the fills with order "rows"
 
 
 @dataclass(frozen=True, slots=True)
 class WeightGroups:
-    """The weight groups that a channel works on, one after the other (loop g)."""
+    """The weight groups that a channel processes one after the other (loop g)."""
 
     first: int
     count: int
 
 
 class Fill(NamedTuple):
-    """A filled buffer: its first pixel is the share's pixel `first` + terms."""
+    """A filled buffer; its first pixel is the share's pixel `first` + terms."""
 
     buffer: int
     first: int
@@ -74,11 +74,11 @@ class Fill(NamedTuple):
 class Emitter(ABC, Generic[Made]):
     """Emits what one channel executes. All methods are pure; the fields are the context.
 
-    The order of things is told here; what a command is, and what a loop, a subclass says (`Made` is either).
+    This class determines the order; subclasses determine what a command and a loop are (`Made` is either).
     """
 
     names_rows: ClassVar[bool] = True
-    """Whether it asks where visits' rows are."""
+    """Whether it needs the row bases of visits."""
 
     def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups) -> None:
         self.mapping = mapping
@@ -94,11 +94,11 @@ class Emitter(ABC, Generic[Made]):
 
     @abstractmethod
     def loop(self, var: str, count: int, body: tuple[Made, ...]) -> tuple[Made, ...]:
-        """`count` executions of `body`: nothing for 0, the body itself for 1 (which then must not name `var`)."""
+        """`count` executions of `body`: nothing for 0, the body itself for 1 (which must then not name `var`)."""
 
     @abstractmethod
     def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
-        """One GWRITE per buffer, of `counts` pixels each, from the share's pixel `offset` + terms on."""
+        """One GWRITE per buffer, of `counts` pixels each, starting at the share's pixel `offset` + terms."""
 
     @abstractmethod
     def acts(self, visit: Visit, base: RowBase) -> tuple[Made, ...]:
@@ -117,7 +117,7 @@ class Emitter(ABC, Generic[Made]):
         """The READRES of one unit."""
 
     def written(self, run: ChunkRun, slot: int) -> int:
-        """Columns of K that a GWRITE gathers for each pixel of a run that starts at a slot."""
+        """Columns of K that a GWRITE gathers for each pixel of a run that starts at the given slot."""
         multipliers = self.pim.multipliers
         return min(run.columns * multipliers, self.shape.depth - slot * multipliers)
 
@@ -144,9 +144,10 @@ class Emitter(ABC, Generic[Made]):
         counts: Sequence[int],
         following: tuple[Made, ...] = (),
     ) -> tuple[Made, ...]:
-        """All that a visit computes on a batch of filled buffers; `following` are the GWRITEs of the next batch.
+        """A visit's computations on a batch of filled buffers; `following` are the GWRITEs of the next batch.
 
-        They go before the last READRES or, to prefetch, each right behind the work on the buffer that it fills.
+        They are issued before the last READRES or, with prefetching, each right after the work on the buffer that it
+        fills.
         """
         items: tuple[Made, ...] = ()
         last = max((index for index in range(len(counts)) if visit.pixels[0] < counts[index]), default=-1)
@@ -169,7 +170,7 @@ class Emitter(ABC, Generic[Made]):
         pixels: tuple[int, int],
         between: tuple[Made, ...],
     ) -> tuple[Made, ...]:
-        """A visit's units on one fill; `between` goes before the last READRES."""
+        """A visit's units on one fill; `between` is issued before the last READRES."""
         low, high = pixels
         if not between:
             return self.units(work, visit, fill, (0, visit.width), (low, high - low))
@@ -187,11 +188,11 @@ class Emitter(ABC, Generic[Made]):
         return batches, held * pixels, last
 
     def line_terms(self, work: ShareWork) -> Terms:
-        """Loop over the lines of a share."""
+        """The term of the loop over the lines of a share."""
         return term("l", work.lines, work.line_pixels)
 
     def fills_outer(self, work: ShareWork) -> tuple[Made, ...]:
-        """Order "fills": every fill is followed by all tiles on it, a row activated for each."""
+        """Order "fills": every fill is followed by all tiles, with a row activation for each."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
@@ -202,7 +203,7 @@ class Emitter(ABC, Generic[Made]):
         return self.loop("q", work.run.count, self.loop("l", work.lines, body))
 
     def fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
-        """A batch of fills, then every visit on them; rows are opened before, as the mapping says."""
+        """A batch of fills, then every visit to them; the mapping says how many rows are opened before the fills."""
         gwrites = self.gwrites(work, offset, terms, counts)
         active = [pair for pair in zip(work.visits, work.rows, strict=True) if pair[0].pixels[0] < max(counts)]
         first = self.mapping.acts_first
@@ -219,7 +220,7 @@ class Emitter(ABC, Generic[Made]):
     def _tiles(
         self, work: ShareWork, visits: Sequence[tuple[Visit, RowBase]], offset: int, terms: Terms, counts: Sequence[int]
     ) -> tuple[Made, ...]:
-        """Every row of some visits, activated and worked on."""
+        """Every row of the given visits, activated and computed."""
         items: tuple[Made, ...] = ()
         for visit, base in visits:
             body = (*self.acts(visit, base), *self.block(work, visit, offset, terms, counts))
@@ -253,7 +254,7 @@ class Emitter(ABC, Generic[Made]):
         return acts[:first] + start + acts[first:] + body
 
     def _plain_line(self, work: ShareWork, visit: Visit) -> tuple[tuple[Made, ...], tuple[Made, ...]]:
-        """A line's fills, each followed by its COMPs; the first GWRITE apart."""
+        """A line's fills, each followed by its COMPs; returned separately: the first GWRITE, the rest."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
@@ -270,7 +271,7 @@ class Emitter(ABC, Generic[Made]):
         return self.gwrites(work, 0, lines, counts), body
 
     def _early_line(self, work: ShareWork, visit: Visit) -> tuple[tuple[Made, ...], tuple[Made, ...]]:
-        """A line's fills, each GWRITE before the last READRES of the fill before it; the first GWRITE apart."""
+        """Like `_plain_line`, with each GWRITE before the last READRES of the previous fill."""
         batches, size, last = self.batches(work)
         counts = (work.run.pixels,) * self.mapping.fills_held
         lines = self.line_terms(work)
@@ -289,9 +290,9 @@ class Emitter(ABC, Generic[Made]):
         return self.gwrites(work, 0, lines, counts), body
 
     def latch(self, works: Sequence[ShareWork]) -> tuple[Made, ...]:
-        """Order "latch": for every tile and pixel all chunks in a row, one READRES at the end.
+        """Order "latch": for every tile and pixel, all chunks in sequence and one READRES at the end.
 
-        The works are the group's shares of all chunk runs over the same pixels, visits alike.
+        The works are the group's shares of all chunk runs over the same pixels; their visits correspond.
         """
         first = works[0]
         items: tuple[Made, ...] = ()
@@ -322,11 +323,11 @@ class CommandEmitter(Emitter[Item]):
     """Emits commands with their operands."""
 
     def loop(self, var: str, count: int, body: Items) -> Items:
-        """As a `Loop`."""
+        """The loop as a `Loop`."""
         return loop(var, count, body)
 
     def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
-        """With the elements that they gather."""
+        """GWRITEs with the elements that they gather."""
         run, multipliers = work.run, self.pim.multipliers
         start, depth = work.slot * multipliers, self.written(run, work.slot)
         k = Affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
@@ -338,12 +339,12 @@ class CommandEmitter(Emitter[Item]):
         )
 
     def acts(self, visit: Visit, base: RowBase) -> Items:
-        """With the row."""
+        """G_ACTs with the row."""
         row = Affine(base.row, (*term("i", visit.count, 1), *base.terms))
         return tuple(GAct(group, row) for group in range(self.pim.bank_groups))
 
     def comps(self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
-        """With column and slot."""
+        """COMPs with column and slot."""
         run = work.run
         low, high = visit.columns
         count = high - low
@@ -362,7 +363,7 @@ class CommandEmitter(Emitter[Item]):
     def readres(
         self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
     ) -> ReadRes:
-        """With where its results go."""
+        """The READRES with the destination of its results."""
         banks = self.pim.banks
         stride = visit.stride * banks
         channel = Affine(

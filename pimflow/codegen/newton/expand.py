@@ -1,4 +1,4 @@
-"""Expands loop nests into flat arrays of commands, a bounded piece at a time: what vectorised interpreters read."""
+"""Expands loop nests into flat arrays of commands for vectorised interpreters, one bounded piece at a time."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ROW, _COLUMN = 0, 1  # of `_Block.values`: first operand, second operand
 
 @dataclass(frozen=True)
 class FlatCommands:
-    """Commands in order, one element of each array for one command.
+    """Commands in order; each array has one element per command.
 
     `first` is the pixel of a GWRITE or READRES, the row of a G_ACT, the column of a COMP; `second` is the k of a
     GWRITE, the bank group of a G_ACT, the slot of a COMP, the channel of a READRES. `leaf` indexes `leaves`, the
@@ -33,7 +33,7 @@ class FlatCommands:
 
 @dataclass(frozen=True)
 class _Block:
-    """Expanded commands whose enclosing loops are not expanded yet: `slopes` says how operands grow with those."""
+    """Expanded commands whose enclosing loops are not yet expanded; `slopes` are the operands' strides in those."""
 
     leaf: Ints
     values: Ints  # [2, commands]
@@ -41,7 +41,7 @@ class _Block:
 
 
 def flatten(items: tuple[Item, ...], limit: int = 1 << 18) -> Iterator[FlatCommands]:
-    """A nest's commands in pieces of about `limit` at most, in order."""
+    """A nest's commands in order, in pieces of at most about `limit`."""
     leaves: list[Command] = []
     index: dict[int, int] = {}
     for leaf in _leaves(items):

@@ -1,7 +1,7 @@
-"""How a problem's tensors are seen by its streams: source as P x K, weights as K x N, result as P x N.
+"""The views that streams have of a problem's tensors: source as P x K, weights as K x N, result as P x N.
 
-`Geometry` is the problem in the machine's units; the views are affine (mixed-radix) index maps, so that gathering is
-one take from a zero-padded array.
+`Geometry` is the problem in the machine's units. The views are affine (mixed-radix) index maps, so that gathering is
+a single `take` from a zero-padded array.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ Radix = tuple[tuple[int, int], ...]
 class Geometry(NamedTuple):
     """A problem as `groups` products of pixels x depth by depth x columns, in slots and tiles of a machine.
 
-    Weight group g reads source pixels from `g * pixel_step` and columns of K from `g * k_step`, and writes result
-    channels from `g * channel_step` (tiles are padded to whole banks, so channels of groups do not touch).
+    Weight group g reads source pixels from `g * pixel_step` on and columns of K from `g * k_step` on, and writes result
+    channels from `g * channel_step` on (tiles are padded to whole banks, so the channels of two groups never overlap).
     """
 
     groups: int
@@ -53,12 +53,12 @@ class Geometry(NamedTuple):
 
     @property
     def least_comps(self) -> int:
-        """COMPs that any right stream set executes: slots x pixels x tiles, over all weight groups."""
+        """The number of COMPs of any correct set of streams: slots x pixels x tiles, over all weight groups."""
         return self.groups * self.pixels * self.slots * self.tiles
 
     @property
     def least_slots(self) -> int:
-        """Slots that are in some buffer once, where COMP names one column for buffer and row."""
+        """Slots to be written if each is written to a buffer once, for COMPs with one column for buffer and row."""
         return self.groups * self.pixels * self.slots
 
 
@@ -76,7 +76,7 @@ def geometry(problem: MatrixProblem, pim: PimSpec) -> Geometry:
 
 
 def _digits(index: Positions, radix: Radix) -> Positions:
-    """Sum of digit * stride of every index in a mixed-radix system."""
+    """The sum of digit * stride of every index in a mixed-radix system."""
     total = np.zeros_like(index)
     rest = index
     for count, stride in reversed(radix[1:]):
@@ -110,7 +110,7 @@ class SourceView:
         return math.prod(count for count, _ in self.k_radix)
 
     def flatten(self, source: Array, zero: float = 0.0) -> Array:
-        """The padded tensor as one vector, ready for `gather`; `zero` is what stands for 0 in it."""
+        """The padded tensor as one vector, for `gather`; `zero` is its padding value, the element that represents 0."""
         array = np.asarray(source).reshape(self.shape)
         if any(self.pads):
             top, left, bottom, right = self.pads
@@ -163,7 +163,7 @@ def _k_radix(channel: tuple[int, int], row: tuple[int, int], col: tuple[int, int
 class WeightView:
     """A weight tensor as [groups, K, N], with K in the order of the source view."""
 
-    k_radix: Radix | None  # of a convolution's flattened [channels, kh, kw]; None for a matrix [.., K, N]
+    k_radix: Radix | None  # for the flattened [channels, kh, kw] of a convolution; None for a matrix [.., K, N]
     groups: int
     depth: int
     columns: int
@@ -189,10 +189,10 @@ def weight_view(problem: MatrixProblem, window_block: int = 0) -> WeightView:
 
 @dataclass(frozen=True, slots=True)
 class ResultView:
-    """The result as P pixels by padded channels, and the tensor it stands for.
+    """The result as P pixels by padded channels, and the tensor that it represents.
 
-    A stream's result channel c is real channel `c % padded` of weight group `c // padded` where that is below
-    `columns`; the rest is bank padding and dropped.
+    A stream's result channel c is real channel `c % padded` of weight group `c // padded` if that is below `columns`;
+    the other channels are bank padding and are dropped.
     """
 
     shape: tuple[int, ...]
@@ -204,11 +204,11 @@ class ResultView:
 
     @property
     def channels(self) -> int:
-        """Padded channels in all."""
+        """Total number of padded channels."""
         return self.groups * self.padded
 
     def tensor(self, matrix: Array) -> Array:
-        """The tensor of a [pixels, channels] result."""
+        """The tensor for a [pixels, channels] result."""
         real = matrix.reshape(self.pixels, self.groups, self.padded)[:, :, : self.columns]
         if not self.spatial:
             return real.reshape(self.shape)

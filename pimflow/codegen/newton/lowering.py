@@ -28,42 +28,42 @@ from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 EmitterOf = Callable[[Mapping, Geometry, PimSpec, WeightGroups], Emitter[Made]]
-"""Makes the emitter of one channel."""
+"""The class of the emitter to create for one channel."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamClass:
-    """Channels whose streams differ in addresses only, so that one timing serves them all."""
+    """Channels whose streams differ only in addresses, so that one timing is valid for all of them."""
 
-    stream: CommandStream  # of the first of the channels
+    stream: CommandStream  # of the first channel
     channels: tuple[int, ...]
 
 
 @dataclass(frozen=True)
 class PimProgram:
-    """A problem lowered to streams: everything that executing, timing and writing it needs.
+    """A problem lowered to streams, with everything needed to execute, time and store it.
 
-    The streams compute the matrix product alone; bias and activation are added by whoever reads the result.
+    The streams compute only the matrix product; the reader of the result adds bias and activation.
     """
 
     problem: MatrixProblem
     mapping: Mapping
     pim: PimSpec
     shape: Geometry
-    classes: tuple[StreamClass, ...]  # idle channels are in none
-    rows: int  # of every bank that its weights take, in the fullest channel
-    first_row: int = 0  # of every bank where they begin; streams count rows from there
-    origin: PimProgram | None = field(default=None, compare=False, repr=False)  # the same elsewhere: streams are its
-    given: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)  # in place of its own
+    classes: tuple[StreamClass, ...]  # contain no idle channels
+    rows: int  # of every bank, occupied by its weights in the fullest channel
+    first_row: int = 0  # of every bank, where the weights begin; streams count rows from here
+    origin: PimProgram | None = field(default=None, compare=False, repr=False)  # the same elsewhere; has the streams
+    given: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)  # used instead of its own
 
     @property
     def alike(self) -> tuple[tuple[int, ...], ...]:
-        """The channels of every class of streams."""
+        """The channels of every stream class."""
         return tuple(entry.channels for entry in self.classes)
 
     @property
     def channel_groups(self) -> tuple[tuple[int, ...], ...]:
-        """Channels that share a global buffer, without those that compute nothing."""
+        """Channels that share a global buffer, without idle ones."""
         busy = {channel for entry in self.classes for channel in entry.channels}
         groups, first = [], 0
         for group in self.mapping.groups:
@@ -73,7 +73,7 @@ class PimProgram:
 
     @cached_property
     def streams(self) -> tuple[CommandStream, ...]:
-        """One stream for every PIM channel, empty for an idle one; made once, wherever the weights are."""
+        """One stream for every PIM channel, empty for an idle one; created once, wherever the weights are stored."""
         if self.given is not None:
             return self.given
         if self.origin is not None:
@@ -84,7 +84,7 @@ class PimProgram:
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
 
     def at(self, first_row: int) -> PimProgram:
-        """The same program with its weights from a row on."""
+        """The same program with its weights starting at the given row."""
         return replace(self, first_row=first_row, origin=self.origin or self)
 
     def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
@@ -99,27 +99,27 @@ class PimProgram:
 
     @property
     def source(self) -> SourceView:
-        """How the streams see the source tensor."""
+        """The source tensor as the streams address it."""
         return source_view(self.problem, self.mapping.window_block)
 
     @property
     def weights(self) -> WeightView:
-        """How the layout sees the weight tensor."""
+        """The weight tensor as the layout addresses it."""
         return weight_view(self.problem, self.mapping.window_block)
 
     @property
     def result(self) -> ResultView:
-        """How the streams see the result tensor."""
+        """The result tensor as the streams address it."""
         return result_view(self.problem, self.shape, self.pim)
 
 
 @dataclass(frozen=True)
 class Outline:
-    """A problem under a mapping before its streams are made: which channels have streams alike, and what is in them.
+    """A problem under a mapping before its streams are created: which channels have equal streams, and their contents.
 
     Args:
-        alike: channels whose streams differ in addresses only.
-        rows: of every bank that its weights take, in the fullest channel.
+        alike: channels whose streams differ only in addresses.
+        rows: the rows of every bank that its weights occupy in the fullest channel.
     """
 
     problem: MatrixProblem
@@ -136,30 +136,30 @@ class Outline:
         return self._lowering.layout()
 
     def nest(self, channel: int, emitter: EmitterOf[Made]) -> tuple[Made, ...]:
-        """What a channel executes, as an emitter makes it."""
+        """The loop nest that a channel executes, built by the given kind of emitter."""
         return self._lowering.nest(channel, emitter)
 
     def comps(self, channel: int) -> int:
-        """COMPs of a channel."""
+        """The number of COMPs of a channel."""
         return self._lowering.comps(channel)
 
     def program(self) -> PimProgram:
-        """With the streams."""
+        """The program: the outline with its streams."""
         classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.alike)
         return PimProgram(self.problem, self.mapping, self.pim, self.shape, classes, self.rows)
 
 
 def lower(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:
-    """The streams of a problem under a mapping, or why the machine cannot run it so; refused is what `outline` does."""
+    """The streams of a problem under a mapping, or why the machine cannot run it (see `outline`)."""
     outlined = outline(problem, mapping, pim)
     return outlined if isinstance(outlined, Refusal) else outlined.program()
 
 
 def outline(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> Outline | Refusal:
-    """What `lower` would make of a problem under a mapping.
+    """The outline of what `lower` would produce for a problem under a mapping.
 
-    Refused: depthwise convolutions, more channels, buffers, slots or rows than the machine has (`gap` counts those
-    missing), features of COMP that it lacks, a mapping whose shares do not cover the problem.
+    Refused: depthwise convolutions; more channels, buffers, slots or rows than the machine has (`gap` counts the
+    missing ones); COMP features that it lacks; a mapping whose shares do not cover the problem.
     """
     if isinstance(problem, ConvProblem) and problem.groups > 1 and problem.groups == problem.in_channels:
         return Refusal("groups == channels, depthwise runs on the GPU")
@@ -232,7 +232,7 @@ def _check_cover(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> R
 
 
 def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:
-    """Whether the shares of some channel groups cover every chunk run's pixels once."""
+    """Whether the shares of some channel groups cover the pixels of every chunk run exactly once."""
     covered: list[list[tuple[int, int]]] = [[] for _ in range(runs)]
     for group in groups:
         for share in group.shares:
@@ -249,7 +249,7 @@ def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:
 
 
 def _strips_fit(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> bool:
-    """Whether neighbouring windows lie `pitch` slots apart in every strip, and shares end with output rows."""
+    """Whether neighbouring windows are `step` slots apart in every strip, and shares end with output rows."""
     if not isinstance(problem, ConvProblem) or not mapping.window_block or problem.dilations[1] != 1:
         return False
     height, width = problem.kernel
@@ -262,7 +262,7 @@ def _strips_fit(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> bo
 
 
 class _Lowering:
-    """Visits, rows and streams of one mapping: what `PimProgram` is made from."""
+    """The visits, rows and streams of one mapping, from which a `PimProgram` is built."""
 
     def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec) -> None:
         self.mapping = mapping
@@ -291,7 +291,7 @@ class _Lowering:
         return Dealt(deal_latched(self.shape.tiles, run.columns, longest, channels))
 
     def _channel(self, channel: int) -> tuple[int, int]:
-        """(group, index in the group) of a channel; group -1 where it belongs to none."""
+        """(group, index in the group) of a channel; group -1 if it belongs to none."""
         first = 0
         for index, group in enumerate(self.mapping.groups):
             if channel < first + group.channels:
@@ -307,7 +307,7 @@ class _Lowering:
         return sum(runs[run].count * dealt.rows[index] for run, dealt in self.visits[group].items())
 
     def most_rows(self) -> int:
-        """Rows of the fullest channel, all its weight groups."""
+        """Rows of the fullest channel, over all its weight groups."""
         most = 0
         for visits, (first, stop) in zip(self.visits, self.weight_groups, strict=True):
             by_run = (map(self.mapping.runs[run].count.__mul__, dealt.rows) for run, dealt in visits.items())
@@ -315,7 +315,7 @@ class _Lowering:
         return most
 
     def classes(self) -> tuple[tuple[int, ...], ...]:
-        """Channels by the shape of their streams."""
+        """Channels grouped by the shape of their streams."""
         alike: dict[object, list[int]] = {}
         base = 0
         runs = self.mapping.runs
@@ -346,7 +346,7 @@ class _Lowering:
         return CommandStream(channel, self.nest(channel, CommandEmitter))
 
     def nest(self, channel: int, emitter: EmitterOf[Made]) -> tuple[Made, ...]:
-        """What a channel that computes something executes, as an emitter makes it."""
+        """The loop nest that a busy channel executes, built by the given kind of emitter."""
         number, index = self._channel(channel)
         group = self.mapping.groups[number]
         first, stop = self.weight_groups[number]
@@ -358,7 +358,7 @@ class _Lowering:
         return made.loop("g", groups.count, body)
 
     def comps(self, channel: int) -> int:
-        """COMPs of a channel, all its weight groups."""
+        """The number of COMPs of a channel, over all its weight groups."""
         number, index = self._channel(channel)
         first, stop = self.weight_groups[number]
         total = 0
@@ -388,7 +388,7 @@ class _Lowering:
         return items
 
     def _latch_body(self, emitter: Emitter[Made], works: list[ShareWork]) -> tuple[Made, ...]:
-        """Shares over the same pixels belong together: one of every run, in the order of the runs."""
+        """Shares over the same pixels form one nest: one share of every run, in the order of the runs."""
         items: tuple[Made, ...] = ()
         spans = dict.fromkeys((work.start, work.line_pixels) for work in works)
         for span in spans:
@@ -396,7 +396,7 @@ class _Lowering:
         return items
 
     def _row_bases(self, number: int, index: int) -> tuple[dict[int, tuple[int, ...]], int]:
-        """First row of every visit, by run, and the rows in all."""
+        """First row of every visit, by run, and the total number of rows."""
         row = 0
         bases = {}
         for run, dealt in self.visits[number].items():
@@ -408,7 +408,7 @@ class _Lowering:
         return bases, row
 
     def _rows(self, number: int, index: int, groups: int) -> dict[int, tuple[RowBase, ...]]:
-        """Where the rows of every visit are, by run, for so many weight groups."""
+        """Row bases of every visit, by run, for `groups` weight groups."""
         outer = term("g", groups, self.group_rows(number, index))
         bases, _ = self._row_bases(number, index)
         found = {}
@@ -421,7 +421,7 @@ class _Lowering:
         return found
 
     def _work(self, number: int, index: int, share: Share, rows: tuple[RowBase, ...] | None) -> ShareWork:
-        """Of a share, with where the rows of its visits are, or anywhere."""
+        """The work of a share, with the row bases of its visits (`ANYWHERE` if `rows` is None)."""
         run = self.mapping.runs[share.run]
         dealt = self.visits[number][share.run]
         visits = dealt.visits[index]
@@ -453,7 +453,7 @@ class _Lowering:
 
 
 def _shape_key(visits: Visits, tails: bool) -> tuple[tuple[int, ...], ...]:
-    """What of a channel's visits its timing depends on; where there are tails, also which pixels it works on."""
+    """The part of a channel's visits that determines its timing; with tails, also which pixels it works on."""
     return tuple(
         (
             visit.count,
@@ -467,21 +467,21 @@ def _shape_key(visits: Visits, tails: bool) -> tuple[tuple[int, ...], ...]:
 
 
 class Dealt:
-    """What the channels of a group do on a fill.
+    """The visits that the channels of a group make on every fill.
 
     Args:
-        visits: of every channel.
+        visits: the visits of every channel.
     """
 
     def __init__(self, visits: tuple[Visits, ...]) -> None:
         self.visits = visits
         self.rows = tuple(sum(visit.count for visit in own) for own in visits)
-        """That every channel visits."""
+        """The number of rows that every channel visits."""
         self.most_rows = max(self.rows)
         self.first_pixel = tuple(min((visit.pixels[0] for visit in own), default=math.inf) for own in visits)
-        """Of a fill, that every channel works on; infinite where it has none."""
+        """The first pixel of a fill that every channel works on; infinite if it works on none."""
         self.alike = (_alike(visits, False), _alike(visits, True))
-        """Of every channel the first whose streams are alike: without fills that are not full, and with such."""
+        """For every channel, the first channel with an equal stream: if all fills are full, and if some are not."""
 
 
 def _alike(visits: tuple[Visits, ...], tails: bool) -> tuple[int, ...]:
@@ -491,11 +491,11 @@ def _alike(visits: tuple[Visits, ...], tails: bool) -> tuple[int, ...]:
 
 @lru_cache(maxsize=4096)
 def _busy_alike(works: tuple[tuple[Dealt, bool, int], ...]) -> tuple[tuple[tuple[int, ...], tuple[int, ...]], ...]:
-    """The channels of a group that work on anything, by the shape of their streams.
+    """The busy channels of a group, by the shape of their streams.
 
     Args:
-        works: of every chunk run what the channels do, whether it has fills that are not full, and the most pixels in
-            one.
+        works: for every chunk run, the visits of the channels, whether some fills are incomplete, and the largest
+            number of pixels in a fill.
     """
     alike: dict[tuple[int, ...], list[int]] = {}
     for index, key in enumerate(zip(*(dealt.alike[tails] for dealt, tails, _ in works), strict=True)):

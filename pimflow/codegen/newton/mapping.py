@@ -1,9 +1,9 @@
-"""`Mapping`: how a matrix problem is laid on the PIM channels, as plain data.
+"""`Mapping`: how a matrix problem is distributed over the PIM channels, as plain data.
 
-A problem is a P x K source matrix times a K x N weight matrix. K is cut into chunks, each a number of column I/Os
-("slots") long; N into tiles of one output channel per bank; the pixels of a chunk into fills of the global buffer.
-The channels form groups that share the fills among them; within a group every channel sees the same fills, and the
-(tile, pixel) units of a fill are divided among the channels, for every fill alike, so that the group advances together.
+A problem is a P x K source matrix times a K x N weight matrix. K is cut into chunks of a number of column I/Os
+("slots"); N into tiles of one output channel per bank; the pixels of a chunk into fills of the global buffer. The
+channels form groups that divide the fills among them; within a group every channel sees the same fills. The (tile,
+pixel) units of a fill are divided among the channels, the same way for every fill, so that the group advances together.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ Deal = Literal["tiles", "units"]
 
 @dataclass(frozen=True, slots=True)
 class ChunkRun:
-    """`count` consecutive chunks of K, alike: each `columns` slots long, `pixels` of them in one buffer fill.
+    """`count` consecutive equal chunks of K: each `columns` slots long, with `pixels` pixels in one buffer fill.
 
-    `pitch` is the distance of two pixels in the buffer, in slots: `columns`, or less where neighbouring windows
-    share data (an im2win strip: fills then never cross an output row). With `copies` the pixels of a fill are in the
-    buffer that often, once for every tile that lies in a row.
+    `pitch` is the distance between two pixels in the buffer, in slots: `columns`, or less if neighbouring windows
+    share data (an im2win strip: fills then never cross an output row). With `copies` > 1, the buffer holds the pixels
+    of a fill that many times, once for every tile in a row.
     """
 
     columns: int
@@ -34,17 +34,17 @@ class ChunkRun:
 
     @property
     def step(self) -> int:
-        """Distance of two pixels in the buffer, in slots."""
+        """Distance between two pixels in the buffer, in slots."""
         return self.pitch or self.columns
 
     @property
     def slots(self) -> int:
-        """Slots of the buffer that one fill takes."""
+        """Slots of the buffer that one fill occupies."""
         return (self.copies * self.pixels - 1) * self.step + self.columns
 
 
 class Share(NamedTuple):
-    """Pixels `start` to `stop` of chunk run `run`: what a group of channels works on."""
+    """Pixels `start` to `stop` of chunk run `run`: the work of a group of channels."""
 
     run: int
     start: int
@@ -54,8 +54,8 @@ class Share(NamedTuple):
 class ChannelGroup(NamedTuple):
     """Channels that listen to one global buffer, and their work, in order.
 
-    `weight_groups` (first, stop) are the groups of a convolution, or the products of a batch with right-hand sides of
-    their own, that they work on; None for all.
+    `weight_groups` (first, stop) are the groups of a convolution, or the products of a batch with different right-hand
+    sides, that they process; None for all.
     """
 
     channels: int
@@ -70,24 +70,24 @@ class Mapping:
     Args:
         name: the policy that chose it.
         runs: the chunks of K, in order.
-        groups: channel groups and their shares of the work; together they cover every chunk's pixels once.
-        order: "fills": a fill, then all tiles on it (a row activated for each); "rows": a row stays open over all
-            fills; "latch": all chunks of one pixel and tile in a row, summed in the latch, one READRES.
+        groups: channel groups and their shares of the work; together they cover every chunk's pixels exactly once.
+        order: "fills": a fill, then all tiles on it (with a row activation for each); "rows": a row stays open over
+            all fills; "latch": all chunks of one pixel and tile in sequence, summed in the latch, one READRES.
         deal: "units": (tile, pixel) units in tile-major order, cut into equal lengths; "tiles": whole tiles
-            round-robin, those left over split by pixels, then by columns of K.
-        early_fill: with "rows", the next GWRITE goes before the last READRES of the fill before it.
-        acts_first: G_ACTs issued before the GWRITE that shares their wait.
-        fills_held: buffers of a channel filled at a time.
-        prefetch: with "rows" and several buffers held, each is filled again as soon as its COMPs are done, while those
-            of the next one run; otherwise all are filled together.
+            round-robin, leftover tiles split by pixels, then by columns of K.
+        early_fill: with "rows", the next GWRITE is issued before the last READRES of the previous fill.
+        acts_first: G_ACTs issued before the GWRITE, so that their waits overlap.
+        fills_held: how many buffers of a channel are filled at a time.
+        prefetch: with "rows" and several buffers, each is refilled as soon as its COMPs are done, while those of the
+            next one run; otherwise all are filled together.
         tiles_per_row: 0: a row holds one tile, its weights repeated for every pixel of a fill (slot = column).
-            Otherwise so many tiles lie side by side, and either COMP pairs any slot with any column, or every chunk
-            has as many `copies` in the buffer (slot = column).
+            Otherwise, the number of tiles side by side in a row; either COMP pairs any slot with any column, or the
+            buffer holds every chunk in as many `copies` (slot = column).
         window_block: 0: K runs over (channel, kh, kw); otherwise over (block, kw, kh, channel in block), window order.
-        gwrite_latency: "hidden" or "exposed" where the policy says so, None for the target's.
-        reopens_rows: whether the controller is to open rows again that a refresh closed, where timing rules leave it
-            the choice (`artifact`: the published controller does not, and COMPs run on closed rows).
-        buffer_parts: into how many parts buffers are divided, each filled and read as if it were a buffer.
+        gwrite_latency: "hidden" or "exposed" if the policy determines it, None for the target's.
+        reopens_rows: whether the controller reopens rows that a refresh closed, if the timing rules leave the choice
+            (`artifact`: the published controller does not, and COMPs run on closed rows).
+        buffer_parts: the number of parts of each buffer; each part is filled and read like a buffer.
     """
 
     name: str
@@ -107,12 +107,12 @@ class Mapping:
 
     @property
     def element_order(self) -> str:
-        """In which K runs over the elements of a window, in words."""
+        """The order in which K runs over the elements of a window, in words."""
         return "window order" if self.window_block else "column order"
 
     @property
     def text(self) -> str:
-        """Its order, and what a fill holds of K and of pixels."""
+        """The loop order, and the slots of K and pixels that a fill holds."""
         chunks = ", ".join(f"{run.count} x {run.columns} slots, {run.pixels} a fill" for run in self.runs)
         windows = f"window order (im2win), {self.window_block} channels a block, " if self.window_block else ""
         return f"{self.name}: order {self.order}, {windows}K in {chunks}"
@@ -154,5 +154,5 @@ class Mapping:
 
 
 def acts_before_fill(pim: PimSpec) -> int:
-    """G_ACTs that hide part of their wait behind a GWRITE: one, unless banks and registers are accessed by turns."""
+    """G_ACTs whose wait overlaps that of a GWRITE: one, or none if banks and registers are accessed in alternation."""
     return 0 if pim.timing.strict.t_mod else 1

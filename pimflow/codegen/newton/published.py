@@ -1,9 +1,10 @@
-"""Newton+ and Newton++: the mappings that PIMFlow published, with streams that are right.
+"""Newton+ and Newton++: the mappings that PIMFlow published, with correct streams.
 
-K <= one buffer: as many pixels in a fill as fit. Longer K: whole buffers with the chunk loop outermost, then the
-remainder packed like a short K. n global buffers: the channels form n groups that share the fills; the (tile, pixel)
-units of a fill are divided among the group's channels, in tile-major order or whole tile by tile. Newton+ is one buffer
-with exposed GWRITE and published order; Newton++ overlaps the GWRITE with the first G_ACT.
+If K fits into one buffer, a fill holds as many pixels as possible. A longer K is processed in whole buffers with the
+chunk loop outermost; the remainder is packed like a short K. With n global buffers, the channels form n groups that
+share the fills; the (tile, pixel) units of a fill are divided among the group's channels, either in tile-major order or
+by whole tiles. Newton+ uses one buffer with exposed GWRITE and the published order; Newton++ overlaps the GWRITE with
+the first G_ACT.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ def newton_mappings(problem: MatrixProblem, pim: PimSpec, policy: NewtonPolicy) 
 def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ...]:
     """Chunks of whole buffers, then the remainder with as many pixels as fit.
 
-    For `count` channel groups the whole chunks come as one run for each group, and those left over one by one.
+    For `count` channel groups the whole chunks come as one run per group; leftover chunks are separate runs.
     """
     slots = min(pim.buffer_columns, pim.columns)
     full, rest = divmod(shape.slots, slots)
@@ -56,13 +57,13 @@ def newton_runs(shape: Geometry, pim: PimSpec, count: int) -> tuple[ChunkRun, ..
 
 @lru_cache(maxsize=1 << 16)
 def _even_groups(pixels: int, runs: tuple[ChunkRun, ...], channels: int, count: int) -> tuple[ChannelGroup, ...]:
-    """Equal groups of channels, the fills in equal shares; groups without work are left out."""
+    """Channel groups of equal size with equal shares of the fills; groups without work are omitted."""
     shares: list[list[Share]] = [[] for _ in range(count)]
     long = [index for index, run in enumerate(runs) if run.pixels == 1 and run.columns == runs[0].columns]
     whole = count if runs[0].count > 1 or len(long) >= count else 0
     for index in range(whole):
         shares[index].append(Share(index, 0, pixels))
-    # A remainder is divided by itself: laid end to end with whole chunks, one group would get longer fills only.
+    # The remainder is divided separately: concatenated with whole chunks, one group would get only longer fills.
     single, rest = long[whole:], [index for index in range(whole, len(runs)) if index not in long]
     for indices, order in ((single, range(count)), (rest, range(count - 1, -1, -1))):
         fills = [(index, -(-pixels // runs[index].pixels)) for index in indices]
@@ -75,7 +76,7 @@ def _even_groups(pixels: int, runs: tuple[ChunkRun, ...], channels: int, count: 
 def _part_shares(
     pixels: int, runs: tuple[ChunkRun, ...], fills: list[tuple[int, int]], part: int, parts: int
 ) -> Iterator[Share]:
-    """One of `parts` equal parts of the fills of several runs, laid end to end."""
+    """One of `parts` equal parts of the concatenated fills of several runs."""
     total = sum(number for _, number in fills)
     first, stop = total * part // parts, total * (part + 1) // parts
     for index, number in fills:
@@ -103,7 +104,7 @@ def channel_loads(mapping: Mapping, shape: Geometry) -> frozenset[tuple[int, int
 def _group_loads(
     mapping: Mapping, shape: Geometry, channels: int, fills: tuple[tuple[int, int], ...]
 ) -> Iterator[tuple[int, int]]:
-    """The same of one group, which fills its buffer so many times by chunk run."""
+    """`channel_loads` of one group that fills its buffer the given number of times per chunk run."""
     runs = [mapping.runs[index] for index, _ in fills]
     counts = [count * run.count for (_, count), run in zip(fills, runs, strict=True)]
     chunks = tuple([(run.pixels, run.columns) for run in runs])
@@ -116,14 +117,14 @@ def _group_loads(
 def _alike_loads(
     tiles: int, chunks: tuple[tuple[int, int], ...], channels: int, deal: Deal
 ) -> tuple[tuple[tuple[int, int], ...], ...]:
-    """(rows, COMPs) of a channel on one full fill of each of several chunks, (pixels, columns) each: all there are."""
+    """The distinct (rows, COMPs) of channels, for one full fill of each of several (pixels, columns) chunks."""
     loads = (_dealt_loads(tiles, pixels, columns, channels, deal) for pixels, columns in chunks)
     return tuple(dict.fromkeys(zip(*loads, strict=True)))
 
 
 @lru_cache(maxsize=1 << 16)
 def _dealt_loads(tiles: int, pixels: int, columns: int, channels: int, deal: Deal) -> tuple[tuple[int, int], ...]:
-    """(rows, COMPs) of every channel on one full fill."""
+    """(rows, COMPs) of every channel for one full fill."""
     return tuple(
         (sum(visit.count for visit in visits), sum(visit.count * visit.comps for visit in visits))
         for visits in deal_units(tiles, pixels, columns, channels, deal, 1)

@@ -1,10 +1,11 @@
 """Lowers the aggregation over a graph's edges to command streams: features in the banks, weights in the buffers.
 
-The features lie transposed in the banks: bank b of tile u holds feature `u * banks + b`, a row of it a *block* of 512
-sources, a column a *group* of 16. Buffers hold the weights of edges. A COMP multiplies a group by the weights of a
-destination, and is issued only where there is an edge between the two. The rows of a block stay open while all its
-destinations pass; weights of several destinations share a fill, each in slots of its own. What a destination has of a
-block is its *unit*: COMPs, then one READRES. Whoever reads the results adds up the units of a destination.
+The features are stored transposed in the banks: bank b of tile u holds feature `u * banks + b`, one row of it a *block*
+of 512 sources, one column a *group* of 16. Buffers hold the weights of edges. A COMP multiplies a group by the weights
+of a destination, and is issued only if there is an edge between the two. The rows of a block stay open while all its
+destinations are processed; weights of several destinations share a fill, each in its own slots. The part of a block
+that belongs to one destination is a *unit*: COMPs, then one READRES. The reader of the results adds up the units of a
+destination.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
 MOST_ITEMS = 1 << 17
-"""Commands, and loops over neighbouring columns, that all streams of one program may have, those that loops over tiles
-repeat counted once: they are kept one by one, as no two destinations are alike."""
+"""The maximum number of commands, and loops over neighbouring columns, in all streams of one program; those that loops
+over tiles repeat count once. They are stored one by one, because no two destinations are alike."""
 
 
 @dataclass(frozen=True)
@@ -36,8 +37,8 @@ class SpmmProblem(Work):
     """out[d] = sum over the edges e into d of weight[e] * x[col[e]].
 
     Args:
-        edges_digest: names rowptr and col.
-        sources, destinations, edges: how many there are.
+        edges_digest: identifies rowptr and col.
+        sources, destinations, edges: the number of each.
         features: columns of x.
         scaled: whether rows of the result are scaled afterwards.
     """
@@ -51,24 +52,26 @@ class SpmmProblem(Work):
 
 
 def block_columns(pim: PimSpec) -> int:
-    """Groups of a block: columns of a row that a buffer has slots for."""
+    """Groups of a block: the columns of a row for which a buffer has slots."""
     return min(pim.columns, pim.buffer_columns)
 
 
 @dataclass(frozen=True, eq=False)
 class Packing:
-    """Where the weight of every edge goes. Edges with the same ends share a place, for the sum of their weights.
+    """The place of every edge's weight. Edges between the same two nodes share a place, which holds the sum.
+
+    A *cell* is the pair of a unit and a group: one COMP per tile.
 
     Args:
         columns: groups of a block.
         lanes: sources of a group.
-        cell: of every edge, the pair of unit and group that it belongs to.
-        lane: of every edge, its source within the group.
-        unit: of every cell.
-        column: of every cell, of the block.
-        slot: of every cell, in the buffer.
-        destination, fill: of every unit.
-        block: of every fill. Fills are in the order of blocks, units in that of fills, cells in that of units.
+        cell: for every edge, its cell.
+        lane: for every edge, its source within the group.
+        unit: for every cell, its unit.
+        column: for every cell, its column within the block.
+        slot: for every cell, its slot in the buffer.
+        destination, fill: for every unit.
+        block: for every fill. Fills are ordered by block, units by fill, cells by unit.
     """
 
     columns: int
@@ -89,19 +92,19 @@ class Packing:
 
     @cached_property
     def run_starts(self) -> Ints:
-        """The cells that do not go on from the one before, in the next column and the next slot."""
+        """The cells that do not continue the previous one in the next column and the next slot."""
         new_unit = _changes(self.unit)
         goes_on = (np.diff(self.column, prepend=-2) == 1) & (np.diff(self.slot, prepend=-2) == 1)
         return np.flatnonzero(new_unit | ~goes_on)
 
     @property
     def runs(self) -> int:
-        """Stretches of COMPs per tile, each a loop or a command."""
+        """Sequences of COMPs per tile, each a loop or a single command."""
         return len(self.run_starts)
 
     @property
     def units(self) -> int:
-        """READRESs per tile."""
+        """READRES commands per tile."""
         return len(self.destination)
 
     @property
@@ -111,18 +114,18 @@ class Packing:
 
     @property
     def is_partial(self) -> bool:
-        """Whether any destination has several units, whose results have to be added up."""
+        """Whether any destination has several units, whose results must be added up."""
         return len(np.unique(self.destination)) < self.units
 
     def contents(self, weight: Array | None) -> Floats:
-        """What every fill holds: [fills, columns * lanes]; edges without weights count 1."""
+        """The contents of every fill: [fills, columns * lanes]; edges without weights count 1."""
         found = np.zeros((self.fills, self.columns * self.lanes), np.float32)
         fill = self.fill[self.unit[self.cell]]
         np.add.at(found, (fill, self.slot[self.cell] * self.lanes + self.lane), 1.0 if weight is None else weight)
         return found
 
     def added(self, partial: Floats, destinations: int) -> Floats:
-        """The units' results [units, ...] added up by destination, in the order of units."""
+        """The units' results [units, ...] added up per destination, in the order of units."""
         found = np.zeros((destinations, *partial.shape[1:]), np.float32)
         if len(partial):
             order = np.argsort(self.destination, kind="stable")
@@ -132,7 +135,7 @@ class Packing:
 
 
 def pack(rowptr: Array, col: Array, pim: PimSpec) -> Packing:
-    """The packing of edges in compressed rows: as few fills as first fit finds, the largest units first."""
+    """The packing of edges given in compressed rows: the fills that first fit finds, the largest units first."""
     lanes, columns = pim.multipliers, block_columns(pim)
     pointers = np.asarray(rowptr, np.int64)
     degrees = pointers[1:] - pointers[:-1]
@@ -167,7 +170,7 @@ def pack(rowptr: Array, col: Array, pim: PimSpec) -> Packing:
 
 
 def _changes(*keys: Ints) -> npt.NDArray[np.bool_]:
-    """Where a sorted sequence of keys differs from the one before."""
+    """Where a sorted sequence of keys differs from the previous entry."""
     changed = np.zeros(len(keys[0]), bool)
     changed[:1] = True
     for key in keys:
@@ -182,7 +185,7 @@ def _inverse(order: Ints) -> Ints:
 
 
 def _filled(unit: Ints, column: Ints, block: Ints, pim: PimSpec) -> tuple[Ints, Ints, Ints]:
-    """(fill of every unit, slot of every cell, block of every fill); units come in the order of blocks."""
+    """(fill of every unit, slot of every cell, block of every fill); units must be ordered by block."""
     bounds = np.searchsorted(unit, np.arange(len(block) + 1))
     fill, slot, fill_block = np.empty(len(block), np.int64), column.copy(), []
     first = 0
@@ -200,7 +203,7 @@ def _filled(unit: Ints, column: Ints, block: Ints, pim: PimSpec) -> tuple[Ints, 
 
 
 class _Fitted:
-    """Fills of a block where a column's weights have to be in the slot of the same number: first fit."""
+    """Fills of a block if a column's weights must be in the slot of the same number: first fit."""
 
     def __init__(self) -> None:
         self._taken: list[int] = []  # slots of each fill, as bits
@@ -208,11 +211,11 @@ class _Fitted:
 
     @property
     def fills(self) -> int:
-        """How many there are."""
+        """The number of fills."""
         return len(self._taken)
 
     def put(self, columns: list[int]) -> tuple[int, list[int]]:
-        """(fill, slots) of a unit with some columns."""
+        """(fill, slots) for a unit with the given columns."""
         wanted = sum(1 << column for column in columns)
         at = max(self._first_free.get(column, 0) for column in columns)
         while at < len(self._taken) and self._taken[at] & wanted:
@@ -226,7 +229,7 @@ class _Fitted:
 
 
 class _Counted:
-    """Fills of a block where any slot goes with any column: one after the other, the largest units first."""
+    """Fills of a block if any slot can be paired with any column: filled in turn, the largest units first."""
 
     def __init__(self, slots: int) -> None:
         self._slots = slots
@@ -234,11 +237,11 @@ class _Counted:
 
     @property
     def fills(self) -> int:
-        """How many there are."""
+        """The number of fills."""
         return len(self._taken)
 
     def put(self, columns: list[int]) -> tuple[int, list[int]]:
-        """(fill, slots) of a unit with some columns."""
+        """(fill, slots) for a unit with the given columns."""
         if not self._taken or self._taken[-1] + len(columns) > self._slots:
             self._taken.append(0)
         start = self._taken[-1]
@@ -248,11 +251,11 @@ class _Counted:
 
 @dataclass(frozen=True)
 class SpmmMapping:
-    """How an aggregation is shared out.
+    """How an aggregation is distributed over the channels.
 
     Args:
-        groups: channel groups, each with a global buffer and fills of its own.
-        early_fill: whether a GWRITE goes before the last READRES on the fill before it.
+        groups: channel groups, each with its own global buffer and fills.
+        early_fill: whether a GWRITE is issued before the last READRES on the previous fill.
         gwrite_latency: "hidden" or "exposed".
     """
 
@@ -263,11 +266,11 @@ class SpmmMapping:
 
 @dataclass(frozen=True)
 class ChannelRole:
-    """What one channel of a group does.
+    """The share of one channel in the work of its group.
 
     Args:
-        lane, lanes: of the units of every fill it has each `lanes`-th.
-        tile, tiles, stride: the first of its tiles, how many, and how far apart.
+        lane, lanes: the channel takes every `lanes`-th unit of every fill, starting at `lane`.
+        tile, tiles, stride: its first tile, their number, and the distance between them.
     """
 
     lane: int
@@ -278,7 +281,7 @@ class ChannelRole:
 
 
 def roles(features: int, mapping: SpmmMapping, pim: PimSpec) -> tuple[ChannelRole, ...]:
-    """The roles of a group's busy channels: a tile each, or several; with few tiles some share the units of one."""
+    """The roles of a group's busy channels: one or more tiles each; with few tiles, several share the units of one."""
     channels, tiles = pim.channels // mapping.groups, -(-features // pim.banks)
     if tiles > channels:
         return tuple(ChannelRole(0, 1, first, -(-(tiles - first) // channels), channels) for first in range(channels))
@@ -287,7 +290,7 @@ def roles(features: int, mapping: SpmmMapping, pim: PimSpec) -> tuple[ChannelRol
 
 
 def shares(packing: Packing, groups: int) -> tuple[tuple[int, int], ...]:
-    """Each group's fills (first, stop): stretches with about as many COMPs and READRESs in each."""
+    """The fills (first, stop) of each group: ranges with about equal numbers of COMPs and READRESs."""
     load = np.bincount(packing.fill[packing.unit], minlength=packing.fills)
     total = np.cumsum(load + np.bincount(packing.fill, minlength=packing.fills))
     cuts = [int(np.searchsorted(total, total[-1] * part / groups)) for part in range(1, groups)] if len(total) else []
@@ -302,13 +305,13 @@ class SpmmProgram:
     problem: SpmmProblem
     mapping: SpmmMapping
     pim: PimSpec
-    blocks: tuple[tuple[int, ...], ...]  # of every group, those that its fills read, in order
+    blocks: tuple[tuple[int, ...], ...]  # for every group, the blocks that its fills read, in order
     streams: tuple[CommandStream, ...]  # one for every channel, empty for an idle one
     first_row: int = 0
 
     @cached_property
     def roles(self) -> tuple[ChannelRole, ...]:
-        """Of each group's busy channels."""
+        """The roles of each group's busy channels."""
         return roles(self.problem.features, self.mapping, self.pim)
 
     @property
@@ -322,7 +325,7 @@ class SpmmProgram:
 
     @property
     def classes(self) -> tuple[StreamClass, ...]:
-        """Channels whose streams differ in addresses only: those of a group with the same lane and as many tiles."""
+        """Channels whose streams differ only in addresses: those of a group with equal lane and number of tiles."""
         alike: dict[tuple[int, int, int], list[int]] = {}
         size = self.pim.channels // self.mapping.groups
         for number, channels in enumerate(self.channel_groups):
@@ -337,14 +340,14 @@ class SpmmProgram:
         return self.roles[index], self.blocks[number]
 
     def slots_written(self, channel: int) -> int:
-        """Column I/Os that the features take in each bank of a busy channel."""
+        """Column I/Os that store the features in each bank of a busy channel."""
         role, blocks = self.place(channel)
         columns = block_columns(self.pim)
         groups = -(-self.problem.sources // self.pim.multipliers)
         return role.tiles * sum(min(columns, groups - block * columns) for block in blocks)
 
     def rows_of(self, channel: int) -> int:
-        """Rows of every bank of a busy channel that the features take."""
+        """Rows of every bank of a busy channel that the features occupy."""
         role, blocks = self.place(channel)
         return role.tiles * len(blocks)
 
@@ -371,23 +374,23 @@ class SpmmProgram:
 
 
 def length_refusal(problem: SpmmProblem, pim: PimSpec, groups: int, each: int, fills: int = 0) -> Refusal | None:
-    """Why streams would be longer than is kept, or None.
+    """Why the streams would be too long to store, or None.
 
     Args:
-        problem, pim: what is lowered for which machine.
+        problem, pim: the problem and the machine.
         groups: channel groups.
-        each: runs of COMPs, and READRESs, on one tile.
+        each: runs of COMPs plus READRESs on one tile.
         fills: GWRITEs of all channels of a group.
     """
     items = min(-(-problem.features // pim.banks), pim.channels // groups) * each + fills
     if items <= MOST_ITEMS:
         return None
-    reason = f"its streams would be of {items:,} commands and loops, of which no two are alike; {MOST_ITEMS:,} are kept"
+    reason = f"its streams would have {items:,} commands and loops, no two of them alike; the limit is {MOST_ITEMS:,}"
     return Refusal(reason, items, MOST_ITEMS, "commands and loops")
 
 
 def packing_refusal(problem: SpmmProblem, packing: Packing, groups: int, pim: PimSpec) -> Refusal | None:
-    """Why streams of a packing would be longer than is kept, or None."""
+    """Why the streams of a packing would be too long to store, or None."""
     busy = len(roles(problem.features, SpmmMapping(groups, False, pim.gwrite_latency), pim))
     return length_refusal(problem, pim, groups, packing.runs + packing.units, busy * packing.fills)
 
@@ -399,7 +402,7 @@ class _Emitter:
         self, packing: Packing, mapping: SpmmMapping, pim: PimSpec, fills: tuple[int, int], passes: int
     ) -> None:
         self._packing, self._mapping, self._pim = packing, mapping, pim
-        self._passes = passes  # over the fills of a block: tiles of the channel that has most
+        self._passes = passes  # over the fills of a block: the largest number of tiles of any channel
         first, stop = fills
         self._units_of = np.searchsorted(packing.fill, np.arange(packing.fills + 1)).tolist()
         self._cells_of = np.searchsorted(packing.unit, np.arange(packing.units + 1)).tolist()
@@ -416,7 +419,7 @@ class _Emitter:
         return GWrite(Affine(fill), 1, ZERO, width, width)
 
     def body(self, role: ChannelRole) -> Items:
-        """One channel's stream; nothing where the lane has no unit at all."""
+        """The stream of one channel; empty if the lane has no unit."""
         items: Items = ()
         computes = False
         for index, (first, stop) in enumerate(self._blocks):
@@ -433,12 +436,12 @@ class _Emitter:
         return items if computes else ()
 
     def _lane_units(self, fill: int, role: ChannelRole) -> range:
-        """A lane's units of a fill; lanes take turns at going first."""
+        """A lane's units of a fill; lanes take turns at having the first one."""
         first, stop = self._units_of[fill], self._units_of[fill + 1]
         return range(first + (role.lane + fill) % role.lanes, stop, role.lanes)
 
     def _fills(self, first: int, units: list[range], role: ChannelRole) -> Items:
-        """The work on a block's fills, and every GWRITE but the first."""
+        """The work on a block's fills, and every GWRITE except the first."""
         items: list[Item] = []
         for place, own in enumerate(units):
             following = (self._gwrites[first + place + 1],) if place + 1 < len(units) else ()
@@ -452,7 +455,7 @@ class _Emitter:
         return tuple(items)
 
     def _comps(self, unit: int) -> Items:
-        """The COMPs of a unit; neighbouring columns in neighbouring slots are a loop."""
+        """The COMPs of a unit; neighbouring columns in neighbouring slots form a loop."""
         if unit not in self._comps_of:
             packing = self._packing
             items: Items = ()
@@ -470,7 +473,7 @@ class _Emitter:
 
 
 def lower_spmm(problem: SpmmProblem, packing: Packing, mapping: SpmmMapping, pim: PimSpec) -> SpmmProgram | Refusal:
-    """The streams of an aggregation, or why there are none: too many commands, or too many rows."""
+    """The streams of an aggregation, or why there are none: too many commands or too many rows."""
     refusal = packing_refusal(problem, packing, mapping.groups, pim)
     if refusal is not None:
         return refusal

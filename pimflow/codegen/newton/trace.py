@@ -1,16 +1,18 @@
 """Command streams as text, one command per line, written and read a line at a time.
 
-    0x00000000 GWRITE 27 32 405     a buffer fill: 27 elements in the first block, 32 from block to block, 405 after
+    0x00000000 GWRITE 27 32 405     a buffer fill: 27 elements in the first block, block pitch 32, then 405 elements
     0x08003800 G_ACT1               row 7 in bank group 1
     0x000000c0 COMP                 column 3 of the open rows with slot 3 of the buffer
     READRES
 
 The address holds, from bit 6 up, column, row, bank in its group and bank group, each as wide as the machine needs: on
-the PIMFlow machine column 6-10, row 11-24, bank group 27-28. `GWRITE_2` and `GWRITE_4` tell how many global buffers the
-mapping uses, which changes nothing here. Machines that need more than the published format write more numbers, and only
-then: GWRITE a fourth, the buffer of the channel's own set; COMP the slot if it is not the column, then the buffer.
+the PIMFlow machine column 6-10, row 11-24, bank group 27-28. The suffix of `GWRITE_2` and `GWRITE_4` is the number of
+global buffers of the mapping, which has no effect here. Machines that need more than the published format append more
+numbers, and only if needed: GWRITE a fourth, the buffer within the channel's own set; COMP the slot if it differs from
+the column, then the buffer.
 
-What a stream does to values (where elements come from and results go) is not in the text; cycles and counts are.
+The text does not contain what a stream does to values (source and destination of elements); it does determine cycles
+and counts.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ _CHUNK_BYTES = 1 << 18
 _LONGEST_LINE = 200
 _SMALL_BYTES = 64 << 20
 _MOST_GROWTH = 300
-"""Traces unpack to far less than this many times their size; gzip could make a thousand times of nothing."""
+"""The maximum growth of an honest trace when it is unpacked; gzip could expand almost nothing a thousandfold."""
 _WORD = re.compile(rb"[^ \t\r]+")
 _ADDRESS = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
 _NUMBER = re.compile(rb"[0-9]{1,9}")
@@ -43,7 +45,7 @@ _NAME = re.compile(rb"(G_ACT)([0-9]{1,4})|(GWRITE)(?:_[0-9]{1,4})?|(COMP)|(READR
 
 @dataclass(frozen=True, slots=True)
 class AddressLayout:
-    """Where the fields of a text address begin, and how many bits an address has."""
+    """The first bit of each field of a text address, and the width of an address in bits."""
 
     row: int
     group: int
@@ -64,13 +66,13 @@ def _width(values: int) -> int:
 def write_trace(
     stream: CommandStream, pim: PimSpec, global_buffers: int | None = None, first_row: int = 0
 ) -> Iterator[str]:
-    """A stream's lines, newline included, made one at a time.
+    """The lines of a stream, newline included, generated one at a time.
 
     Args:
         stream: what one channel executes.
         pim: the machine, for the widths of address fields.
-        global_buffers: how many the mapping uses; GWRITE is written without it if None.
-        first_row: of every bank where the weights begin.
+        global_buffers: the number of buffers that the mapping uses; None writes GWRITE without a suffix.
+        first_row: the row of every bank where the weights begin.
     """
     layout = AddressLayout.of(pim)
     gwrite = "GWRITE" if global_buffers is None else f"GWRITE_{global_buffers}"
@@ -93,10 +95,10 @@ def write_trace(
 def trace_lines(path: str | Path) -> Iterator[bytes]:
     """The lines of a text file, plain or gzip (recognised by its first bytes), without newlines, in bounded memory.
 
-    A line that is far too long to be a command comes in pieces: the first is refused by `LineParser`.
+    A line that is far too long for a command is yielded in pieces; `LineParser` refuses the first.
 
     Raises:
-        TraceError: the file cannot be read, or is not whole.
+        TraceError: the file cannot be read, or is truncated.
     """
     count = 0
     rest = b""
@@ -110,7 +112,7 @@ def trace_lines(path: str | Path) -> Iterator[bytes]:
             most_bytes = _SMALL_BYTES + _MOST_GROWTH * os.fstat(raw.fileno()).st_size
             while chunk := file.read(_CHUNK_BYTES):
                 if packed and file.tell() > most_bytes:
-                    raise TraceError(f"{path} unpacks to more than {most_bytes:,} bytes", "it is no command trace")
+                    raise TraceError(f"{path} unpacks to more than {most_bytes:,} bytes", "it is not a command trace")
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
                 count += len(lines)
@@ -126,7 +128,7 @@ def trace_lines(path: str | Path) -> Iterator[bytes]:
 
 
 class LineParser:
-    """Turns lines into commands of one machine; knows how to say where a line is wrong."""
+    """Turns lines into commands of one machine; errors name the position in the file."""
 
     def __init__(self, path: str | Path, pim: PimSpec) -> None:
         self._path = path
@@ -207,6 +209,6 @@ class LineParser:
 
 
 def _shown(word: bytes) -> str:
-    """A word of any bytes as a short printable one."""
+    """A word of arbitrary bytes as short printable text."""
     text = ascii(word[:24].decode("latin-1"))
     return text if len(word) <= 24 else text[:-1] + "...'"

@@ -1,4 +1,4 @@
-"""Where every weight element is stored: channel, bank, row and column, replication counted."""
+"""The location of every weight element: channel, bank, row and column, including replicas."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pimflow.targets import PimSpec
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """`runs` x `count` rows of one channel, alike: row `row + run * run_rows + i` holds, in bank b, weights of output
-    channel `(tile + i * tile_stride + u) * banks + b` for every u below `tiles`.
+    """`runs` x `count` rows of one channel, arranged alike: row `row + run * run_rows + i` holds, in bank b, weights of
+    output channel `(tile + i * tile_stride + u) * banks + b` for every u below `tiles`.
 
-    Of K it holds the slots `slot + run * run_slots + j` for j in `columns`; slot j of tile u lies in row column
+    Of K it holds the slots `slot + run * run_slots + j` for j in `columns`; slot j of tile u is in row column
     `u * tile_pitch + copy * pitch + j`, for every copy in `copies`.
     """
 
@@ -25,7 +25,7 @@ class RowBlock:
     tile_stride: int
     tiles: int
     slot: int
-    columns: tuple[int, int]  # of the chunk: first, stop
+    columns: tuple[int, int]  # first and stop within the chunk
     copies: tuple[int, int]  # first, stop
     pitch: int
     tile_pitch: int
@@ -35,15 +35,15 @@ class RowBlock:
 
     @property
     def elements_per_bank(self) -> int:
-        """Weight slots that one bank holds, replicas counted."""
+        """Weight slots in one bank, including replicas."""
         copies = self.tiles * (self.copies[1] - self.copies[0])
         return self.runs * self.count * copies * (self.columns[1] - self.columns[0])
 
 
 @dataclass(frozen=True, slots=True)
 class WeightLayout:
-    """Row blocks of every channel, for the first of its weight groups (first, stop); the next of them lies
-    `group_rows` rows further. All by channel.
+    """Row blocks of every channel, for the first of its weight groups (first, stop); each following group is
+    `group_rows` rows further on. All fields are indexed by channel.
     """
 
     blocks: tuple[tuple[RowBlock, ...], ...]
@@ -61,21 +61,21 @@ class WeightLayout:
         return max((self.rows(channel) for channel in range(len(self.blocks))), default=0)
 
     def slots_written(self, channel: int) -> int:
-        """Column I/Os that placing the weights writes into each bank of a channel, replicas counted."""
+        """Column I/Os to write the weights into each bank of a channel, including replicas."""
         first, stop = self.weight_groups[channel]
         return (stop - first) * sum(block.elements_per_bank for block in self.blocks[channel])
 
     def bytes_written(self, channel: int, pim: PimSpec) -> int:
-        """Bytes that placing the weights moves into a channel, replicas and bank padding counted."""
+        """Bytes to be moved into a channel to write the weights, including replicas and bank padding."""
         return self.slots_written(channel) * pim.multipliers * pim.element_bytes * pim.banks
 
     def replication(self, shape: Geometry) -> float:
-        """How often a weight is stored, on average over all channels."""
+        """The number of copies of a weight, averaged over all channels."""
         stored = sum(self.slots_written(channel) for channel in range(len(self.blocks)))
         return stored / (shape.groups * shape.slots * shape.tiles)
 
     def fill_banks(self, channel: int, matrix: Array, shape: Geometry, pim: PimSpec) -> Array:
-        """The rows of a channel's banks: [rows, banks, columns, multipliers], from weights [groups, K, N]."""
+        """The rows of a channel's banks, [rows, banks, columns, multipliers], for weights [groups, K, N]."""
         first, stop = self.weight_groups[channel]
         groups = stop - first
         padded = np.zeros((groups, shape.slots * pim.multipliers, shape.tiles * pim.banks), matrix.dtype)

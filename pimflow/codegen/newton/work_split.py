@@ -1,4 +1,4 @@
-"""Divides the (tile, pixel) units of a fill among the channels of a group: who visits which part of which rows."""
+"""Divides the (tile, pixel) units of a fill among the channels of a group, as visits to parts of rows."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pimflow.records import dataclass
 class Visit:
     """`count` rows that a channel visits on every fill: tiles `tile`, `tile + stride`, ..., `width` tiles in each row.
 
-    Of a fill it works on the pixels `pixels` (first, stop), of a chunk on the columns `columns` (first, stop).
+    It computes the pixels `pixels` (first, stop) of a fill and the columns `columns` (first, stop) of a chunk.
     """
 
     tile: int
@@ -30,7 +30,7 @@ class Visit:
         return self.width * (self.pixels[1] - self.pixels[0]) * (self.columns[1] - self.columns[0])
 
     def peel(self) -> tuple[Visit, Visit]:
-        """The first row apart from the others."""
+        """The first row, and the others."""
         return (
             replace(self, count=1),
             replace(self, tile=self.tile + self.stride, count=self.count - 1),
@@ -52,7 +52,7 @@ def deal_units(
         columns: columns of one chunk.
         channels: channels of the group.
         deal: as in `Mapping`.
-        tiles_per_row: tiles that lie side by side in one row (0 counts as 1).
+        tiles_per_row: the number of tiles side by side in one row (0 counts as 1).
     """
     if deal == "tiles" or tiles_per_row > 1:
         return _deal_tiles(tiles, pixels, columns, channels, max(tiles_per_row, 1))
@@ -61,13 +61,13 @@ def deal_units(
 
 @lru_cache(maxsize=4096)
 def deal_latched(tiles: int, columns: int, longest: int, channels: int) -> tuple[Visits, ...]:
-    """The visits of every channel of a group on a chunk, with order "latch".
+    """The visits of every channel of a group to a chunk, with order "latch".
 
-    Tiles are divided alike for every chunk; those left over are split by columns of each.
+    Tiles are divided in the same way for every chunk; leftover tiles are split by the columns of each chunk.
 
     Args:
-        tiles, channels: as of `deal_units`.
-        columns: of the chunk.
+        tiles, channels: as for `deal_units`.
+        columns: columns of the chunk.
         longest: columns of the longest chunk.
     """
     left = tiles % channels
@@ -84,7 +84,7 @@ def _rescaled(visit: Visit, parts: int, columns: int) -> Visit:
 def best_split(pixels: int, columns: int, parts: int) -> tuple[int, int]:
     """(pixel parts, column parts), their product at most `parts`, with the fewest COMPs in the largest part.
 
-    Of equals the one with the fewest column parts, as those make partial sums.
+    Ties are broken in favour of fewer column parts, because those produce partial sums.
     """
     best, best_load = (1, 1), pixels * columns
     for pixel_parts in range(min(parts, pixels), 0, -1):
@@ -100,11 +100,11 @@ def _part(total: int, parts: int, index: int) -> tuple[int, int]:
 
 
 def _deal_tiles(tiles: int, pixels: int, columns: int, channels: int, width: int) -> tuple[Visits, ...]:
-    """Rows of `width` tiles assigned round-robin; those of the last, incomplete round are split over the channels."""
+    """Rows of `width` tiles assigned round-robin; rows of the last, incomplete round are split over the channels."""
     rows = -(-tiles // width)
     ragged = tiles % width
     rounds, left = divmod(rows, channels)
-    if left == 0 and ragged:  # the last row is narrower: give it a round of its own
+    if left == 0 and ragged:  # the last row is narrower: assign it in a separate round
         rounds, left = rounds - 1, channels
     visits: list[list[Visit]] = [[] for _ in range(channels)]
     if rounds:
@@ -124,7 +124,7 @@ def _deal_tiles(tiles: int, pixels: int, columns: int, channels: int, width: int
 
 
 def _deal_units(tiles: int, pixels: int, columns: int, channels: int) -> tuple[Visits, ...]:
-    """Units in tile-major order cut into equal lengths; few units are split by columns of K."""
+    """Units in tile-major order cut into equal lengths; if there are few, they are split by columns of K."""
     units = tiles * pixels
     if 2 * units <= channels:
         parts = min(channels // units, columns)

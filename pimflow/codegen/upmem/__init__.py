@@ -1,1 +1,1 @@
-"""What UPMEM cores execute when they aggregate over a graph: strategies of parallelism, and who gets which edges."""
+"""Aggregation over a graph on UPMEM cores: strategies of parallelism, and the division of rows and edges."""

@@ -1,8 +1,8 @@
-"""Who gets which rows and edges: of the cores of a cluster, and of the tasklets of every core.
+"""Divides rows and edges among the cores of a cluster, and among the tasklets of every core.
 
-Cuts fall where PyGim's published code makes them (`partition.c`), which goes row by row; here they are found by binary
-search in the row pointers, for all cores at once. One thing differs: where the published code runs out of parts before
-the rows end, it loses what is left in a few cases; here the last part takes it.
+Cuts are placed where PyGim's published code (`partition.c`) places them. That code goes row by row; here, binary search
+in the row pointers finds the cuts of all cores at once. There is one difference: if the published code runs out of
+parts before the rows end, it loses the remaining rows in a few cases; here the last part gets them.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from pimflow.targets.schema.upmem import ELEMENT_BYTES
 
 Longs = npt.NDArray[np.int64]
 
-_ALIGNMENT = 8  # bytes: rows that different tasklets write must not share such a word
+_ALIGNMENT = 8  # bytes: rows that different tasklets write must not share a word of this size
 
 
 @dataclass(frozen=True, eq=False)
 class Cores:
-    """What every core of a cluster has: rows [first_row, end_row) and non-zeros [first, end), int64 [cores] each.
+    """The work of every core of a cluster: rows [first_row, end_row) and non-zeros [first, end), int64 [cores] each.
 
-    Where rows straddle cores, the last row of one core is the first of the next.
+    If rows straddle cores, the last row of one core is the first row of the next.
     """
 
     first_row: Longs
@@ -42,18 +42,18 @@ class Cores:
         return self.end - self.first
 
     def only(self, cores: Longs) -> Cores:
-        """Some of them."""
+        """The work of the given cores."""
         return Cores(self.first_row[cores], self.end_row[cores], self.first[cores], self.end[cores])
 
 
 @dataclass(frozen=True, eq=False)
 class Tasklets:
-    """What every tasklet of every core has, int64 [cores, tasklets] each.
+    """The work of every tasklet of every core, int64 [cores, tasklets] each.
 
     Args:
         first, end: its non-zeros.
-        rows: rows that it writes: in CSR all that it has, in COO those with non-zeros.
-        head: its non-zeros in the first row that it has any in, which it may share with other tasklets.
+        rows: the number of rows that it writes: in CSR all its rows, in COO those with non-zeros.
+        head: the number of its non-zeros in its first non-empty row, which it may share with other tasklets.
     """
 
     first: Longs
@@ -72,8 +72,8 @@ def cores_of(rowptr: Longs, cores: int, balance: CoreBalance) -> Cores:
 
     Args:
         rowptr: int64 [rows + 1], row pointers of the cluster's edge part.
-        cores: how many there are.
-        balance: what they get equally much of.
+        cores: the number of cores.
+        balance: the quantity that is divided equally.
     """
     if balance == "nnz-exact":
         return _exact(rowptr, cores)
@@ -83,14 +83,17 @@ def cores_of(rowptr: Longs, cores: int, balance: CoreBalance) -> Cores:
 
 
 def even_cuts(total: int, parts: int) -> Longs:
-    """Cuts [parts + 1] into parts of equal size, the first ones with one more."""
+    """Cuts [parts + 1] into parts of equal size; the first parts have one more if needed."""
     each, more = divmod(total, parts)
     place = np.arange(parts + 1, dtype=np.int64)
     return place * each + np.minimum(place, more)
 
 
 def _greedy_cuts(rowptr: Longs, parts: int) -> Longs:
-    """After the row with which a part has a share of the non-zeros, counted anew from every cut; the last takes all."""
+    """Cuts after the row that completes a part's share of the non-zeros, counted from the previous cut.
+
+    The last part gets the rest.
+    """
     rows = len(rowptr) - 1
     share = int(rowptr[-1] - rowptr[0]) // parts
     cuts = np.full(parts + 1, rows, dtype=np.int64)
@@ -104,7 +107,7 @@ def _greedy_cuts(rowptr: Longs, parts: int) -> Longs:
 
 
 def _exact(rowptr: Longs, parts: int) -> Cores:
-    """Non-zeros in equal parts, whatever row they are in."""
+    """Equal numbers of non-zeros per core, regardless of row boundaries."""
     cuts = even_cuts(int(rowptr[-1]), parts)
     first, end = cuts[:-1], cuts[1:]
     end_row = np.maximum.accumulate(np.searchsorted(rowptr, end))
@@ -121,11 +124,11 @@ def tasklets_of(
 
     Args:
         rowptr: int64 [rows + 1] of the edge part.
-        filled: int64 [rows + 1], how many rows before each one have non-zeros (`filled_before`).
+        filled: int64 [rows + 1], the number of rows before each one that have non-zeros (`filled_before`).
         cores: the work of the cores.
         tasklets: how many a core runs.
-        strategy: how it is shared out, and in which format.
-        element: the element type of what rows are written as; its size sets where rows may be parted.
+        strategy: how the work is divided, and in which format.
+        element: the element type of the result rows; its size determines between which rows cuts are possible.
     """
     if strategy.format == "csr":
         together = max(1, _ALIGNMENT // ELEMENT_BYTES[element])
@@ -143,7 +146,7 @@ def tasklets_of(
 
 
 def filled_before(rowptr: Longs) -> Longs:
-    """How many rows before each one have non-zeros, int64 [rows + 1]."""
+    """The number of rows before each one that have non-zeros, int64 [rows + 1]."""
     filled = np.zeros(len(rowptr), dtype=np.int64)
     np.cumsum(np.diff(rowptr) > 0, out=filled[1:])
     return filled
@@ -157,13 +160,13 @@ def _tasklets(rowptr: Longs, places: Longs, rows: Longs) -> Tasklets:
 
 
 def _row_at(rowptr: Longs, places: Longs) -> Longs:
-    """The row that holds the non-zero at each place; of places without one, any row."""
+    """The row that contains the non-zero at each place; any row for places without one."""
     rows = np.searchsorted(rowptr, places, side="right") - 1
     return np.clip(rows, 0, max(len(rowptr) - 2, 0))
 
 
 def _row_cuts(rowptr: Longs, cores: Cores, parts: int, balance: TaskletBalance, together: int) -> Longs:
-    """Rows at which the tasklets' parts begin, and the last one ends: int64 [cores, parts + 1]."""
+    """Rows at which the tasklets' parts begin, and the end of the last one: int64 [cores, parts + 1]."""
     if balance == "row":
         return cores.first_row[:, None] + _row_shares(cores.rows, parts, together)
     share = cores.nonzeros // parts
@@ -178,9 +181,9 @@ def _row_cuts(rowptr: Longs, cores: Cores, parts: int, balance: TaskletBalance, 
 
 
 def _row_shares(rows: Longs, parts: int, together: int) -> Longs:
-    """Cuts of so many rows into groups that stay together, relative to the first: int64 [cores, parts + 1].
+    """Cuts of `rows` rows into groups that stay together, relative to the first: int64 [cores, parts + 1].
 
-    The first parts get one group more, as many as there are rows, not groups, left over: the published code's count.
+    The first parts get one more group each. The number of leftover rows, not groups, decides, as in the published code.
     """
     groups, left = np.divmod(rows, together * parts)
     part = np.arange(parts + 1)
@@ -189,16 +192,16 @@ def _row_shares(rows: Longs, parts: int, together: int) -> Longs:
 
 
 def even_shares(totals: Longs, parts: int) -> Longs:
-    """Cuts of every total into equal parts, the first ones with one more: int64 [cores, parts + 1]."""
+    """Cuts of every total into equal parts, the first ones larger by one if needed: int64 [cores, parts + 1]."""
     each, more = np.divmod(totals, parts)
     part = np.arange(parts + 1)
     return each[:, None] * part + np.minimum(part, more[:, None])
 
 
 def _whole_rows(rowptr: Longs, cores: Cores, parts: int) -> Longs:
-    """Places among the non-zeros where whole rows part them greedily: int64 [cores, parts + 1].
+    """Places among the non-zeros that divide them greedily at row boundaries: int64 [cores, parts + 1].
 
-    Of a row that straddles two cores, each core's share is one.
+    If a row straddles two cores, each core treats its share as a whole row.
     """
     share = cores.nonzeros // parts
     places = np.repeat(cores.end[:, None], parts + 1, axis=1)

@@ -1,6 +1,6 @@
-"""Strategies: how one aggregation is shared out to clusters of ranks, their cores, and the cores' tasklets.
+"""Strategies: how one aggregation is divided among clusters of ranks, their cores, and the cores' tasklets.
 
-The three levels of parallelism, and the names of what each offers, are PyGim's (Giannoula et al., SIGMETRICS 2025).
+The three levels of parallelism, and the names of their choices, are PyGim's (Giannoula et al., SIGMETRICS 2025).
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from pimflow.records import dataclass
 
 Format = Literal["csr", "coo"]
 CoreBalance = Literal["row", "nnz", "nnz-exact"]
-"""What cores get equally much of: destinations, or edges, whole rows or exactly (a row may then straddle two cores)."""
+"""What is balanced over cores: destinations, or edges, in whole rows or exactly (a row may then straddle two cores)."""
 TaskletBalance = Literal["row", "nnz", "nnz-exact"]
-"""The same of tasklets."""
+"""What is balanced over tasklets, likewise."""
 Sync = Literal["none", "lock-free", "lock-free-2", "lock"]
-"""How tasklets that share a row add up: partial rows that one tasklet adds at the end, or before the other rows, or
-each under a lock."""
+"""How tasklets that share a row add up: into partial rows that one tasklet adds at the end, or before the other rows,
+or each one under a lock."""
 
 _CHOICES: dict[Format, tuple[tuple[CoreBalance, ...], tuple[tuple[TaskletBalance, Sync], ...]]] = {
     "csr": (("row", "nnz"), (("row", "none"), ("nnz", "none"))),
@@ -34,11 +34,11 @@ class Strategy:
     """One way to run an aggregation.
 
     Args:
-        edge_parts: equal ranges of sources; each makes a partial result, which the host adds up.
-        feature_parts: groups of columns. Every pair of an edge and a feature part is a cluster of ranks.
-        format: how edges are stored.
+        edge_parts: equal ranges of sources; each yields a partial result, and the host adds these up.
+        feature_parts: groups of columns. Every pair of an edge part and a feature part is a cluster of ranks.
+        format: the storage format of edges.
         cores, tasklets: what is balanced over a cluster's cores, and over a core's tasklets.
-        sync: how tasklets share a row.
+        sync: how tasklets that share a row add up.
     """
 
     edge_parts: int
@@ -55,7 +55,7 @@ class Strategy:
         if self.cores not in cores or (self.tasklets, self.sync) not in tasklets:
             raise OptionError(
                 f"there is no strategy {self}",
-                f"choose among those of {self.format.upper()}, such as {next(strategies_of(1, self.format))}",
+                f"choose one of the {self.format.upper()} strategies, such as {next(strategies_of(1, self.format))}",
             )
 
     def __str__(self) -> str:
@@ -69,10 +69,10 @@ class Strategy:
 
     @classmethod
     def parse(cls, text: str) -> Strategy:
-        """The strategy that `str` writes, as "2x16 csr row nnz" or "1x32 coo nnz-exact nnz-exact lock".
+        """The strategy that `str` writes as, for example, "2x16 csr row nnz" or "1x32 coo nnz-exact nnz-exact lock".
 
         Raises:
-            OptionError: it is none.
+            OptionError: the text is not a strategy.
         """
         for known in strategies_of(1):
             name = str(known).partition(" ")[2]
@@ -87,11 +87,11 @@ class Strategy:
 
 
 def strategies_of(ranks: int, *formats: Format) -> Iterator[Strategy]:
-    """All strategies for a machine of so many ranks: clusters of equally many ranks, none left over.
+    """All strategies for a machine: clusters of equal numbers of ranks, with none left over.
 
     Args:
         ranks: ranks of the machine.
-        formats: CSR and COO, if none is named.
+        formats: by default CSR and COO.
     """
     for form in formats or tuple(_CHOICES):
         cores, tasklets = _CHOICES[form]

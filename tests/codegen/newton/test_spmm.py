@@ -137,7 +137,7 @@ def test_longer_streams_than_are_kept_are_refused() -> None:
     assert refusal.bound == MOST_ITEMS
     assert refusal.demand is not None
     assert refusal.demand > MOST_ITEMS
-    assert "no two are alike" in refusal.reason
+    assert "no two of them alike" in refusal.reason
 
 
 def test_more_rows_than_the_banks_have_are_refused() -> None:
