@@ -1,4 +1,4 @@
-"""What a compilation made: `CompiledModel`, the `Machine` it is for, and both as a folder."""
+"""The result of a compilation: `CompiledModel`, its `Machine`, and reading and writing both as a folder."""
 
 from pimflow.compiled.machine import Machine
 from pimflow.compiled.model import CompiledModel

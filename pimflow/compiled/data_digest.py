@@ -1,7 +1,8 @@
-"""The digest of the file that large weights lie in: nothing is read for it that an earlier run has read.
+"""The digest of the file with the large weights, without reading data that an earlier run has read.
 
-Weights of the zoo are constants of the package: the model's digest and a weight's name say every byte. Where weights,
-or rows of them, lie in the file as they were drawn, that stands for their bytes; all others count by their own digest.
+Weights of the zoo are constants of the package: the model's digest and a weight's name determine every byte. For
+weights, or rows of them, that the file contains as they were drawn, the name replaces the bytes; all others count by
+their own digest.
 """
 
 from __future__ import annotations
@@ -24,10 +25,10 @@ def data_digest(path: Path, stored: Sequence[Stored], source: ModelSource, cache
     """SHA-256 of a data file's bytes.
 
     Args:
-        path: of the file.
-        stored: what was written to it.
+        path: the file.
+        stored: the tensors in it.
         source: the original model.
-        cache: the folder that digests are kept in; None keeps none.
+        cache: the folder for cached digests; None for no cache.
 
     Raises:
         OSError: it cannot be read.
@@ -48,7 +49,7 @@ def data_digest(path: Path, stored: Sequence[Stored], source: ModelSource, cache
 
 
 def _content(array: Array, drawn: SplitModel) -> str:
-    """What says all bytes of an array: which of a drawn weight's they are, or their digest."""
+    """Text that determines all bytes of an array: its position in a drawn weight, or its digest."""
     start = _address(array)
     for name, weight in drawn.constants.items():
         at = start - _address(weight)

@@ -1,4 +1,4 @@
-"""What earlier runs wrote to output folders, by which unchanged files are known without being read."""
+"""Remembers the files that earlier runs wrote to output folders, so that unchanged ones need not be read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from pathlib import Path
 from pimflow.search.price_cache import PriceCache
 
 _MOST_BYTES = 128 << 10
-"""A hundred outputs, read in a few milliseconds."""
+"""Enough for a hundred outputs, which are read in a few milliseconds."""
 
 
 class KeptStamps:
     """Digests of the files that were written to output folders, by their stamps.
 
     Args:
-        cache: the folder that they are kept in; None keeps nothing.
+        cache: the cache folder; None for no cache.
     """
 
     def __init__(self, cache: Path | None) -> None:
@@ -22,7 +22,7 @@ class KeptStamps:
         self.seen = dict(self._table.texts)
 
     def keep(self) -> None:
-        """Keeps what was added to `seen`, and writes it to disk."""
+        """Adds the entries of `seen` to the cache, and writes it to disk."""
         for stamp, digest in self.seen.items():
             self._table.put_text(stamp, digest)
         self._table.flush()

@@ -25,10 +25,10 @@ class Machine:
         """The target of the options, with the measured kernel times that they name.
 
         Raises:
-            InputDataError: those cannot be read.
-            OptionError: it has no GPU whose convolutions could be run in other ways, or activations are to leave it
-                with several inferences in flight.
-            TargetError: it has no SSDs for activations to be offloaded to.
+            InputDataError: these cannot be read.
+            OptionError: it has no GPU whose convolutions could be run by other algorithms, or activations are to be
+                offloaded with several inferences in flight.
+            TargetError: it has no SSDs for offloaded activations.
         """
         if spill_way(options) == "offload":
             from pimflow.runtime.offload.spill import require_drives

@@ -1,4 +1,4 @@
-"""`CompiledModel`: what a compilation made, to run, to verify, to read and to save."""
+"""`CompiledModel`: a compiled model, to run, verify, inspect and save."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _VERIFY_FORMS = {
     "pim": Literal["ort", "values"],
     "operand": Literal["fp16", "bf16", "fp32"] | None,
 }
-"""What `verify` takes, where Python does not say it."""
+"""The valid arguments of `verify`, where its signature does not say it."""
 _NAMES_SHOWN = 5
 
 
@@ -79,7 +79,7 @@ class CompiledModel(CompiledResult):
         return OrtRunner(self.graph)
 
     def _own_inputs(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
-        """Inputs without those of the graph, which have to be the graph's."""
+        """Inputs without those that hold the graph, which must be equal to it."""
         given = dict(inputs)
         if self.network is None:
             return given
@@ -217,7 +217,7 @@ class CompiledModel(CompiledResult):
         return unit.trace(program, channel)
 
     def _part_of(self, node: str) -> str:
-        """The one node with a program that was made from the original node of this name."""
+        """The only node with a program that stems from the original node of this name."""
         made = [name for name in self.programs if self.graph.node(name).placement.origin == node]
         if len(made) == 1:
             return made[0]
@@ -229,7 +229,7 @@ class CompiledModel(CompiledResult):
         raise OptionError(f"no node {node!r} runs on PIM", hint or self._nodes_off_the_host())
 
     def _nodes_off_the_host(self) -> str:
-        """A hint: the first of them."""
+        """A hint with the first nodes that leave the host."""
         names = list(self.programs)
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         return f"those that do are {', '.join(names[:_NAMES_SHOWN])}{more}" if names else "none does"

@@ -1,4 +1,4 @@
-"""The model as it was given: read for the options of a compilation, fed what they bind, and run once."""
+"""The model as given: reads it for the options of a compilation, determines its bound inputs, and runs it once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_model(source: ModelSource, options: Options) -> Loaded:
-    """The model in the IR, for the graph that the options name (or that it comes with), if it runs on one.
+    """The model in the IR, for the graph that the options name (or that it comes with), if it is a graph network.
 
     Raises:
         PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
@@ -41,7 +41,7 @@ def read_model(source: ModelSource, options: Options) -> Loaded:
 def read_for_passes(
     model: str | Path | bytes | onnx.ModelProto, constants: str | Path | None, options: Options
 ) -> Graph:
-    """A model, or a graph in text form, with the constants beside it, as passes are to run over it.
+    """A model, or a graph in text form with the constants next to it, as input of passes.
 
     Raises:
         PimflowError: it cannot be read, or is malformed.
@@ -50,14 +50,14 @@ def read_for_passes(
 
 
 def inputs_bound(source: ModelSource, adjacency: Adjacency | None, options: Options) -> Mapping[str, Array]:
-    """The model's inputs that a graph takes the place of, and those that are fixed, by name."""
+    """The model's inputs that a graph replaces, and those that are fixed, by name."""
     return bound_inputs(source.content, adjacency, options.shapes, options.fixed)
 
 
 def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
-    """Runs the model once, on the graph that it was read for; if no earlier run did, as far as its digest tells.
+    """Runs the model once, on the graph that it was read for, unless an earlier run with the same digests did.
 
-    Nothing is run where the options leave it out.
+    Does nothing if the options disable the check.
 
     Raises:
         ModelError: it does not run.
@@ -82,14 +82,14 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
 
 
 def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
-    """All by which a model of a file or of the zoo is known before it is read."""
+    """Everything that identifies a model from a file or the zoo before it is read."""
     sizes, values = sorted(options.shapes.items()), sorted(options.fixed.items())
     return "asked for", source.sha256, sizes, values, options.graph_as_input
 
 
 def _has_run(source: ModelSource, options: Options) -> bool:
-    """Whether an earlier run read the model as it is to be read now, and ran it to its end; of a model in memory a
-    digest takes as long as asking."""
+    """Whether an earlier run read the model with the same settings and ran it to its end. Not for a model in memory,
+    whose digest takes as long as running it."""
     runs = kept_runs(options, runtime_version())
     if source.given is not None or not runs.are_kept:
         return False

@@ -1,4 +1,4 @@
-"""A compiled model read from its folder."""
+"""Reads a compiled model from its folder."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ def load(folder: str | Path) -> CompiledModel:
     """Reads an output folder of `save`.
 
     Raises:
-        ModelError: it is not one, or files in it are missing, changed or damaged.
-        OutputError: a killed run had moved it aside, and it cannot be put back.
-        ArgumentError: it is no path.
+        ModelError: it is not an output folder, or files in it are missing, changed or damaged.
+        OutputError: a killed run had moved the folder aside, and it cannot be put back.
+        ArgumentError: it is not a path.
     """
     folder = a_path(folder, "folder")
     if not find_output(folder):
@@ -73,7 +73,7 @@ def load(folder: str | Path) -> CompiledModel:
 
 
 def _check_unchanged(folder: Path) -> None:
-    """Holds what is in the files against the digests in the manifest. What else is in the folder does not matter."""
+    """Compares the files with the digests in the manifest. Other content of the folder does not matter."""
     try:
         name = change_since(folder, WRITTEN)
     except OSError as error:
@@ -96,7 +96,7 @@ def _original_of(folder: Path, header: Header) -> ModelSource:
 
 @contextmanager
 def _part(folder: Path, name: str) -> Iterator[Path]:
-    """A file of an output folder, for as long as it is read: whatever damage to it raises becomes one line."""
+    """Opens a file of an output folder for reading: any error due to damage becomes one line."""
     try:
         yield folder / name
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`CompiledResult`: what a compilation made, and what follows from it."""
+"""`CompiledResult`: the results of a compilation, and everything derived from them."""
 
 from __future__ import annotations
 
@@ -42,22 +42,22 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class CompiledResult:
-    """What a compilation made, and what follows from it.
+    """The results of a compilation, and everything derived from them.
 
     Args:
         source: the original model.
-        options: what the compilation was asked for.
+        options: the options of the compilation.
         machine: the target and its cost model.
         plan: what runs where.
-        graph: the rewritten graph, a device on every node.
-        programs: what the units execute for every node that leaves the host: for PIM channels the command streams, with
+        graph: the rewritten graph, with a device on every node.
+        programs: the units' programs for every node that leaves the host: for PIM channels the command streams, with
             weight layout and mapping.
-        report: times, energy and commands by node of the original, and in all.
-        notes: what the passes left as it was, and why: each "pass: node: reason". A folder does not keep them.
-        command: the command line that asked for it, its output folder left out; None if none did.
+        report: times, energy and commands per node of the original, and in total.
+        notes: what the passes left unchanged, and why: each "pass: node: reason". A folder does not store them.
+        command: the command line that requested it, without its output folder; None if there was none.
         network: the graph that a graph network was compiled for; None for any other model.
-        output_sha256: what identifies the folder that it was read from; None of one that was not read.
-        checks: what that folder keeps of comparisons with the original.
+        output_sha256: identifies the folder that it was read from; None if it was not read.
+        checks: comparisons with the original that are stored in that folder.
     """
 
     source: ModelSource
@@ -84,7 +84,7 @@ class CompiledResult:
     def records(self) -> list[Row]:
         """The nodes of the original as rows of plain values: where each runs, its times, energy and commands.
 
-        `pandas.DataFrame(compiled.records())` is their table.
+        `pandas.DataFrame(compiled.records())` makes a table of them.
         """
         return [row.record() for row in self.report.nodes]
 
@@ -95,7 +95,7 @@ class CompiledResult:
 
     @property
     def gpu_basis(self) -> str:
-        """What the GPU's times stand on, over which the speedups are; "" for a machine without GPU."""
+        """What the GPU's times, and hence the speedups, are based on; "" for a machine without a GPU."""
         return gpu_basis(self.machine.target, measured=self.machine.measured is not None)
 
     @cached_property
@@ -110,7 +110,7 @@ class CompiledResult:
 
     @cached_property
     def steady_state(self) -> SteadyState | None:
-        """When every node of several inferences in flight runs; None of a plan that is not for throughput."""
+        """When every node of several inferences in flight runs; None if the plan is not for throughput."""
         if self.plan.interval_us is None:
             return None
         from pimflow.runtime.steady_state import steady_state
@@ -120,7 +120,7 @@ class CompiledResult:
 
     @cached_property
     def memory_in_flight(self) -> MemoryInFlight | None:
-        """Where the values of all inferences in flight are placed; None of a plan that is not for throughput."""
+        """Where the values of all inferences in flight are placed; None if the plan is not for throughput."""
         steady = self.steady_state
         if steady is None:
             return None
@@ -135,7 +135,7 @@ class CompiledResult:
 
     @cached_property
     def steady_report(self) -> SteadyReport | None:
-        """What the steady state comes to; None of a plan that is not for throughput."""
+        """The report on the steady state; None if the plan is not for throughput."""
         parts = self._in_flight
         if parts is None:
             return None
@@ -145,13 +145,13 @@ class CompiledResult:
 
     @cached_property
     def _bound(self) -> Mapping[str, Array]:
-        """The original's inputs that the graph takes the place of, and those that are fixed."""
+        """The original's inputs that the graph replaces, and those that are fixed."""
         adjacency = None if self.network is None else self.network.adjacency
         return inputs_bound(self.source, adjacency, self.options)
 
     @property
     def about(self) -> list[tuple[str, str]]:
-        """What it was compiled for, and by what: (what, text)."""
+        """What the model was compiled for, and with which version: (label, text)."""
         machine = TargetRecord.of(self.machine.target)
         digests = f"model {self.source.sha256[:12]}, target {machine.sha256[:12]} (SHA-256)"
         made_by = f"pimflow {__version__}{f': {self.command}' if self.command else ''}"
@@ -173,12 +173,12 @@ class CompiledResult:
 
     @property
     def spill(self) -> Spill | None:
-        """What becomes of activations that the GPU's memory does not hold; None where it does or none is planned."""
+        """How activations that exceed the GPU's memory are handled; None if all fit, or nothing is planned."""
         return None if self._spilled is None else self._spilled.spill
 
     @property
     def spilled_schedule(self) -> SpilledSchedule | None:
-        """When everything runs then, stores and loads included, and the energy of that."""
+        """When everything runs with the spill, including stores and loads, and the energy of that."""
         return None if self._spilled is None else self._spilled.schedule
 
     @property
@@ -202,12 +202,12 @@ class CompiledResult:
 
     @cached_property
     def host_tables(self) -> tuple[HostTable, ...]:
-        """Tables that lie in the host's memory, and how rows of them come from there."""
+        """The tables that are stored in the host's memory, and how their rows are loaded from there."""
         return host_tables(self.graph, self.machine.costs.serving(self.graph))
 
     @property
     def _convolutions(self) -> list[tuple[str, str]]:
-        """How many convolutions the host runs in which way, where not all by its library, and the largest workspace."""
+        """The number of convolutions per algorithm, unless the library runs them all, and the largest workspace."""
         costs = self.machine.costs.serving(self.graph)
         ways = Counter(costs.algorithms(self.graph).values())
         if not ways:
@@ -252,16 +252,16 @@ class CompiledResult:
         }
 
     def chrome_trace(self) -> dict[str, Any]:
-        """The schedule as Perfetto and chrome://tracing open it: timeline.json of an output folder.
+        """The schedule in the format of Perfetto and chrome://tracing: timeline.json of an output folder.
 
-        Of a plan for throughput it is that of one inference alone, and beside it that of several in flight; where not
-        all activations fit it is that with all of them kept, and beside it that in which they leave and come back.
+        For a throughput plan it shows one inference alone, and several in flight next to it. If not all activations
+        fit, it shows the schedule with all of them kept, and next to it the one in which they leave and return.
         """
         trace = self.trace_in_pieces()
         return {**trace, "traceEvents": list(trace["traceEvents"])}
 
     def trace_in_pieces(self) -> dict[str, Any]:
-        """As `chrome_trace`, with an iterator over its entries: of a long model they take more than the model."""
+        """Like `chrome_trace`, with an iterator over its entries: those of a long model are larger than the model."""
         costs = self.machine.costs.serving(self.graph)
         return chrome_trace(
             self.timeline,
@@ -276,7 +276,7 @@ class CompiledResult:
         )
 
     def node_data(self) -> dict[str, Any]:
-        """What every node of model.onnx takes, in us and coloured by device, as Model Explorer opens it."""
+        """The time of every node of model.onnx in us, coloured by device, in the format of Model Explorer."""
         return node_data(self.graph, self.timeline, self.machine.costs.titles)
 
 

@@ -1,4 +1,4 @@
-"""A compiled model written as a folder."""
+"""Writes a compiled model to a folder."""
 
 from __future__ import annotations
 
@@ -47,19 +47,19 @@ WRITTEN = frozenset(
     {PROGRAM, SPARSE_PROGRAM, GRAPH}
     | {"config.json", "memory.json", "plan.json", "streams.json.gz", "target.toml", "timeline.json"}
 )
-"""What `save` writes beside the original, whose digest is part of config.json."""
+"""The files of `save` apart from the original, whose digest is part of config.json."""
 
 
 def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> Path:
-    """Writes a compiled model as a folder, whole or not at all.
+    """Writes a compiled model to a folder, whole or not at all.
 
     Args:
         model: the compiled model.
-        folder: where to.
-        progress: receives which file is written, as lines of text.
+        folder: the output folder.
+        progress: receives a line of text for every file.
 
     Raises:
-        OutputError: the folder cannot be written, or holds something that is not an unchanged output of ours.
+        OutputError: the folder cannot be written, or holds something other than an unchanged output of pimflow.
         ModelError: the rewritten model does not run.
     """
     folder = a_path(folder, "folder")
@@ -76,8 +76,8 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
 
 
 def _save_program(model: CompiledResult, folder: Path) -> tuple[Stored, ...]:
-    """The rewritten graph as ONNX. With sparse ops, which ONNX has as patterns alone, as text too, for `load`; and
-    as ONNX only where a pattern fits. Returns what lies beside it, in a file of weights."""
+    """Writes the rewritten graph as ONNX and returns the tensors in the file of weights next to it. ONNX has sparse ops
+    only as patterns, so a graph with these is also written as text, for `load`; as ONNX only if the patterns fit."""
     graph = model.graph
     if model.spill is not None:
         from pimflow.report.spill import marked
@@ -93,8 +93,8 @@ def _save_program(model: CompiledResult, folder: Path) -> tuple[Stored, ...]:
 
 
 def _check(model: CompiledResult, program: Path, stored: Sequence[Stored], digests: dict[str, str]) -> None:
-    """Runs what was written once; if no earlier run did, and the options ask for it. Its weights are made of the
-    original's. Its digest is among `digests` then, and that of a file of weights."""
+    """Runs the written model once, unless an earlier run did, or the options leave it out. Its weights are computed
+    from the original's. Adds its digest to `digests`, and that of a file of weights."""
     options = model.options
     if stored:
         data = program.with_name(program.name + DATA_SUFFIX)
@@ -109,7 +109,7 @@ def _check(model: CompiledResult, program: Path, stored: Sequence[Stored], diges
 
 
 def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], progress: Tell) -> None:
-    """All files but the program; the original's digest, if it is a file, is among `digests` then."""
+    """Writes all files except the program; adds the original's digest to `digests` if the original is a file."""
     if model.source.zoo is None:
         progress("writing the original")
     original = _save_original(model.source, folder)
@@ -128,7 +128,7 @@ def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], 
 
 
 def _write_streams(model: CompiledResult, path: Path) -> None:
-    """What units execute; taken from an earlier run that wrote the same."""
+    """Writes the units' programs, from the cache if an earlier run wrote the same ones."""
     units = model.machine.costs.units
     table = ProgramTable(model.programs, devices_off_the_host(model.graph, units), units)
     kept = kept_streams(model.options, table.made_of and f"{FORMAT} {table.made_of}")
@@ -140,7 +140,7 @@ def _write_streams(model: CompiledResult, path: Path) -> None:
 
 
 def _saved_plan(model: CompiledResult) -> dict[str, Any]:
-    """The document and the plan, without what differs from run to run: the same input gives the same bytes."""
+    """The document and the plan, without values that vary from run to run: the same input gives the same bytes."""
     document = model.document(lazily=True)
     del document["search"]["seconds"], document["output_dir"]
     plan = encode(replace(model.plan, search_seconds=0.0), tagged=True)
@@ -183,7 +183,7 @@ def _config(model: CompiledResult, original: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Header:
-    """What config.json says beside the options."""
+    """The part of config.json that is not options."""
 
     format: str
     versions: Mapping[str, str]
@@ -194,9 +194,9 @@ class Header:
     command: str | None
     machine: TargetRecord
     graph_is_estimate: bool | None = None
-    """Of a graph network: whether its graph is a random one; None for other models."""
+    """For a graph network, whether its graph is a random one; None for other models."""
 
 
 def devices_off_the_host(graph: Graph, units: Container[str]) -> dict[str, str]:
-    """The devices of the nodes that run on one of some units, by node."""
+    """The device, by node, of all nodes that run on one of the given units."""
     return {node.name: node.device for node in graph.nodes if node.device is not None and node.device in units}

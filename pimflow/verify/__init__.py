@@ -1,1 +1,1 @@
-"""Whether the compiled model computes what the original computes, and each pass what the one before."""
+"""Verification: whether the compiled model computes the same as the original, and each pass the same as before it."""

@@ -1,4 +1,4 @@
-"""Numbers in double precision, a block at a time: a large map is never widened whole."""
+"""Comparisons in double precision, one block at a time, so that a large map is never converted as a whole."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pimflow.ir import Array
 Numbers = npt.NDArray[Any]
 
 BLOCK = 1 << 16
-"""Elements that are widened at a time; numpy adds 128 and fewer in one way of its own."""
+"""Elements that are converted at a time; numpy adds up to 128 of them in its own way."""
 
 
 def finite_pair(expected: Array, actual: Array) -> tuple[Numbers, Numbers] | None:
-    """The finite elements of two arrays of one shape, in their own type and one dim.
+    """The finite elements of two arrays of the same shape, flattened, in their own type.
 
     Returns:
-        None where NaN and infinities are not in the same places.
+        None if NaN and infinities are not in the same places.
     """
     flat, other = np.ravel(expected), np.ravel(actual)
     finite = np.ones(flat.size, np.bool_)
@@ -34,7 +34,7 @@ def finite_pair(expected: Array, actual: Array) -> tuple[Numbers, Numbers] | Non
 
 
 def largest_error(expected: Numbers, actual: Numbers) -> tuple[float, float]:
-    """The largest difference of finite arrays of one dim, and that over the largest magnitude expected."""
+    """The largest difference of finite 1-D arrays, absolute and relative to the largest magnitude expected."""
     error = scale = 0.0
     for _, block, other in _blocks(expected, actual):
         error = max(error, float(np.abs(block - other).max()))
@@ -43,7 +43,7 @@ def largest_error(expected: Numbers, actual: Numbers) -> tuple[float, float]:
 
 
 def largest_magnitude(array: Array) -> float:
-    """Of the finite elements; 0 where there are none."""
+    """The largest magnitude of the finite elements; 0 if there are none."""
     flat, largest = np.ravel(array), 0.0
     for part in parts(array.size):
         sizes = np.abs(flat[part].astype(np.float64))
@@ -52,7 +52,7 @@ def largest_magnitude(array: Array) -> float:
 
 
 def steps_off(expected: Array, actual: Array) -> tuple[int, int]:
-    """The largest difference of arrays of integers of one shape, and the sum of all."""
+    """The largest difference of two integer arrays of the same shape, and the sum of all differences."""
     flat, other = np.ravel(expected), np.ravel(actual)
     largest = total = 0
     for part in parts(flat.size):
@@ -62,7 +62,7 @@ def steps_off(expected: Array, actual: Array) -> tuple[int, int]:
 
 
 def deviation(array: Numbers) -> float:
-    """The standard deviation of an array of one dim that is not empty."""
+    """The standard deviation of a non-empty 1-D array."""
     if array.dtype.kind == "c":
         return math.hypot(deviation(array.real), deviation(array.imag))
     mean = _sum(array.size, lambda part: array[part].astype(np.float64)) / array.size
@@ -84,5 +84,5 @@ def _blocks(expected: Numbers, actual: Numbers) -> Iterator[tuple[slice, Numbers
 
 
 def parts(size: int) -> Iterator[slice]:
-    """The blocks of an array of one dim."""
+    """The blocks of a 1-D array."""
     return (slice(start, start + BLOCK) for start in range(0, size, BLOCK))

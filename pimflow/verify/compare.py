@@ -1,14 +1,15 @@
-"""Shows that a compiled model computes what the original computes: ONNX Runtime runs both on the same inputs.
+"""Shows that a compiled model computes the same as the original: ONNX Runtime runs both on the same inputs.
 
-Three questions, each with a bound of its own:
+There are three questions, each with its own bound:
 
-- Does the rewritten graph compute what the original does? ONNX Runtime runs both as users run them. Where the model
-  rounds (16-bit numbers, quantised ones), all values are compared too, one by one and in single precision: there the
-  bound stays narrow.
-- Do values lie where the memory plan says, and do units compute what their programs are for? What runs in the arena, or
-  by value, is compared with the same graph in the same precision, run node by node without either; each program also
-  with its own node, on its own operands.
-- How far is that from the original? As far as the precision itself moves the original's result, which is measured.
+- Does the rewritten graph compute the same as the original? ONNX Runtime runs both as users run them. If the model
+  rounds (16-bit numbers, quantised ones), all values are also compared one by one in single precision, where the bound
+  stays narrow.
+- Are values where the memory plan puts them, and do units compute what their programs are for? Execution in the arena,
+  or by value, is compared with the same graph in the same precision, run node by node without either. Each program is
+  also compared with its own node, on its own operands.
+- How far is that from the original? At most as far as the precision itself moves the original's result, which is
+  measured.
 """
 
 from __future__ import annotations
@@ -49,12 +50,12 @@ from pimflow.verify.values import PartsCheck
 from pimflow.verify.verification import How, Verification
 
 LOOSE = 0.05
-"""A bound that is a larger share of an output's largest magnitude is said."""
+"""If a bound is a larger share of an output's largest magnitude than this, a note says so."""
 
 WEAKER = 0.5
-"""Share of their size at which inputs are tried as well where a bound depends on what other inputs change.
+"""Scale of a second set of inputs, for bounds that depend on how much other inputs change an output.
 
-A mean over a large map of random numbers is the same for all draws, and another one for numbers of another size.
+The mean over a large map of random numbers is the same for all draws, but differs for numbers of a different scale.
 """
 
 
@@ -64,11 +65,11 @@ class Execution:
 
     Args:
         units: backends by device.
-        programs: what the units execute, by node, to be executed by value; None lets ONNX Runtime run their nodes.
+        programs: the units' programs by node, to be executed by value; None lets ONNX Runtime run their nodes.
         operand: the element type that `programs` multiply; None for the units' own.
-        host: what runs all else, for what it does not run in the usual way, where `programs` are executed by value too.
-        memory: the arena that values lie in; None lets ONNX Runtime place them.
-        spill: what leaves that arena, and comes back or is made again: run inside the smaller one that this takes.
+        host: runs the nodes for which it has its own algorithm, if `programs` are executed by value.
+        memory: the arena that holds values; None lets ONNX Runtime place them.
+        spill: values to be offloaded or recomputed, so that execution uses the smaller arena that this needs.
     """
 
     units: Mapping[str, Backend[Any, Any]] = field(default_factory=dict)
@@ -80,15 +81,15 @@ class Execution:
 
     @property
     def is_plain(self) -> bool:
-        """Whether ONNX Runtime does all of it."""
+        """Whether ONNX Runtime runs everything."""
         return self.programs is None and self.memory is None
 
     def how(self, seed: int | None) -> How:
-        """As a verification tells it; the seed is of random inputs, None where inputs were given."""
+        """The form that a verification reports; `seed` is that of random inputs, None if inputs were given."""
         return How(seed, self.programs is not None, self.operand, self.memory is not None)
 
     def reference(self, graph: Graph) -> UnitReference:
-        """What the nodes of units compute, in their precision where programs are executed."""
+        """The reference for the nodes of units, in the units' precision if programs are executed."""
         return UnitReference(graph, {} if self.programs is None else self.units, self.operand)
 
     def outputs(
@@ -99,13 +100,13 @@ class Execution:
         progress: Callable[[str], None],
         around: Callable[[Execute], Picking] | None = None,
     ) -> tuple[Outputs, PartsCheck | None]:
-        """A graph's outputs, and of programs that were executed by value how far each is from its node.
+        """A graph's outputs and, if programs were executed by value, the error of each compared with its node.
 
         Args:
-            graph, feeds: what runs, on what.
-            reference: what programs are compared with.
+            graph, feeds: the graph to run and its inputs.
+            reference: the reference for programs.
             progress: receives a line of text per program.
-            around: stands between what runs nodes of the host and those that ask for it.
+            around: wraps the function that executes nodes of the host.
         """
         if self.is_plain and around is None:
             return run_graph(graph, feeds), None
@@ -142,13 +143,13 @@ def verify_compiled(
     Args:
         original: the model that was compiled, as ONNX Runtime reads it.
         graph: the rewritten graph.
-        execution: how that runs.
-        bound: inputs that the original has and the rewritten graph has not: it was compiled for them.
+        execution: how to run the graph.
+        bound: inputs of the original that the rewritten graph lacks, because it was compiled for them.
         inputs: arrays by input name, or an npz file of them; None for random ones from `seed`.
         seed: of random inputs.
-        rtol: largest error over the largest magnitude of an output; None for what the precision justifies, measured.
+        rtol: largest error over the largest magnitude of an output; None for the measured effect of the precision.
         progress: called with a line of text from time to time.
-        in_flight: a schedule of several inferences and its arena: they are compared as well.
+        in_flight: a schedule of several inferences and its arena, to be compared as well.
 
     Raises:
         InputDataError: the inputs do not fit the model.
@@ -215,13 +216,13 @@ def _measured(
     seed: int,
     progress: Callable[[str], None],
 ) -> tuple[tuple[OutputCheck, ...], dict[str, float], tuple[str, ...]]:
-    """Outputs within what their precision justifies; where one is not, with weaker inputs, or the original's picks.
+    """Checks outputs against the effect of their precision; on failure, with weaker inputs, then the original's picks.
 
     Returns:
-        The checks, how much other inputs change each output as far as that was looked at, and notes on picks.
+        The checks, how much other inputs change each output as far as that was measured, and notes on picks.
     """
     graph, feeds = evidence.graph, evidence.feeds
-    # What programs round is told node by node below: it says nothing of the model in single precision.
+    # Rounding in programs is compared node by node below; it says nothing about the model in single precision.
     evidence.measure(actual if execution.programs is None else evidence.plain)
     if not execution.is_plain:
         evidence.node_by_node(actual, reference, progress)
@@ -248,7 +249,7 @@ def _judge(
     expected: Outputs,
     actual: Outputs,
 ) -> tuple[OutputCheck, ...]:
-    """Outputs on some inputs against the original's, within what roundings do to these, and against the graph alone."""
+    """Checks outputs for some inputs against the original's, within the effect of rounding, and the graph alone."""
     evidence = Evidence(original, graph, bound, feeds, expected)
     evidence.measure(actual)
     evidence.node_by_node(actual, UnitReference(graph, {}, None), progress)
@@ -268,27 +269,27 @@ def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is
     except ModelError as error:
         if not is_random:
             raise
-        raise ModelError(error.what, "random inputs may be none of the model's: give some with --inputs") from error
+        raise ModelError(error.what, "random inputs may be invalid for this model: give some with --inputs") from error
 
 
 def _signal(
     original: ModelContent, graph: Graph, expected: Outputs, seed: int, bound: Mapping[str, Array], share: float = 1.0
 ) -> dict[str, float]:
-    """How much other random inputs change each output, over its largest magnitude; empty where there are none.
+    """How much other random inputs change each output, relative to its largest magnitude; empty if there are no inputs.
 
     Args:
-        original, graph: the model, and the compiled one, which has its inputs.
+        original, graph: the original model, and the compiled one, which determines the inputs.
         expected: the outputs.
-        seed: of the inputs that gave them.
+        seed: of the inputs that produced them.
         bound: inputs that do not change.
-        share: of its size that an input of floating-point numbers has.
+        share: factor for floating-point inputs.
     """
     if not graph.inputs:
         return {}
     others = {name: _scaled(array, share) for name, array in random_inputs(graph, seed + 1).items()}
     try:
         other = run_original(original, {**bound, **others})
-    except PimflowError:  # random data are no inputs of this model
+    except PimflowError:  # random data are not valid inputs of this model
         return {}
     return {check.name: check.max_rel_err for check in compare_outputs(expected, other, 0.0)}
 
@@ -299,20 +300,20 @@ def _scaled(item: Any, share: float) -> Any:
 
 
 def _still(signal: Mapping[str, float], inputs: object) -> tuple[str, ...]:
-    """What makes a pass say little: outputs that do not depend on the input."""
+    """Notes on outputs that do not depend on the input, for which a pass proves little."""
     still = [name for name, change in signal.items() if change == 0]
     if not still or inputs is not None:
         return ()
-    return (f"output {', '.join(still)} is the same for two different inputs: equality there shows little",)
+    return (f"output {', '.join(still)} is the same for two different inputs: agreement there shows little",)
 
 
 def _loose(expected: Outputs, checks: Sequence[OutputCheck]) -> Iterator[str]:
-    """What makes a pass say little, too: outputs that roundings move by much of all that they are."""
+    """Notes on outputs that rounding changes by a large share of their magnitude, for which a pass proves little."""
     for check in checks:
         array = expected[check.name]
         if check.passed and check.rtol > LOOSE and isinstance(array, np.ndarray) and array.size:
-            most = f"{np.abs(array).max():.2g} at most, of which roundings may move {check.rtol:.0%}"
-            yield f"output {check.name} is {most}: equality there shows little; that of values, one by one, shows more"
+            most = f"at most {np.abs(array).max():.2g}, and rounding may move it by {check.rtol:.0%} of that"
+            yield f"output {check.name} is {most}: agreement there shows little; that of single values shows more"
 
 
 def _drawn(nodes: Sequence[str]) -> tuple[str, ...]:
@@ -320,6 +321,6 @@ def _drawn(nodes: Sequence[str]) -> tuple[str, ...]:
 
 
 def _out_of_range(reference: UnitReference, *, passed: bool) -> tuple[str, ...]:
-    """What the range of a type does; of small numbers also where all is within its bounds, which are wide for them."""
+    """Notes on values outside a type's range; small ones also if all checks pass, as the bounds are wide for them."""
     found = (None if passed else reference.overflow, reference.underflow)
     return tuple(each.text for each in found if each is not None)

@@ -1,7 +1,7 @@
-"""Random numbers that two models draw alike: what draws without a seed gets one, by the name of what it makes.
+"""Equal random numbers in two models: every node that draws without a seed gets one, from the name of its result.
 
-Where a model gives none, ONNX Runtime takes one of its own for each process, and adds a node's place in the graph: what
-is rewritten draws other numbers. What is compared of such a model is one that it might have been: the same, with seeds.
+Without a seed, ONNX Runtime picks one per process and adds a node's position in the graph, so a rewritten graph draws
+different numbers. The comparison is therefore of a variant of the model: the same, with seeds.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ def drawing(graph: Graph) -> tuple[str, ...]:
 
 
 def seeded(graph: Graph) -> Graph:
-    """The graph with a seed for each of these."""
+    """The graph with a seed for each of these nodes."""
     return graph.replace(nodes=tuple(_seeded(node) if _draws(node) else node for node in graph.nodes))
 
 
 def seeded_original(original: ModelContent) -> ModelContent:
-    """The model as it was given, with the seeds that its graph gets."""
+    """The original model, with the same seeds that the graph gets."""
     if isinstance(original, SplitModel):
         return original._replace(proto=_seeded_proto(original.proto))
     if isinstance(original, onnx.ModelProto):
@@ -65,5 +65,5 @@ def _seeded_proto(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def _seed(name: str) -> float:
-    """A whole number that a float of 32 bits holds."""
+    """An integer seed that a 32-bit float represents exactly."""
     return float(zlib.crc32(name.encode()) % 2**20)

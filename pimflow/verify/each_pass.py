@@ -1,4 +1,4 @@
-"""What the compiler lends to the pass manager: a comparison of values after every pass."""
+"""A comparison of values after every pass, for the pass manager."""
 
 from __future__ import annotations
 
@@ -31,5 +31,5 @@ class EachPass:
 
 
 def _run(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """As written: ONNX Runtime's fusions of quantised nodes round otherwise before a pass than behind it."""
+    """Runs a graph as written: the rounding of ONNX Runtime's fusions of quantised nodes may change with a pass."""
     return run_graph(graph, inputs, fuse_quantised=False)

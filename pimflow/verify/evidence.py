@@ -1,4 +1,4 @@
-"""How far a result may be from the original's: measured on the model's own roundings, each bound with its reason."""
+"""How far a result may be from the original's: bounds measured from the model's own rounding, each with its reason."""
 
 from __future__ import annotations
 
@@ -24,21 +24,22 @@ from pimflow.verify.reference import JITTER, OPERAND_STEP, STEP, SUMS_RTOL, Unit
 from pimflow.verify.values import PartsCheck, compare_values
 
 MARGIN = 2.0
-"""A bound that is measured allows as much more than was seen."""
+"""A measured bound is this factor times the observed error."""
 
 SIGNAL_SHARE = 0.5
-"""A bound that is measured is at most this share of what other inputs change: beyond, a pass would say nothing.
+"""A measured bound is at most this share of the change due to other inputs: otherwise, a pass would prove nothing.
 
-Only the model's own roundings, which are compared value by value as well, may move it that far once, without a margin;
-and a step of its own type, or what units may make of one product, is always allowed where it was seen: what hardly
-depends on the inputs, as a product of probabilities added up, is rounded all the same.
+There are two exceptions. The model's own rounding, whose values are also compared one by one, may exceed the share up
+to the observed error, without a margin. An observed error of one step of the output's type, or of a unit's error in a
+single product, is always allowed: outputs that hardly depend on the inputs, such as a sum of probabilities, are rounded
+all the same.
 """
 
 DRAWS = 8
-"""Runs with sums in another order, at most: further ones where outputs are not as close as the first has it.
+"""The maximum number of runs with sums in a different order; runs after the first only if outputs are further off.
 
-Where errors are alike and normal, that of a single number is more than twice that of another draw three times in ten,
-and hardly ever more than twice the largest of eight.
+If errors are normal and equally distributed, one error is more than twice another in three of ten cases, but hardly
+ever more than twice the largest of eight.
 """
 
 Outputs = Mapping[str, Any]
@@ -46,7 +47,7 @@ Outputs = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class _Pair:
-    """Two runs that have to agree: what they are, their outputs, and bounds that are not the default."""
+    """Two runs that must agree: their description, their outputs, and the bounds that differ from the default."""
 
     what: str
     expected: Outputs
@@ -56,14 +57,14 @@ class _Pair:
 
 @dataclass
 class Evidence:
-    """What is known of a compiled model beside its own outputs.
+    """Runs of the models other than the one under test, and the bounds that follow from them.
 
     Args:
         original: the model that was compiled, as ONNX Runtime reads it.
         graph: the compiled model.
-        bound: inputs that the original has and the compiled model has not.
+        bound: inputs of the original that the compiled model lacks.
         feeds: the other inputs.
-        expected: what the original gives.
+        expected: the outputs of the original.
     """
 
     original: ModelContent
@@ -72,48 +73,48 @@ class Evidence:
     feeds: Mapping[str, Array]
     expected: Outputs
     ways: dict[str, tuple[Outputs, ...]] = field(default_factory=dict)
-    """By what moves them, the model's own results where it is rounded otherwise."""
+    """By cause: the model's own results if it is rounded differently."""
     of_machine: dict[str, float] = field(default_factory=dict)
-    """Those that are not the model's own roundings, and what these make of a single product, over its largest
-    magnitude: beyond that they must not move the outputs as other inputs do."""
+    """The causes other than the model's own rounding, with the error they produce in a single product, relative to its
+    largest magnitude: beyond that they must not move the outputs as much as other inputs do."""
     of_graph: set[str] = field(default_factory=set)
-    """Those that were measured on the compiled graph alone: where that is wrong, so are they."""
+    """The causes that were measured only on the compiled graph: if the graph is wrong, so is the measurement."""
     pairs: list[_Pair] = field(default_factory=list)
     values: PartsCheck | None = None
 
     @cached_property
     def plain(self) -> Outputs:
-        """What ONNX Runtime makes of the compiled model."""
+        """The compiled model's outputs, as run by ONNX Runtime."""
         return run_graph(self.graph, self.feeds)
 
     @cached_property
     def before(self) -> Graph:
-        """The original as a graph, that takes the inputs that the compiled model does."""
+        """The original as a graph with the compiled model's inputs."""
         fed = {**self.bound, **self.feeds}
         given = load_model(self.original, {name: array.shape for name, array in fed.items()})
         inputs = [name for name in given.inputs if name not in self.bound]
         return given.replace(inputs=inputs, constants={**given.constants, **self.bound})
 
     def measure(self, actual: Outputs) -> None:
-        """Runs the original and the graph without roundings that depend on how nodes are fused, if these count.
+        """Runs the original and the graph without rounding that depends on how nodes are fused, if it matters.
 
-        They do where models round to few digits; in single precision where the outputs differ by more than the default:
-        many layers may make that of the order of sums alone.
+        It matters if models round to few digits, and in single precision if the outputs differ by more than the
+        default, because in a deep model the order of sums alone may cause that.
         """
         narrow, quantised = is_narrow(self.graph), is_quantised(self.graph)
         if not narrow and not quantised and not self._differs_in_values(actual):
             return
-        quantised = quantised or is_quantised(self.before)  # products whose kernel did so may be a unit's
+        quantised = quantised or is_quantised(self.before)  # the products of these kernels may be on a unit
         outputs, self.values = compare_values(self.before, self.graph, self.feeds)
         kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
         if kinds:
             self.ways[" and ".join(kinds)] = (outputs,)
-        else:  # what the values differ by, one by one, added to every product
+        else:  # the observed error of single values, added to every product
             moved = UnitReference(
                 self.before, {}, None, jitter_seed=0, sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL)
             )
             self.ways["sums in another order"] = (run_nodes(self.before, self.feeds, moved),)
-            # kernels have one order for a whole channel: what it makes of sums no pool levels out, as it does chance
+            # kernels use one order for a whole channel: pooling does not level out its effect as it does chance
             with suppress(ModelError):
                 without = run_original(self.original, {**self.bound, **self.feeds}, optimise=False)
                 self.ways["kernels without ONNX Runtime's optimisations"] = (without,)
@@ -122,24 +123,24 @@ class Evidence:
             self.ways["roundings near a half"] = (run_nodes(self.graph, self.feeds, moved),)
 
     def _differs_in_values(self, actual: Outputs) -> bool:
-        """Whether an output is off by more than the default, and none in any other way."""
+        """Whether an output is off by more than the default, and no output is wrong in any other way."""
         problems = {check.problem for check in compare_outputs(self.expected, actual, DEFAULT_RTOL) if not check.passed}
         return problems == {"values differ"}
 
     def node_by_node(self, actual: Outputs, reference: UnitReference, progress: Callable[[str], None]) -> None:
-        """Runs the graph in the precision of its units, with neither arena nor programs."""
+        """Runs the graph in the precision of its units, without arena and programs."""
         progress("running the compiled model node by node")
         self.agree("as ONNX Runtime runs it", self.plain)
         self.in_precision(actual, reference, partial(run_nodes, self.graph, self.feeds))
 
     def agree(self, what: str, actual: Outputs) -> None:
-        """Adds a run of the graph without the precision of units, which nothing of theirs may excuse."""
+        """Adds a run of the graph without the precision of units, which therefore excuses no error."""
         self.pairs.append(_Pair(what, self.expected, actual))
 
     def in_precision(
         self, actual: Outputs, reference: UnitReference, run: Callable[[UnitReference], dict[str, Any]]
     ) -> None:
-        """Runs the graph, in some way, in the precision of its units, and again with the errors that they may make."""
+        """Runs the graph in the precision of its units with `run`, and again with the errors that these may make."""
         same = run(reference)
         runs = [same]
         for seed in range(DRAWS if reference.units else 0):
@@ -164,24 +165,24 @@ class Evidence:
         self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
 
     def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
-        """The compiled model's outputs against the original's, and all pairs of runs."""
+        """Checks the compiled model's outputs against the original's, and all pairs of runs."""
         bounds, own = self._allowed(signal, ()), self._allowed(signal, self.of_graph)
         found = {check.name: check for check in compare_outputs(self.expected, actual, DEFAULT_RTOL, bounds)}
         for name, check in found.items():
             if not check.passed and name in bounds and check.problem == "values differ":
-                found[name] = replace(check, problem=f"values differ, as much as {bounds[name]:.3g} would be allowed")
+                found[name] = replace(check, problem=f"values differ, {bounds[name]:.3g} would be allowed")
         for pair in self.pairs:
             limits = own if pair.expected is self.expected else pair.bounds
             for check in compare_outputs(pair.expected, pair.actual, DEFAULT_RTOL, limits):
                 if not check.passed and found[check.name].passed:
-                    problem = f"{pair.what} it is off by {check.max_rel_err:.3g} of the largest magnitude"
+                    problem = f"{pair.what}, it is off by {check.max_rel_err:.3g} of the largest magnitude"
                     found[check.name] = replace(
                         found[check.name], passed=False, problem=f"{problem}, {check.rtol:.3g} is allowed"
                     )
         return tuple(found.values())
 
     def _allowed(self, signal: Mapping[str, float], leave_out: Collection[str]) -> dict[str, float]:
-        """Bounds of outputs that are further than the default: by a step of their own type, and all ways but some."""
+        """Bounds wider than the default: from a step of the output's own type, and all causes except `leave_out`."""
         steps = {name: self._own_step(name) for name in self.expected}
         bounds = {name: step for name, step in steps.items() if step > DEFAULT_RTOL}
         for what in self.ways.keys() - set(leave_out):
@@ -191,14 +192,14 @@ class Evidence:
         return bounds
 
     def _most(self, what: str, bound: float, signal: float | None) -> float:
-        """What a bound may be for a pass to say something, where other inputs change an output by so much, if known."""
+        """The maximum bound with which a pass proves something, given the change due to other inputs, if known."""
         seen = self.of_machine.get(what, bound / MARGIN)
         return max(SIGNAL_SHARE * (bound if signal is None else signal), seen)
 
     def _own_step(self, name: str) -> float:
-        """How far two right results of an output's own type, or of the one it is cast from, may be apart.
+        """How far two correct results may be apart in an output's own type, or in the type that it is cast from.
 
-        It is a share of its largest magnitude.
+        This is a share of the largest magnitude.
         """
         maker = self.graph.producer(name) if name in self.graph.values else None
         source = maker.inputs[0] if maker is not None and maker.kind == "Cast" else name
@@ -206,7 +207,7 @@ class Evidence:
         return max((STEP.get(dtype, 0.0) for dtype in dtypes), default=0.0)
 
     def notes(self) -> tuple[str, ...]:
-        """How the bounds came about."""
+        """Where the bounds come from."""
         found = []
         for what, runs in self.ways.items():
             bounds = _bounds(self.expected, runs)
@@ -219,12 +220,12 @@ class Evidence:
 
 
 def is_quantised(graph: Graph) -> bool:
-    """Whether a graph rounds to integers of few bits, or keeps constants as such."""
+    """Whether a graph rounds to narrow integers, or stores constants as such."""
     return bool(graph.packed) or any(map(quantises, graph.nodes))
 
 
 def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
-    """Bounds of outputs for which the default is too narrow: `MARGIN` times the largest error of any run."""
+    """Bounds for outputs whose default is too narrow: `MARGIN` times the largest error of any run."""
     bounds: dict[str, float] = {}
     for run in runs:
         alike = {name: _as_type_of(expected[name], run.get(name)) for name in expected}
@@ -237,7 +238,7 @@ def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
 
 
 def _within(expected: Outputs, actual: Outputs, runs: Sequence[Outputs]) -> bool:
-    """Whether outputs are as close as runs are, with the margin."""
+    """Whether outputs are as close as the runs are to each other, with the margin."""
     return all(check.passed for check in compare_outputs(expected, actual, DEFAULT_RTOL, _bounds(expected, runs)))
 
 

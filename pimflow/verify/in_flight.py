@@ -1,4 +1,4 @@
-"""Several inferences in flight against the original, one by one: every output of every one."""
+"""Compares several inferences in flight with the original: every output of each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pimflow.verify.outputs import OutputCheck, compare_outputs
 from pimflow.verify.values import PartsCheck
 
 Judge = Callable[[Mapping[str, Array], Mapping[str, Any], Mapping[str, Any]], Iterable[OutputCheck]]
-"""Compares one inference's outputs with the original's, given its inputs, within what roundings do to these inputs."""
+"""Compares one inference's outputs with the original's, given its inputs, within the effect of rounding on these."""
 
 
 def check_in_flight(
@@ -33,17 +33,17 @@ def check_in_flight(
     judge: Judge | None,
     progress: Callable[[str], None],
 ) -> PartsCheck:
-    """Runs one inference more than fit into the steady state at once, each on other inputs, in its arena.
+    """Runs one more inference than the steady state has in flight, each on different inputs, in its arena.
 
     Args:
         original: the model that was compiled.
         graph: the rewritten graph.
         steady, memory: its schedule and its arena.
-        bound: inputs that the original has and the graph has not.
-        feeds: of the first inference.
-        seed: of the random inputs of the others; where the model does not take random inputs, they have the first's.
-        rtol: bound of every output, as one inference alone has it.
-        judge: asked about an inference that is not within these: other inputs may be rounded worse; None where the
+        bound: inputs of the original that the graph lacks.
+        feeds: inputs of the first inference.
+        seed: of the random inputs of the others; if the model refuses random inputs, they use those of the first.
+        rtol: bound for every output, from a single inference.
+        judge: checks an inference that exceeds these bounds, because other inputs may be rounded worse; None if the
             bounds were given.
         progress: called with a line of text from time to time.
 
@@ -56,7 +56,7 @@ def check_in_flight(
         other = random_inputs(graph, seed + number)
         try:
             found = run_original(original, {**bound, **other})
-        except PimflowError:  # random data are no inputs of this model
+        except PimflowError:  # random data are not valid inputs of this model
             other, found = dict(feeds), expected[0]
         inputs.append(other)
         expected.append(found)

@@ -1,4 +1,4 @@
-"""How far the outputs of two runs are from each other."""
+"""How far the outputs of two runs are apart."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pimflow.records import dataclass
 from pimflow.verify.blocks import deviation, finite_pair, largest_error
 
 DEFAULT_RTOL = 1e-4
-"""Bound on the largest error over the largest magnitude of an output, where both are computed in single precision."""
+"""Bound on the largest error relative to the largest magnitude of an output, if both are in single precision."""
 
 
 @dataclass(frozen=True)
 class OutputCheck:
     """How far one output of the compiled model is from the original's.
 
-    `max_rel_err` is `max_abs_err` over the largest magnitude of the original's output, and `rtol` its bound.
+    `max_rel_err` is `max_abs_err` relative to the largest magnitude of the original's output, and `rtol` its bound.
     """
 
     name: str
@@ -41,8 +41,8 @@ def compare_outputs(
 
     Args:
         expected, actual: outputs by name.
-        rtol: bound on the largest error over the largest magnitude.
-        measured: bounds of single outputs, of whatever type, in place of that.
+        rtol: bound on the largest error relative to the largest magnitude.
+        measured: bounds for some outputs, of any type, instead of `rtol`.
     """
     bounds = measured or {}
     return tuple(_compare(name, expected[name], actual.get(name), rtol, bounds.get(name)) for name in expected)

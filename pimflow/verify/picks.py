@@ -1,9 +1,9 @@
-"""What a model picks: the places of the largest elements, what is above a threshold, the boxes that remain.
+"""Picks of a model: the positions of its largest elements, the elements above a threshold, the boxes that remain.
 
-Where two scores are closer than roundings move them, another pick is as right, and all that follows from it is another
-result. So where outputs are off, and picks are behind them, both models run with the original's picks: then outputs are
-compared as others are, and so is what every pick is made from. Picks themselves are checked by giving the compiled
-model's node what the original's node reads: it has to pick the same.
+If two scores are closer than rounding moves them, a different pick is just as correct, and everything that depends on
+it changes. So if outputs that depend on picks are off, both models run with the original's picks: then these outputs
+are compared like others, and so are the operands of every pick. The picks themselves are checked by running the
+compiled model's node on the operands of the original's node: it must pick the same.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _BYTES = frozenset({"int8", "uint8"})
 
 
 def picks_of(graph: Graph, original: Graph) -> frozenset[str]:
-    """The first results of those nodes of both graphs that pick by numbers that are computed.
+    """The first results of the nodes in both graphs that pick by computed numbers.
 
-    They make flags or places of floats, or of bytes; sums of bytes are of 32 bits.
+    They produce flags or positions from floats or from bytes; sums of bytes have 32 bits.
     """
     made = {node.outputs[0] for node in original.nodes if node.outputs and _picks(original, node)}
     return frozenset(node.outputs[0] for node in graph.nodes if node.outputs and node.outputs[0] in made)
@@ -55,10 +55,10 @@ def behind(graph: Graph, picks: frozenset[str]) -> frozenset[str]:
 
 
 class Picking:
-    """Executes nodes, and notes what picks are made from; where they are given, goes on from these.
+    """Executes nodes, and records the operands of picks; if picks are given, continues from these.
 
     Args:
-        picks: by their first result.
+        picks: the picks, named by their first result.
         execute: executes nodes.
         given: picks of another run.
     """
@@ -72,7 +72,7 @@ class Picking:
         self._given = given
 
     def run(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        """The node's results, or the picks that are given."""
+        """The node's results, or the given picks."""
         name = node.outputs[0] if node.outputs else ""
         if name not in self._picks:
             return self._execute(node, inputs)
@@ -86,9 +86,9 @@ class Picking:
         return self._given.made[name]
 
     def with_read(self, outputs: Outputs) -> dict[str, Any]:
-        """Outputs, and beside them what picks were made from: numbers that are computed."""
+        """Outputs, together with the operands of picks that are computed numbers."""
         beside = {
-            f"what {name!r} is picked from, operand {place}": array
+            f"operand {place} of the pick {name!r}": array
             for name, operands in self.read.items()
             for place, array in enumerate(operands)
             if array is not None and array.dtype.name in _FLOATS | _BYTES
@@ -97,7 +97,7 @@ class Picking:
 
 
 Run = Callable[[Callable[[Execute], Picking]], "tuple[Outputs, Any]"]
-"""Runs the compiled model as it was run, with something around what executes nodes of the host."""
+"""Runs the compiled model in the same way as before, with a wrapper around the function that executes host nodes."""
 
 
 def with_picks(
@@ -108,13 +108,13 @@ def with_picks(
     signal: Mapping[str, float],
     seed: int,
 ) -> tuple[tuple[OutputCheck, ...], tuple[str, ...]]:
-    """Checks of outputs where those that are off for other picks alone are compared with the original's picks.
+    """Checks of outputs; if all failures are due to different picks, compared with the original's picks instead.
 
     Args:
-        evidence: of the model, as it picks by itself.
+        evidence: of the model with its own picks.
         checks: of its outputs, some of which are off.
         run: runs the compiled model.
-        reference: what nodes of units compute, in their precision.
+        reference: executes nodes of units in their precision.
         signal: how much other inputs change each output.
         seed: of the inputs; the next one draws others.
 
@@ -150,16 +150,16 @@ def with_picks(
     ):
         return tuple(checks), ()
     names = ", ".join(sorted(off))
-    note = f"output {names} follows other picks than the original's, which roundings explain: compared with equal ones"
+    note = f"output {names} depends on picks that rounding changed: compared with the original's picks in both models"
     own = {check.name: check for check in found}
     return tuple(own[check.name] if check.name in off else check for check in checks), (note,)
 
 
 def _signal(graph: Graph, expected: Outputs, picks: frozenset[str], seed: int) -> dict[str, float]:
-    """How much other random inputs change what is picked from; nothing where there are none."""
+    """How much other random inputs change the operands of picks; empty if random inputs are invalid."""
     try:
         picking = Picking(picks, NodeKernels(graph).run)
         other = picking.with_read(run_nodes(graph, random_inputs(graph, seed + 1), picking.run))
-    except PimflowError:  # random data are no inputs of this model
+    except PimflowError:  # random data are not valid inputs of this model
         return {}
     return {check.name: check.max_rel_err for check in compare_outputs(expected, other, 0.0)}

@@ -1,7 +1,7 @@
-"""What a compiled graph computes in the machine's own precision, without any program: the judge of programs.
+"""The results of a compiled graph in the machine's own precision without any program: the reference for programs.
 
-A node on a unit is the node as ONNX Runtime computes it in single precision, from operands that are rounded as the unit
-rounds them. What is left between that and the unit's program is the order in which products are added up.
+The reference for a node on a unit is the node as ONNX Runtime computes it in single precision, from operands rounded
+like the unit rounds them. The remaining difference from the unit's program is the order of additions.
 """
 
 from __future__ import annotations
@@ -23,26 +23,26 @@ from pimflow.runtime.execute.unit_nodes import UnitExecutor
 from pimflow.verify.blocks import finite_pair, largest_error, largest_magnitude, parts
 
 JITTER = 0.1
-"""Share of the errors allowed of a node that its result is moved by at random, to see what that does to the outputs."""
+"""Share of a node's allowed error by which its result is moved at random, to see the effect on the outputs."""
 
 
 FLIPPED = 1e-4
-"""Share of quantised elements (one at least) that fall on the other side of a rounding, to see what that does."""
+"""Share of quantised elements (one at least) that are rounded the other way, to see the effect on the outputs."""
 
 _FEW_BITS = frozenset({"int8", "uint8", "int16", "uint16"})
 _QUANTISES = re.compile("^(Dynamic)?Quant|^QLinear|^QGemm")
 
 SUMS_RTOL = 2e-5
-"""What two orders of adding up in single precision may differ by, over the largest magnitude of a product's result."""
+"""Difference between two orders of addition in single precision, relative to the largest magnitude of the product."""
 
 STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
-"""One step of a type's digits, where two errors fall on different sides of it."""
+"""One unit in the last place of a type, relative to the value: the difference if two errors round differently."""
 
 OPERAND_STEP: Mapping[str, float] = {"fp16": STEP["float16"], "bf16": STEP["bfloat16"]}
-"""The same of what units multiply."""
+"""The same for the types that units multiply."""
 
 _LEAST_STEP: Mapping[str, float] = {"float16": 2.0**-24}
-"""The step of a type's smallest numbers, where it is of any size."""
+"""The step of a type's smallest numbers, if it matters."""
 
 
 class Overflow(NamedTuple):
@@ -54,7 +54,7 @@ class Overflow(NamedTuple):
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """The overflow in one line."""
         limit = "65504" if self.dtype in ("fp16", "float16") else "3.39e38"
         return (
             f"{self.dtype} overflows in {self.node!r}: values reach {self.magnitude:.3g}, {self.dtype} ends at {limit}"
@@ -62,18 +62,18 @@ class Overflow(NamedTuple):
 
 
 FP16_NORMAL = 2.0**-14
-"""The smallest number that has all of fp16's digits."""
+"""The smallest number with full precision in fp16."""
 
 
 class Underflow(NamedTuple):
-    """A node whose operands or results are so small that fp16 has few digits left for them."""
+    """A node whose operands or results are so small that fp16 represents them with few digits."""
 
     node: str
     magnitude: float
 
     @property
     def text(self) -> str:
-        """In one line."""
+        """The underflow in one line."""
         return (
             f"fp16 loses digits in {self.node!r}: values reach {self.magnitude:.3g}, fp16's normal numbers begin at "
             f"{FP16_NORMAL:.3g}"
@@ -81,15 +81,15 @@ class Underflow(NamedTuple):
 
 
 class UnitReference:
-    """Executes the nodes of a graph, those of units in the units' precision.
+    """Executes the nodes of a graph; those on units in the units' precision.
 
     Args:
         graph: the graph whose nodes are run.
         units: backends by device.
-        operand: the element type that units multiply; None for each one's own.
-        jitter_seed: moves the results of products at random, by up to `JITTER` of their bounds, and `FLIPPED` of those
-            that are quantised by a step; None leaves them.
-        sums_rtol: the bound of products on the host, over their largest magnitude.
+        operand: the element type that units multiply; None for the unit's own.
+        jitter_seed: moves the results of products at random by up to `JITTER` of their bounds, and a share `FLIPPED` of
+            quantised elements by a step; None leaves them unchanged.
+        sums_rtol: the bound for products on the host, relative to their largest magnitude.
     """
 
     def __init__(
@@ -126,9 +126,9 @@ class UnitReference:
         return [_moved(*each, self._random) for each in zip(results, summed, errors, strict=True)]
 
     def allowed(self, node: Node, largest: float) -> float:
-        """Largest error of a node whose result is at most so large: of sums, and on a unit of rounding to its own type.
+        """The largest error of a node with a result up to `largest`: of sums and, on a unit, of rounding to its type.
 
-        What is too small for all digits of a type is off by whole steps of it, however small it is.
+        Values too small for full precision in the type are off by whole steps, however small they are.
         """
         unit = self.units.get(node.device or "")
         if unit is None:
@@ -139,7 +139,7 @@ class UnitReference:
         return (unit.tolerance(operand) + STEP.get(dtype, 0.0)) * largest + least + _LEAST_STEP.get(dtype, 0.0)
 
     def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:
-        """The result of a node on a unit, from operands that are rounded as the unit does."""
+        """The result of a node on a unit, from operands rounded like the unit rounds them."""
         operand = unit.operand_of(node, self.operand)
         rounded = unit.rounded(inputs, operand)
         for given, used in zip(inputs, rounded, strict=True):
@@ -164,7 +164,7 @@ class UnitReference:
         return cast
 
     def _watch(self, node: Node, inputs: Sequence[Array | None], results: Sequence[Array]) -> None:
-        """Keeps the first node that makes infinities of finite operands."""
+        """Records the first node that turns finite operands into infinities."""
         dtype = self.graph.out_values(node)[0].dtype  # the first result may be absent
         if self.overflow is not None or dtype not in NARROW:
             return
@@ -172,12 +172,12 @@ class UnitReference:
             self.overflow = Overflow(node.name, dtype, float("inf"))
 
     def _note(self, node: Node, operand: str, given: Array, used: Array) -> None:
-        """Keeps the first operand that is finite and does not stay so."""
+        """Records the first operand that is finite and becomes infinite."""
         if self.overflow is None and not _is_finite(used) and _is_finite(given):
             self.overflow = Overflow(node.name, operand, float(np.abs(given.astype(np.float64)).max()))
 
     def _note_small(self, node: Node, operand: str, array: Array) -> None:
-        """Keeps the first node with values, not all of them 0, that fp16 has few digits for."""
+        """Records the first node with only small values, at least one not 0, that fp16 represents with few digits."""
         if self.underflow is None and operand == "fp16":
             magnitude = largest_magnitude(array)
             if 0 < magnitude < FP16_NORMAL:
@@ -185,23 +185,24 @@ class UnitReference:
 
 
 def quantises(node: Node) -> bool:
-    """Whether a node rounds to integers of few bits, what it makes or what it multiplies."""
+    """Whether a node rounds its results or its operands to narrow integers."""
     if not isinstance(node.op, OnnxOp):
         return False
     return _QUANTISES.search(node.op.op_type) is not None or dict(node.op.attributes).get(ACCURACY) == EIGHT_BITS
 
 
 def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator) -> Array:
-    """The array with each element moved as the sizes of its own summands let it.
+    """The array with each element moved in proportion to the magnitude of its summands.
 
-    The element with the largest ones moves by up to `JITTER` of the bound. One that is made of small ones only, as the
-    power of a quiet band whose logarithm comes next, is as precise in any order, and stays as positive.
+    The element with the largest summands moves by up to `JITTER` of the bound. An element with small summands only,
+    such as the power of a quiet band before a logarithm, has the same relative precision in any order, and stays
+    positive.
 
     Args:
         array: sums.
         sizes: the same sums, of absolute values.
         error: the bound.
-        random: draws.
+        random: the random generator.
     """
     scale = JITTER * error / max(largest_magnitude(sizes), float(np.finfo(np.float32).tiny))
     sums, shares = np.ravel(array), np.ravel(sizes)
@@ -216,12 +217,12 @@ def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator
 
 
 def magnitudes(array: Array | None) -> Array | None:
-    """Absolute values of real numbers; what is no number counts or says where things are."""
+    """Absolute values of real numbers; other types, such as counts and indices, are unchanged."""
     return np.abs(array) if isinstance(array, np.ndarray) and array.dtype.kind in "fV" else array
 
 
 def _stepped(array: Array, random: np.random.Generator) -> Array:
-    """The array with a few of its elements one step off, if it is of few bits."""
+    """The array with a few of its elements off by one step, if it has a narrow integer type."""
     if array.dtype.name not in _FEW_BITS or not array.size:
         return array
     moved = array.flatten()
@@ -233,7 +234,7 @@ def _stepped(array: Array, random: np.random.Generator) -> Array:
 
 
 class CheckedUnits(UnitExecutor):
-    """Executes units' programs by value, and compares each node with the reference on the very same operands."""
+    """Executes units' programs by value, and compares each node with the reference on the same operands."""
 
     def __init__(self, reference: UnitReference, programs: Mapping[str, Any], progress: Any) -> None:
         super().__init__(reference.graph, programs, reference.units, reference.operand, progress)
@@ -243,7 +244,7 @@ class CheckedUnits(UnitExecutor):
         self.wrong: dict[str, float] = {}
 
     def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
-        """The node's one result, by its program."""
+        """The node's single result, computed by its program."""
         (result,) = super().__call__(node, inputs)
         expected = self.reference.on_unit(node, inputs, self.units[node.device or ""])
         error, relative = _errors(result, expected)
@@ -255,7 +256,7 @@ class CheckedUnits(UnitExecutor):
 
 
 def _errors(actual: Array, expected: Array) -> tuple[float, float]:
-    """As `largest_error`; infinite where NaN or infinity stands in other places."""
+    """Like `largest_error`; infinite if NaN or infinity are not in the same places."""
     finite = finite_pair(expected, actual)
     return (float("inf"), float("inf")) if finite is None else largest_error(*finite)
 

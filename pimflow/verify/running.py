@@ -21,40 +21,40 @@ from pimflow.runtime.gpu.work import node_work
 from pimflow.sparse.memory import available_bytes, size_text
 
 LARGEST_RUN_BYTES = 4 * 2**30
-"""A model whose activations take more at a time is loaded and not run."""
+"""If the activations of a model take more memory than this at a time, it is loaded but not run."""
 
 MOST_BYTES = 2**48
-"""What no machine can address: a model that needs it runs nowhere."""
+"""More than any machine can address: a model that needs it runs nowhere."""
 
 LARGEST_RUN_MACS = 2 * 10**10
-"""A model of more multiply-accumulates is loaded and not run, if no data can make it fail: that would take longer than
-all the rest, and shows nothing that loading does not."""
+"""If a model has more multiply-accumulates than this, and no data can make it fail, it is loaded but not run: a run
+would take longer than everything else, and show nothing more than loading does."""
 
 MOST_OPTIMISED_OPERANDS = 2**16
-"""A model whose nodes read more than that is run as it is written: of what its users' sessions do to it first, each of
-some hundred passes looks at every operand."""
+"""If the nodes of a model have more operands than this, it is run without optimisation: the optimiser of ONNX Runtime
+has about a hundred passes, and each of them visits every operand."""
 
 LONGEST_RUN_S = 30.0
-"""A run is ended after so many seconds."""
+"""Time limit of a run, in seconds."""
 
 _WHERE = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _SOURCE = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
 
 
 class UncheckedWarning(UserWarning):
-    """It could not be shown that a model runs."""
+    """Raised as a warning if it is unknown whether a model runs."""
 
 
 def check_original(
     content: ModelContent, graph: Graph, seed: int, bound: Mapping[str, Array] = MappingProxyType({})
 ) -> bool:
-    """Runs a model before it is compiled; warns where that cannot be done.
+    """Runs a model before it is compiled; warns if that is impossible.
 
     Args:
         content: a path, or a model in memory.
-        graph: as it was read.
+        graph: the model in the IR.
         seed: of the inputs.
-        bound: inputs of the model that the graph does not have: it was read for them.
+        bound: inputs of the model that the graph lacks, because it was read for them.
 
     Returns:
         Whether it runs, as far as is known.
@@ -65,7 +65,7 @@ def check_original(
     try:
         reason = require_running(content, graph, seed, bound)
     except ModelError as error:
-        raise ModelError(error.what, "correct the model, or compile it all the same with --no-check") from error
+        raise ModelError(error.what, "correct the model, or compile it anyway with --no-check") from error
     if reason:
         message = f"it is not known whether the model runs: {reason}; `pimflow verify` takes your own inputs"
         warnings.warn(message, UncheckedWarning, stacklevel=2)
@@ -73,7 +73,7 @@ def check_original(
 
 
 def check_compiled(path: Path, graph: Graph, seed: int) -> bool:
-    """Runs a model that was written, of a graph that was compiled.
+    """Runs a model that was written from a compiled graph.
 
     Returns:
         Whether it runs, as far as is known.
@@ -85,7 +85,7 @@ def check_compiled(path: Path, graph: Graph, seed: int) -> bool:
         return not require_running(str(path), graph, seed)
     except ModelError as error:
         raise ModelError(
-            f"the compiled model does not run: {error.what}", "report this fault of pimflow; --no-check writes it"
+            f"the compiled model does not run: {error.what}", "report this bug in pimflow; --no-check skips this run"
         ) from error
 
 
@@ -94,22 +94,22 @@ def require_running(
 ) -> str:
     """Loads a model, and runs it once on seeded inputs.
 
-    Random indices, sizes and flags are a guess: where a node fails that reads such data, nothing is said against the
-    model. The same holds for a run that takes too much time or memory. What reads none and has fixed shapes is checked
-    by loading it; it runs too where that is soon done.
+    Random indices, sizes and flags are a guess: if a node that reads such data fails, that does not count against the
+    model. The same holds for a run that takes too much time or memory. A model that reads no such data and has fixed
+    shapes is checked by loading it; it is also run if that is quick.
 
     Args:
         content: a path, or a model in memory.
-        graph: the same model, or one with the same inputs: says what inputs fit.
+        graph: the same model, or one with the same inputs: determines valid inputs.
         seed: of the inputs.
-        bound: inputs of the model that the graph does not have.
+        bound: inputs of the model that the graph lacks.
 
     Returns:
-        Why that says nothing; "" where the model runs.
+        Why the check is inconclusive; "" if the model runs.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, fails at a node for which data make no difference, or the
-            model needs more memory than there can be.
+            model needs more memory than any machine can have.
     """
     needed = live_bytes(graph)
     if needed > MOST_BYTES:
@@ -137,12 +137,12 @@ def require_running(
 
 
 def _run(content: ModelContent, feeds: Mapping[str, Array]) -> ModelError | None:
-    """Runs a model as its users do, optimised; if that fails as it is written, where nodes have their own names."""
+    """Runs a model optimised, as its users do; if that fails, runs it as written, with its own names of nodes."""
     optimised = _refusal(content, feeds, optimise=True)
     if optimised is None or ran_out(optimised):
         return optimised
     return _refusal(content, feeds, optimise=False) or ModelError(
-        f"{optimised.what} (as it is written it runs: what ONNX Runtime optimises it to does not)"
+        f"{optimised.what} (the model runs as written, but not with the optimisations of ONNX Runtime)"
     )
 
 
@@ -155,7 +155,7 @@ def _refusal(content: ModelContent, feeds: Mapping[str, Array], *, optimise: boo
 
 
 def _with_operands(complaint: str, graph: Graph) -> str:
-    """What ONNX Runtime says of a run, with the node's name and what it reads, and without places in its source."""
+    """ONNX Runtime's message about a run, with the node's name and operands, and without positions in its source."""
     place = _WHERE.search(complaint)
     if place is None:
         return complaint
@@ -169,17 +169,17 @@ def _with_operands(complaint: str, graph: Graph) -> str:
 
 
 def _meant(graph: Graph, kind: str, name: str) -> list[Node]:
-    """The nodes that a complaint may be about: the one of that name, or all of that kind."""
+    """The nodes that a message may refer to: the node of that name, or all nodes of that kind."""
     named = [node for node in graph.nodes if name and node.name == name]
     return named or [node for node in graph.nodes if node.kind == kind]
 
 
 def require_room(graph: Graph, arena_bytes: int = 0) -> None:
-    """Refuses to run a graph whose activations memory cannot hold.
+    """Refuses to run a graph whose activations exceed the free memory.
 
     Args:
-        graph: what runs.
-        arena_bytes: of the arena that it runs in as well, if it does: a node's results are made beside it and copied.
+        graph: the graph to run.
+        arena_bytes: size of its arena, 0 for none: a node's results are computed outside it and copied.
 
     Raises:
         InputDataError: says how much is needed, and how much there is.
@@ -189,14 +189,14 @@ def require_room(graph: Graph, arena_bytes: int = 0) -> None:
     if needed > room:
         raise InputDataError(
             f"running {graph.name!r} takes {size_text(needed)}, but {size_text(room)} of memory are free",
-            "use a machine with more, or smaller sizes",
+            "use a machine with more memory, or smaller sizes",
         )
 
 
 def live_bytes(graph: Graph) -> int:
-    """The most bytes that activations take at a time, in the graph's order; those of unknown shape count nothing.
+    """The peak bytes of activations, in the graph's order; values of unknown shape do not count.
 
-    Sparse ops count as the pattern that they have in ONNX.
+    Sparse ops count with their ONNX pattern.
     """
     last = {name: index for index, node in enumerate(graph.nodes) for name in node.inputs}
     last |= dict.fromkeys(graph.outputs, len(graph.nodes))
@@ -218,7 +218,7 @@ def _bytes(graph: Graph, names: Iterable[str]) -> int:
 
 
 def _may_be_the_data(complaint: str, graph: Graph) -> bool:
-    """Whether a run may have failed for its random data."""
+    """Whether a run may have failed because of its random data."""
     place = _WHERE.search(complaint)
     if place is None:
         return False
@@ -234,7 +234,7 @@ def _macs(graph: Graph) -> int:
 
 
 def _reads_deciding_data(graph: Graph, node: Node) -> bool:
-    """Whether a node may run on some data and fail on others: on indices, sizes, texts, and what they make."""
+    """Whether a node may run on some data and fail on others: indices, sizes, texts, and values computed from them."""
     if isinstance(node.op, OnnxOp) and node.op.has_bodies:
         return True
     values = [graph.value(name) for name in graph.activations(node)]

@@ -1,8 +1,8 @@
-"""Value by value: what the rewritten graph makes of the original's own values, in single precision.
+"""Compares values one by one: what the rewritten graph computes from the original's own values, in single precision.
 
-Values keep their names through all rewrites. Each that both graphs make is compared, and the rewritten graph then goes
-on from the original's: errors do not add up, and a rounding that falls on the other side (of quantised values) moves
-nothing behind it. So the bound stays narrow however deep or coarse the network is.
+Values keep their names through all rewrites. Each value that both graphs compute is compared, and the rewritten graph
+then continues from the original's: errors do not accumulate, and a (quantised) value that is rounded the other way has
+no further effect. So the bound stays narrow however deep or coarse the network is.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from pimflow.verify.outputs import DEFAULT_RTOL, compare_outputs
 from pimflow.verify.reference import STEP, magnitudes, quantises
 
 STEPPED_SHARE = 0.01
-"""Share of quantised elements (one at least) that may be a step off: rounding is as often near a half."""
+"""Share of quantised elements (one at least) that may be off by a step: rounding is that often near a half."""
 
 HELD_BYTES = 4 << 30
-"""Values of the original that are held at a time: it makes them on its way to what is asked for before. What is beyond
-is not compared."""
+"""Limit on values of the original that are held at a time, because it computes them earlier than they are needed.
+Values beyond the limit are not compared."""
 
 
 class PartsCheck(NamedTuple):
-    """Parts of a model that were compared one by one: errors over the largest magnitude, of those that are wrong."""
+    """The result of comparing parts of a model: their number, the largest relative error, and errors of wrong ones."""
 
     checked: int
     largest_error: float
@@ -38,7 +38,7 @@ class PartsCheck(NamedTuple):
 
 
 def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> tuple[dict[str, Any], PartsCheck]:
-    """The original's outputs in single precision, and how far each value of the rewritten graph is from them.
+    """The original's outputs in single precision, and how far each value of the rewritten graph is from the original's.
 
     Args:
         before, after: the original and the rewritten graph.
@@ -60,7 +60,7 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
 
 
 def _in_order_of(before: Graph, after: Graph) -> Graph:
-    """The original, whose nodes run in the order in which the rewritten graph asks for what they make."""
+    """The original, with its nodes in the order in which the rewritten graph needs their results."""
     asked = {name: place for place, name in enumerate(name for node in after.nodes for name in node.outputs if name)}
     never = len(asked)
 
@@ -71,9 +71,9 @@ def _in_order_of(before: Graph, after: Graph) -> Graph:
 
 
 def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """What a graph computes in 16 bits, as it does, of those values that another graph has as constants.
+    """Values of one graph that are constants in the other, computed in 16 bits.
 
-    They are rounded in both; in single precision they would not be in one.
+    Both graphs then have them rounded; computed in single precision, one of them would not.
     """
     names = {name for name in after.constants if before.producer(name) and before.value(name).dtype in NARROW}
     needed, nodes = set(names), []
@@ -87,7 +87,7 @@ def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) 
 
 
 class _Restored:
-    """Executes nodes; some values are known before, in whatever type."""
+    """Executes nodes; the results of some are given, in any type."""
 
     def __init__(self, graph: Graph, known: Mapping[str, Array]) -> None:
         self._known = {name: single_precision(array) for name, array in known.items()}
@@ -100,7 +100,7 @@ class _Restored:
 
 
 class _Known:
-    """The original's values of some names; it runs no further than it is asked for, so that few are held at a time."""
+    """The named values of the original; it runs only as far as needed, so that few values are held at a time."""
 
     def __init__(self, run: NodeRun, names: set[str]) -> None:
         self._run = run
@@ -110,7 +110,7 @@ class _Known:
         self._bytes = 0
 
     def take(self, name: str) -> Any | None:
-        """A value, held for this one time; None where there is none of that name, or there was no room for it."""
+        """A value, released by this call; None if there is no such value, or there was no room for it."""
         if name not in self._wanted:
             return None
         while name not in self._held:
@@ -130,7 +130,7 @@ class _Known:
                 self._bytes += _bytes(item)
 
     def outputs(self) -> dict[str, Any]:
-        """The original's outputs, when it has run to its end."""
+        """The original's outputs, after running it to its end."""
         for _ in self._steps:
             pass
         return self._run.outputs()
@@ -141,12 +141,12 @@ def _bytes(item: Any) -> int:
 
 
 class _Forced:
-    """Executes nodes, compares what they make with known values, and goes on from these.
+    """Executes nodes, compares their results with known values, and continues from the latter.
 
     Args:
-        graph: whose nodes are run.
-        known: the values.
-        rounding: what constants of the graph's own were rounded by when they were made, over each of their elements.
+        graph: the graph whose nodes are run.
+        known: the known values.
+        rounding: for constants of the rewritten graph alone, the relative rounding error of their elements.
     """
 
     def __init__(self, graph: Graph, known: _Known, rounding: Mapping[str, float]) -> None:
@@ -169,9 +169,9 @@ class _Forced:
         return list(made.values())
 
     def _by_rounding(self, node: Node, inputs: Sequence[Array | None], expected: Any) -> float:
-        """What weights that were rounded once more move a product by at most, over its largest magnitude.
+        """The maximum effect of weights that were rounded once more on a product, relative to its largest magnitude.
 
-        That is their share of the sum of its summands' magnitudes.
+        It is the rounding error times the sum of the magnitudes of the product's summands.
         """
         share = max((self._rounding.get(name, 0.0) for name in node.inputs), default=0.0)
         if share == 0 or not node.op.is_contraction:
@@ -181,7 +181,7 @@ class _Forced:
         return share * float(summed.max(initial=0.0)) / largest if largest else 0.0
 
     def compare(self, name: str, expected: Any, actual: Any, rtol: float, *, stepped: bool = False) -> None:
-        """Notes how far a value is from what it should be, and whether that is too far."""
+        """Records the error of a value, and whether it is too large."""
         self.checked += 1
         (check,) = compare_outputs({name: expected}, {name: actual}, rtol)
         if stepped and _is_steps(expected, actual):
@@ -192,7 +192,7 @@ class _Forced:
 
 
 def _is_steps(expected: Any, actual: Any) -> bool:
-    """Whether few elements are one step off, and no others."""
+    """Whether only a few elements are off, each by one step."""
     if not isinstance(expected, np.ndarray) or expected.dtype.kind not in "iu" or expected.shape != actual.shape:
         return False
     largest, total = steps_off(expected, actual)

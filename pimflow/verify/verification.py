@@ -1,4 +1,4 @@
-"""The result of a comparison: what was compared, how far it is apart, and the same as text and as JSON."""
+"""The result of a comparison: what was compared and the errors, also as text and as JSON."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from pimflow.verify.values import PartsCheck
 
 @dataclass(frozen=True)
 class How:
-    """On what a comparison was made, and how the compiled model ran.
+    """The inputs of a comparison, and how the compiled model ran.
 
     Args:
-        seed: of the random inputs; None where inputs were given.
-        programs: whether what units execute was executed by value.
-        operand: the element type of its operands, where one was asked for.
-        arena: whether values lay in the planned arena.
+        seed: of the random inputs; None if inputs were given.
+        programs: whether units' programs were executed by value.
+        operand: the element type of their operands, if one was requested.
+        arena: whether values were in the planned arena.
     """
 
     seed: int | None
@@ -29,7 +29,7 @@ class How:
 
     @property
     def text(self) -> str:
-        """As a clause."""
+        """The settings as a clause."""
         by_value = f"what units execute by value{f', in {self.operand}' if self.operand else ''}"
         means = [*([by_value] if self.programs else []), *(["inside the arena"] if self.arena else [])]
         inputs = "on given inputs" if self.seed is None else f"on random inputs (seed {self.seed})"
@@ -38,11 +38,12 @@ class How:
 
 @dataclass(frozen=True)
 class Verification:
-    """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the outputs compared.
+    """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the compared outputs.
 
-    `rtol` is the widest bound of all outputs. `values` is there where the model rounds: its values one by one, in
-    single precision; `programs` where units' programs were executed: each against its own node, on the same operands;
-    `in_flight` where several inferences were in flight: each against the original, on inputs of its own.
+    `rtol` is the widest bound of all outputs. The other results are present if they apply: `values` if the model rounds
+    (its values one by one, in single precision), `programs` if units' programs were executed (each against its own
+    node, on the same operands), `in_flight` if several inferences were in flight (each against the original, on its own
+    inputs).
     """
 
     passed: bool
@@ -57,21 +58,21 @@ class Verification:
 
     @property
     def max_abs_err(self) -> float:
-        """Over all outputs."""
+        """The largest absolute error of all outputs."""
         return max((check.max_abs_err for check in self.outputs), default=0.0)
 
     @property
     def max_rel_err(self) -> float:
-        """Over all outputs."""
+        """The largest error of all outputs, relative to the largest magnitude of the output."""
         return max((check.max_rel_err for check in self.outputs), default=0.0)
 
     @property
     def output_std(self) -> float:
-        """The smallest standard deviation of an original output: near 0 means that the comparison shows little."""
+        """The smallest standard deviation of an original output; near 0, the comparison shows little."""
         return min((check.std for check in self.outputs), default=0.0)
 
     def as_json(self) -> dict[str, Any]:
-        """The document that `pimflow verify --json` prints. What is not finite becomes null."""
+        """The document that `pimflow verify --json` prints. Values that are not finite become null."""
         return {
             "passed": self.passed,
             "max_abs_err": _finite(self.max_abs_err),
@@ -100,18 +101,18 @@ class Verification:
 
     @property
     def clause(self) -> str:
-        """How far the outputs are apart, what was run, and on what."""
+        """The error of the outputs, how the model ran, and on which inputs."""
         wrong = [check for check in self.outputs if not check.passed]
         off = f"{len(wrong)} of {self._count} off, the largest" if wrong else f"{self._count}, largest"
         return f"{off} relative error {self.max_rel_err:.1e} of {self.rtol:.1e} allowed; {self.how.text}"
 
     def records(self) -> list[dict[str, Any]]:
-        """A row per output, of plain values: `pandas.DataFrame(verification.records())` is their table."""
+        """One row of plain values per output: `pandas.DataFrame(verification.records())` makes a table of them."""
         rows: list[dict[str, Any]] = self.as_json()["outputs"]
         return rows
 
     def text(self) -> str:
-        """The same as lines of text, as `pimflow verify` prints them."""
+        """The result as lines of text, as `pimflow verify` prints them."""
         lines = [
             f"{'ok  ' if check.passed else 'FAIL'}  {check.name}: largest error {check.max_abs_err:.3g} "
             f"({check.max_rel_err:.3g} of the largest magnitude), standard deviation {check.std:.3g}"
