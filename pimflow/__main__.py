@@ -1,4 +1,4 @@
-"""`python -m pimflow`, and the program `pimflow`: what a signal does is settled before anything is imported."""
+"""`python -m pimflow` and the program `pimflow`. Signal handlers are installed before anything else is imported."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ _PATIENCE_S = 1.0
 
 
 class _Stop:
-    """Makes a signal an exception, but not within an import: compiled modules turn that into errors of their own, or
-    are left half made. There it is raised as soon as the import is over.
+    """Raises KeyboardInterrupt on a signal, but never inside an import: compiled modules would turn it into errors of
+    their own, or be left half initialised. There it is raised as soon as the import is over.
 
-    What was written of an output is then removed on the way out, as after any error.
+    Partly written output is then removed on the way out, as after any other error.
     """
 
     def __init__(self) -> None:
@@ -39,18 +39,19 @@ class _Stop:
             self._raise_in(outer)
             return
         now = time.monotonic()
-        if now - self._raised_at > _PATIENCE_S:  # else it is on its way out, and removes what it wrote
+        if now - self._raised_at > _PATIENCE_S:  # otherwise already on its way out, removing what it wrote
             self._raised_at = now
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Ignores signals from here on: handlers are gone before the process is, and it would end by the signal."""
+        """Ignore signals from here on: Python removes its handlers before the process ends, so a signal would kill
+        it."""
         self.over = True
         for number in _WORDS:
             signal.signal(number, signal.SIG_IGN)
 
     def unraisable(self, problem: Any) -> None:
-        """Raises it again where Python could not, in a finaliser or a callback."""
+        """Raise the exception again after Python could not, in a finaliser or a callback."""
         if not issubclass(problem.exc_type, KeyboardInterrupt):
             sys.__unraisablehook__(problem)
             return
@@ -58,7 +59,8 @@ class _Stop:
         self._raise_in(_around_imports(sys._getframe(1)))
 
     def _raise_in(self, outer: FrameType | None) -> None:
-        """Raises it as soon as a frame, which waits for others, goes on: at its next line, or what it calls next."""
+        """Raise the exception as soon as `outer`, which waits for inner frames, continues: at its next line or its next
+        call."""
 
         def trace(frame: FrameType, _event: str, _argument: Any) -> None:
             if frame is outer or (frame.f_back is outer and not _is_of_import(frame)):
@@ -71,7 +73,7 @@ class _Stop:
 
 
 def _around_imports(frame: FrameType | None) -> FrameType | None:
-    """The frame that the outermost import under way is in; the given one where none is under way."""
+    """The frame that contains the outermost import in progress, or the given frame if there is none."""
     around = frame
     while frame is not None:
         if _is_of_import(frame):
@@ -85,13 +87,14 @@ def _is_of_import(frame: FrameType) -> bool:
 
 
 def run() -> int:
-    """The program `pimflow`: runs one verb, and ends the process at once.
+    """The program `pimflow`: runs one verb and ends the process at once.
 
-    What a compilation made is not taken apart object by object, which takes a tenth of its time. Where threads or other
-    processes may have something left to do, Python ends as ever, and so does `python -m pimflow` for profilers.
+    The objects that a compilation leaves are not deallocated one by one, which would take a tenth of its time. If
+    threads or other processes may have work left, Python shuts down as usual; so does `python -m pimflow`, for
+    profilers.
 
     Returns:
-        The exit code, as `outcome`.
+        The exit code, as for `outcome`.
     """
     code = outcome()
     if _is_alone():
@@ -110,16 +113,17 @@ def _flush() -> None:
     from contextlib import suppress
 
     for stream in (sys.stdout, sys.stderr):
-        with suppress(OSError):  # it is full, or its reader went away, which has been said
-            if stream is not None:  # closed by whoever started us
+        with suppress(OSError):  # the disk is full or the reader has gone, which has already been reported
+            if stream is not None:  # None: closed by the parent process
                 stream.flush()
 
 
 def outcome() -> int:
-    """Runs one verb; stopped by a signal it says so in one line.
+    """Run one verb. If a signal stops it, report that in one line.
 
     Returns:
-        The exit code: as `pimflow.cli.main`, or 128 and the number of the signal (130: interrupted, 143: terminated).
+        The exit code: as for `pimflow.cli.main`, or 128 plus the number of the signal (130: interrupted, 143:
+            terminated).
     """
     stop = _Stop()
     try:
@@ -127,7 +131,7 @@ def outcome() -> int:
             code = _run(stop)
         finally:
             stop.end()
-    except KeyboardInterrupt:  # at the very end
+    except KeyboardInterrupt:  # a signal at the very end
         stop.end()
         code = 128 + signal.SIGINT
     if not stop.number:
@@ -141,11 +145,11 @@ def outcome() -> int:
 
 def _run(stop: _Stop) -> int:
     for number in _WORDS:
-        if signal.getsignal(number) is not signal.SIG_IGN:  # as after `nohup`, or in the background of a shell
+        if signal.getsignal(number) is not signal.SIG_IGN:  # ignored after `nohup`, or in the background of a shell
             signal.signal(number, stop)
     sys.unraisablehook = stop.unraisable
-    gc.set_threshold(0)  # a verb sets its own; behind it nothing is looked through that is given back at once
-    # Threads of numpy's products else wait for the next one at full speed, tens of milliseconds after each.
+    gc.set_threshold(0)  # a verb sets its own; after it, there is no point in collecting
+    # Otherwise threads of numpy's matrix products spin for tens of milliseconds after each one, waiting for the next.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
     from pimflow.cli import main
 

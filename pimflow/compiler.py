@@ -1,4 +1,4 @@
-"""Every compilation, from a model to a `CompiledModel`; and what else starts from a cleaned-up model."""
+"""The compilation pipeline, from a model to a `CompiledModel`, and the entry points that share its clean-up."""
 
 from __future__ import annotations
 
@@ -54,10 +54,11 @@ ProgressSink = Callable[[str], None]
 
 
 def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
-    """What a unit executes for a node that is placed on it: the program that its price is the price of.
+    """The program that a unit executes for a node placed on it; the node's cost in the plan is the cost of this
+    program.
 
     Raises:
-        RuntimeError: the node cannot run there, though the search placed it there.
+        RuntimeError: the node cannot run there, although the search placed it there.
     """
     unit = machine.costs.units[node.device or ""]
     work = machine.costs.work(graph, node, unit.device)
@@ -69,7 +70,7 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
 
 
 def _step(passes: tuple[Pass, ...], options: Options) -> PassManager:
-    """The manager of some of a compilation's passes: naming one of the others is not a mistake."""
+    """The manager of some of a compilation's passes. `disabled_passes` may name any pass of a compilation."""
     return _manager(passes, options, COMPILATION)
 
 
@@ -88,8 +89,8 @@ def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass]
 
 
 def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
-    """The graph that the search sees: cleaned up, products of few bits marked, relational layers and sums in their
-    cheapest form."""
+    """The graph that the search sees: cleaned up, with low-precision products marked and relational layers and sums in
+    their cheapest form."""
     clean = tidy(graph, multiplies_narrow(machine.costs), options)
     allowed = [kind for kind in RELATIONAL if kind.name not in options.disabled_passes]
     chosen = relational_form(clean.graph, machine.costs, options, allowed)
@@ -99,7 +100,7 @@ def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
 
 
 def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
-    """Sums over edges before or behind the products next to them, whichever costs less."""
+    """Move sums over edges before or after the adjacent products, whichever is cheaper."""
     if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in clean.graph.nodes):
         return clean
     started = time.perf_counter()
@@ -110,7 +111,7 @@ def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> Manage
 
 
 def _placed(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
-    """Large tables where they have room, and rows of them brought in the cheapest way."""
+    """Place large tables in memory, and choose the cheapest way to fetch their rows."""
     if PlaceFeatures.name in options.disabled_passes:
         return clean
     chosen = feature_places(clean.graph, machine.costs, options)
@@ -119,12 +120,12 @@ def _placed(clean: ManagerResult, machine: Machine, options: Options) -> Manager
 
 
 def tidy(graph: Graph, narrow: bool, options: Options) -> ManagerResult:
-    """A graph that is cleaned up, whatever the machine; `narrow` marks products of few bits too."""
+    """A cleaned-up graph, independent of the machine; `narrow` also marks low-precision products."""
     return _step((*CLEANUP, NarrowProducts()) if narrow else CLEANUP, options).run(graph)
 
 
 def multiplies_narrow(costs: CostModel) -> bool:
-    """Whether a unit of the machine multiplies whole numbers of few bits."""
+    """Whether a unit of the machine multiplies low-precision integers."""
     return any(unit.narrow_operands for unit in costs.units.values())
 
 
@@ -138,14 +139,14 @@ def _to_stderr(text: str) -> None:
 
 
 def compile_with(source: ModelSource, options: Options, progress: ProgressSink = silent) -> CompiledModel:
-    """Compiles a model: load, clean, search, rewrite, lower, report.
+    """Compile a model: load, clean up, search, rewrite, lower, report.
 
     Raises:
         PimflowError: the model, the target or an option is wrong.
         PassError: a pass is faulty; the message names it.
     """
     machine = Machine.of(options)
-    require_offered(policy_of(options), machine.costs.units)  # wrong names are reported before the model is read
+    require_offered(policy_of(options), machine.costs.units)  # report unknown names before reading the model
     progress(f"load {source.name}")
     loaded = read_model(source, options)
     progress(f"run {source.name}")
@@ -170,7 +171,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
 
 
 def _looking(look: Callable[[], None], progress: ProgressSink) -> ProgressSink:
-    """Progress that looks each time at what goes on beside, so that an error of that ends what is told of."""
+    """A progress sink that also calls `look`, so that an error in the concurrent task stops the compilation."""
 
     def tell(text: str) -> None:
         look()
@@ -180,7 +181,7 @@ def _looking(look: Callable[[], None], progress: ProgressSink) -> ProgressSink:
 
 
 def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, Any]:
-    """What the units execute for every node that leaves the host, by node name."""
+    """The programs that units execute, by node name, for every node that is not on the host."""
     programs = {}
     places = Places(graph, machine.costs)
     for node in graph.nodes:
@@ -261,7 +262,7 @@ def _passes(passes: Any) -> tuple[Pass, ...]:
 
 
 def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
-    """The model as the search sees it: loaded and cleaned up, with the records of the clean-ups.
+    """The model as the search sees it: loaded and cleaned up, with the records of the passes that did it.
 
     Raises:
         PimflowError: the model cannot be read, or its shapes are not bound.
@@ -270,5 +271,5 @@ def clean_graph(source: ModelSource, options: Options) -> ManagerResult:
 
 
 def network_of(loaded: Loaded) -> Network | None:
-    """The graph that a model was read for; None for one that reads none."""
+    """The graph that a graph network was read for; None for any other model."""
     return None if loaded.adjacency is None else Network(loaded.adjacency, loaded.is_estimate)

@@ -1,15 +1,15 @@
 """One strict codec for frozen dataclasses and named tuples: to the plain data that JSON and TOML hold, and back.
 
-Either becomes a mapping of its fields, any other tuple a list; numbers, text, truth values and None stay what they are.
-With `tagged`, every such mapping has its class's name under "type", so that a field may hold one of several classes.
+Either becomes a mapping of its fields; any other tuple becomes a list; numbers, text, booleans and None stay as they
+are. With `tagged`, every such mapping has its class's name under "type", so that a field may hold one of several
+classes.
 
-Reading follows the types of the fields, and is strict: a key that is unknown or missing, a value of another type or
-out of its `Limits` is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
-`open_file` and `read_file` read the files that such data come from.
-The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings from text,
-dataclasses, named tuples, unions of these, and Any. A whole number is a float too, and stays whole where both are
-allowed; True is not a number. A class whose keys depend on its data reads and writes itself, by
-`from_data(data, read)` and `to_data()`.
+Reading follows the types of the fields and is strict. An unknown or missing key, or a value of the wrong type or
+outside its `Limits`, is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
+`open_file` and `read_file` read the files that such data come from. The types are those that plain data can hold: bool,
+int, float, str, None, Literal, tuples, mappings with text keys, dataclasses, named tuples, unions of these, and Any. An
+integer is accepted as a float, and stays an integer where both are allowed; True is not a number. A class whose keys
+depend on its data provides its own conversion, `from_data(data, read)` and `to_data()`.
 """
 
 from __future__ import annotations
@@ -36,25 +36,26 @@ V = TypeVar("V")
 Read = Callable[[Any], Any]
 Write = Callable[[Any], Any]
 Nested = Callable[..., Any]
-"""(form, data, *path): reads data within the data of a class that reads itself; path leads there."""
+"""(form, data, *path): passed to `from_data`, to read data nested inside its own data; `path` leads there."""
 TAG = "type"
 NOT_DATA: Mapping[str, Any] = {"data": False}
-"""Metadata of a field that data do not hold: it is not written, and its default is what is read."""
+"""Metadata of a field that is not part of the data: it is not written, and reading gives its default."""
 
 
 MOST_TEXT_BYTES = 64 << 20
-"""Of a file that people or programs write as text: far more than any needs, and far less than memory."""
+"""Size limit of a text file, whether written by a person or a program: far more than any needs, and far less than
+memory."""
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """A regular file, opened for reading: a FIFO would be waited for, and a device may never end.
+    """Open a regular file for reading. A FIFO would block, and a device may never end.
 
     Raises:
-        OSError: it cannot be opened, or is no regular file; `strerror` says which.
+        OSError: it cannot be opened, or is not a regular file; `strerror` says which.
     """
     try:
         handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # NUL in its name
+    except ValueError as error:  # NUL in the name
         raise OSError(errno.EINVAL, str(error), str(path)) from None
     if stat.S_ISREG(os.fstat(handle).st_mode):
         return os.fdopen(handle, "rb")
@@ -63,10 +64,10 @@ def open_file(path: str | Path) -> BinaryIO:
 
 
 def read_file(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
-    """All bytes of a regular file.
+    """Read all bytes of a regular file.
 
     Raises:
-        OSError: as `open_file`; or it is larger than `most_bytes`.
+        OSError: as for `open_file`; or it is larger than `most_bytes`.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
@@ -78,7 +79,7 @@ def read_file(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
 
 @dataclass(frozen=True)
 class Limits:
-    """What a number, which must be finite, has to keep within, as in `Annotated[int, Limits(least=1)]`.
+    """The range of a number, which must also be finite, as in `Annotated[int, Limits(least=1)]`.
 
     Args:
         least: the smallest value allowed.
@@ -91,7 +92,7 @@ class Limits:
     above: float | None = None
 
     def hold(self, value: float) -> bool:
-        """Whether a number keeps within them."""
+        """Whether a number is within the limits."""
         low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
         return low and (self.most is None or value <= self.most)
 
@@ -107,7 +108,7 @@ class Limits:
 
 
 class Table(Mapping[str, V]):
-    """A mapping that does not change, keeps its order, and may be a field of what is hashed."""
+    """An immutable, hashable mapping that keeps its order, for fields of hashed records."""
 
     __slots__ = ("_items",)
 
@@ -143,10 +144,11 @@ def encode(item: Any, *, tagged: bool = False) -> Any:
 
 @cache
 def _writer(form: type[Any], tagged: bool) -> Write:
-    """What writes items of one class: the streams of a large model are hundreds of thousands of them."""
+    """The writer of items of one class. It is cached: the command streams of a large model have hundreds of
+    thousands."""
     if issubclass(form, (bool, int, str, type(None))) or form is float:
         return _as_it_is
-    if issubclass(form, Real):  # numpy's
+    if issubclass(form, Real):  # numpy's number types
         return int if issubclass(form, Integral) else float
     if _is_record(form) and not hasattr(form, "to_data"):
         return _record_writer(form, tagged)
@@ -162,7 +164,7 @@ def _writer(form: type[Any], tagged: bool) -> Write:
 
 
 _PLAIN = frozenset((bool, int, str, float, type(None)))
-"""Most of what is written: told apart without asking for a writer."""
+"""The classes of most items, recognised without looking up a writer."""
 
 
 def _as_it_is(item: Any) -> Any:
@@ -184,19 +186,19 @@ def _record_writer(cls: type[Any], tagged: bool) -> Write:
 
 
 class _Field(NamedTuple):
-    """A field that data hold, and whether they have to."""
+    """A field that is part of the data, and whether it is required."""
 
     name: str
     needed: bool
 
 
 def _is_record(form: Any) -> bool:
-    """Whether it is a dataclass or a named tuple."""
+    """Whether `form` is a dataclass or a named tuple."""
     return dataclasses.is_dataclass(form) or hasattr(form, "_field_defaults")
 
 
 def _fields(cls: type[Any]) -> tuple[_Field, ...]:
-    """The fields of a dataclass or a named tuple that data hold."""
+    """The fields of a dataclass or a named tuple that are part of the data."""
     if not dataclasses.is_dataclass(cls):
         named: Any = cls
         return tuple(_Field(name, name not in named._field_defaults) for name in named._fields)
@@ -213,13 +215,13 @@ def decode(form: type[T], data: Any, *, tagged: bool = False, path: str = "") ->
 @overload
 def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any: ...
 def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any:
-    """What `encode` was given, from its plain data.
+    """The value that `encode` was given, from its plain data.
 
     Args:
         form: the type to read: a dataclass, or any other type that this module names.
         data: plain data. Keys of mappings are text.
         tagged: whether dataclasses carry their class's name.
-        path: where the data are, in front of the paths in errors.
+        path: where the data are, prefixed to the paths in errors.
 
     Raises:
         DataError: the data do not have that form.
@@ -231,7 +233,7 @@ def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any
 
 
 def pick(data: Any, *keys: str) -> tuple[Any, ...]:
-    """The values of some keys of a mapping; others are passed over.
+    """The values of some keys of a mapping; other keys are ignored.
 
     Raises:
         DataError: it is not a mapping, or lacks one of the keys.
@@ -247,24 +249,25 @@ def pick(data: Any, *keys: str) -> tuple[Any, ...]:
 
 
 def take(data: dict[str, Any], key: str) -> Any:
-    """Removes a key that must be there; for classes that read themselves (`from_data`)."""
+    """Remove a required key and return its value; for `from_data` methods."""
     if key not in data:
         raise _Fault("missing key ", "", "", key)
     return data.pop(key)
 
 
 def unknown(key: str, names: Iterable[str], *, hint: str = "") -> Exception:
-    """What a class that reads itself raises for a key that it does not know."""
+    """The error for an unknown key; for `from_data` methods."""
     return _Fault("unknown key ", "", choose_one(key, names) + hint, key)
 
 
 def not_among(value: str, names: Iterable[str], *path: str) -> Exception:
-    """What a class that reads itself raises for a name, at a path, that is none of those there are."""
+    """The error for a name at a path that is not one of `names`; for `from_data` methods."""
     return _Fault("", f" is {_show.repr(value)}", choose_one(value, names), *path)
 
 
 class _Fault(Exception):
-    """What is wrong, around the path to it, which grows as the fault leaves one level after the other."""
+    """What is wrong, as the text before and after the path. Each level that the exception passes through extends the
+    path."""
 
     def __init__(self, before: str, after: str, hint: str, *path: str | int) -> None:
         super().__init__(before, after, hint)
@@ -288,7 +291,7 @@ def _wrong(data: Any, needed: str) -> _Fault:
 
 @cache
 def _reader(form: Any, tagged: bool) -> Read:
-    """What reads data of one form."""
+    """The reader of one form."""
     origin, arguments = typing.get_origin(form), typing.get_args(form)
     if form is Any:
         return lambda data: data
@@ -413,9 +416,9 @@ def _mapping(read_value: Read) -> Read:
 
 
 class _Record:
-    """Reads one dataclass or named tuple.
+    """The reader of one dataclass or named tuple.
 
-    The types of its fields, which may name the class itself, are looked up when first used.
+    The types of its fields, which may include the class itself, are resolved on first use.
     """
 
     def __init__(self, cls: type[Any], tagged: bool) -> None:
@@ -454,7 +457,7 @@ class _Record:
 
 
 def _check_tag(data: Mapping[str, Any], names: tuple[str, ...]) -> str:
-    """The name of the class that a mapping says it is."""
+    """The class name in the tag of a mapping."""
     if TAG not in data:
         raise _Fault("missing key ", "", f"it is one of {', '.join(names)}", TAG)
     name = data[TAG]
@@ -472,7 +475,7 @@ def _kind_of_data(data: Any) -> str:
 
 
 def _kind_of_form(form: Any) -> str:
-    """The kind of the data that a member of a union takes."""
+    """The kind of data that a member of a union accepts."""
     origin, arguments = typing.get_origin(form), typing.get_args(form)
     if origin is Annotated:
         return _kind_of_form(arguments[0])
@@ -485,7 +488,7 @@ def _kind_of_form(form: Any) -> str:
 
 
 def _union(forms: tuple[Any, ...], tagged: bool) -> Read:
-    """Reads one of several forms: the one that data of this kind can only mean, or that their tag names."""
+    """The reader of a union: picks the only form that takes this kind of data, or the one that the tag names."""
     by_kind: dict[str, list[Any]] = {}
     for form in forms:
         by_kind.setdefault(_kind_of_form(form), []).append(form)

@@ -1,7 +1,8 @@
-"""One class per kind of user error; each message says what is wrong, where, and what to do; and text safe to show.
+"""One class per kind of user error; each message says what is wrong, where, and what to do. Also makes text safe to
+show.
 
 `PimflowError` is what the command line turns into one line on stderr and exit code 2.
-Everything else that escapes is a bug and keeps its traceback.
+Every other exception that escapes is a bug and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -13,12 +14,12 @@ Name = TypeVar("Name", bound=str)
 
 
 def printable(text: str, keep: str = "") -> str:
-    """Text that a terminal shows and does not obey: what does not print (control characters, marks that turn the order
-    of writing, halves of surrogate pairs) as escapes. Names in models, files and targets may hold anything.
+    """Escape unprintable characters (control characters, marks that change the writing direction, lone surrogates), so
+    that a terminal shows the text and does not obey it. Names in models, files and targets may hold anything.
 
     Args:
         text: any text.
-        keep: characters to leave as they are, as the newlines of a table.
+        keep: characters to leave as they are, such as the newlines of a table.
     """
     if text.isprintable():
         return text
@@ -28,10 +29,10 @@ def printable(text: str, keep: str = "") -> str:
 
 
 class PimflowError(Exception):
-    """A mistake of the user's, or a limit of the tool, that one line can explain.
+    """A user's mistake, or a limit of the tool, that one line can explain.
 
     Args:
-        what: what is wrong, and where; what does not print becomes escapes.
+        what: what is wrong, and where; unprintable characters are escaped.
         hint: what to do about it; may be empty.
     """
 
@@ -54,7 +55,7 @@ class TargetError(PimflowError):
 
 
 class PluginError(PimflowError):
-    """What another package adds to pimflow cannot be loaded, is something else, or is offered by two packages."""
+    """A plugin of another package cannot be loaded, is not of the expected type, or is offered by two packages."""
 
 
 class OptionError(PimflowError):
@@ -62,27 +63,27 @@ class OptionError(PimflowError):
 
 
 class ArgumentError(PimflowError, TypeError):
-    """An argument of a function is of another type than it takes."""
+    """An argument of a function has the wrong type."""
 
 
 class PlanError(PimflowError):
-    """A plan does not fit the graph: a node is unknown, missing or twice, or a decision cannot be carried out."""
+    """A plan does not fit the graph: a node is unknown, missing or duplicated, or a decision cannot be carried out."""
 
 
 class TraceError(PimflowError):
-    """A command trace is malformed; the message names file, line and column of text."""
+    """A command trace is malformed; for text, the message names file, line and column."""
 
 
 class TextError(PimflowError):
-    """The text form of a graph is malformed, or lacks a constant; the message names line and column."""
+    """The text form of a graph is malformed or lacks a constant; the message names line and column."""
 
 
 class CommandOrderError(PimflowError):
-    """A program or a trace does what hardware would refuse; the message names the command's index."""
+    """A program or a trace does something that hardware would refuse; the message names the command's index."""
 
 
 class OutputError(PimflowError):
-    """An output folder or file cannot be written, or would overwrite something that is not ours."""
+    """An output folder or file cannot be written, or would overwrite something that pimflow did not write."""
 
 
 class InputDataError(PimflowError):
@@ -90,11 +91,11 @@ class InputDataError(PimflowError):
 
 
 class GraphDataError(PimflowError):
-    """A graph given as data cannot be read, or is none: an edge, a weight or an array is not what it has to be."""
+    """A graph given as data cannot be read or is not a graph: an edge, a weight or an array is invalid."""
 
 
 class DataError(PimflowError):
-    """Plain data, as of a JSON or TOML file, do not have the form they should; the message names the key."""
+    """Plain data, such as those of a JSON or TOML file, do not have the expected form; the message names the key."""
 
 
 class GraphError(ValueError):
@@ -110,41 +111,41 @@ class PassError(RuntimeError):
 
 
 def kind_of(value: object) -> str:
-    """What kind of thing a value is, with its article: "an int", "a ndarray"."""
+    """The type of a value with its article: "an int", "a ndarray"."""
     name = type(value).__name__
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
 def one_line(kind: str, text: str) -> str:
-    """The `repr` of something large: a line, whatever is in the names that it holds."""
+    """A `repr` for something large: one line, whatever the names in it contain."""
     return f"<{kind} {printable(' '.join(text.split()))}>"
 
 
 def did_you_mean(value: str, names: Iterable[str], most: int = 1) -> str:
-    """A hint with the names that `value` may be a slip of, `most` at most; "" where none comes near."""
-    import difflib  # not above: it is for mistakes alone
+    """A hint with the names, at most `most`, that `value` may be a misspelling of; "" if none is close."""
+    import difflib  # imported here because only mistakes need it
 
     near = difflib.get_close_matches(value, list(names), n=most)
     return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
 
 
 def choose_one(value: str, names: Iterable[str]) -> str:
-    """A hint that lists every name, with the one that `value` may be a slip of in front."""
+    """A hint that lists every name, preceded by the one that `value` may be a misspelling of."""
     names = list(names)
     return f"{did_you_mean(value, names)} choose one of {', '.join(names)}".lstrip()
 
 
 def choice(what: str, value: str, names: Iterable[Name], error: type[PimflowError] = OptionError) -> Name:
-    """The name that a user's value is; case and outer blanks do not matter.
+    """The name that a user's value matches; case and surrounding whitespace do not matter.
 
     Args:
-        what: what the names are names of, for the message ("policy", "timing profile").
+        what: the kind of name, for the message ("policy", "timing profile").
         value: what the user wrote.
         names: the names that exist, in lower case.
         error: the class of error to raise.
 
     Raises:
-        PimflowError: it is none of them; the message lists them.
+        PimflowError: no name matches; the message lists them.
     """
     names = list(names)
     wanted = value.strip().lower()

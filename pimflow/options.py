@@ -1,8 +1,8 @@
-"""Everything that one compilation can be asked for: every option once, with its type, limits, default and spelling.
+"""All options of a compilation, each defined once with its type, limits, default and spelling.
 
-The rest of the compiler reads `Options`. From its fields follow the arguments of the command line (`cli/options.py`),
-the keywords of `pimflow.compile`, what an output folder keeps in config.json, and the tables of docs/cli.md. To add an
-option, add a field to `Options` and its keyword to `OptionKeywords`, and read it where it counts.
+The rest of the compiler reads `Options`. Its fields define the arguments of the command line (`cli/options.py`), the
+keywords of `pimflow.compile`, the contents of config.json in an output folder, and the tables of docs/cli.md. To add an
+option, add a field to `Options` and its keyword to `OptionKeywords`, and read it where it matters.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 DEFAULT_POLICY = "auto"
 MAX_STAGES = 64
 TYPED_BUDGET_S = 60.0
-"""Seconds after which a search ends that was asked for on the command line, unless it is told otherwise."""
+"""The default time limit of a search started from the command line, in seconds."""
 SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
 
@@ -38,15 +38,15 @@ F = TypeVar("F", bound=Callable[..., object])
 
 @dataclass(frozen=True)
 class OptionText:
-    """What an option is called and means, for the command line and the docs.
+    """The name and meaning of an option, for the command line and the docs.
 
     Args:
         help: what it does, as one clause.
-        flag: its spelling on the command line; "" if it has none. "--no-..." turns an option off that is on by default.
-        metavar: what its value is called in help texts.
-        group: the group of the help that it stands in; "" for the first.
-        short: its other spelling, of one letter; "" if it has none.
-        typed: its default on the command line, where that is not the field's.
+        flag: its spelling on the command line; "" if it has none. "--no-..." turns off an option that is on by default.
+        metavar: the placeholder for its value in help texts.
+        group: its group in the help; "" for the first.
+        short: its one-letter spelling; "" if it has none.
+        typed: its default on the command line, if that differs from the field's.
     """
 
     help: str
@@ -67,13 +67,13 @@ def _about(
     typed: float | None = None,
     saved: bool = True,
 ) -> Mapping[str, Any]:
-    """The metadata of an option's field. `saved` says whether an output folder keeps the option."""
+    """The metadata of an option's field. `saved` says whether an output folder stores the option."""
     return {"text": OptionText(help, flag, metavar, group, short, typed), **({} if saved else NOT_DATA)}
 
 
 @dataclass(frozen=True)
 class Debug:
-    """What to show and check between passes."""
+    """What to print and check between passes."""
 
     print_before: tuple[str, ...] = field(
         default=(), metadata=_about("print the graph before this pass", "--print-ir-before", "PASS", DEBUGGING)
@@ -102,12 +102,13 @@ class Debug:
 
 @dataclass(frozen=True)
 class Options:
-    """One compilation's options; None stands for the policy's or the target's own default.
+    """The options of one compilation; None stands for the policy's or the target's own default.
 
-    An output folder keeps them all but the target, which has a file of its own, and what does not change the result.
+    An output folder stores all of them except the target, which has its own file, and those that do not affect the
+    result.
 
     Raises (when made):
-        OptionError: a value is of another type than its option, or out of range.
+        OptionError: a value has the wrong type or is out of range.
     """
 
     target: Target = field(
@@ -235,12 +236,12 @@ class Options:
 
     @classmethod
     def of(cls, **keywords: Unpack[OptionKeywords]) -> Options:
-        """Options as a caller writes them: lists for tuples, a target's name, paths, None for a default.
+        """Options from values as a caller writes them: lists for tuples, a target's name, paths, None for a default.
 
         Raises:
-            OptionError: a value is of another type than its option, or out of range.
+            OptionError: a value has the wrong type or is out of range.
             TargetError: there is no such target, or its file is not valid.
-            GraphDataError: the graph cannot be read, or is none.
+            GraphDataError: the graph cannot be read, or is not a graph.
         """
         given: dict[str, Any] = {name: value for name, value in keywords.items() if value is not None}
         if "target" in given:
@@ -252,7 +253,7 @@ class Options:
 
 
 class OptionKeywords(TypedDict, total=False):
-    """The keywords of `pimflow.compile`; each means what the field of that name means in `Options`."""
+    """The keywords of `pimflow.compile`; each means the same as the field of that name in `Options`."""
 
     target: str | Path | Target
     policy: str
@@ -279,14 +280,14 @@ class OptionKeywords(TypedDict, total=False):
 
 
 def graph_of(given: object) -> Any:
-    """A `pimflow.sparse.Graph`: the one given, or that in a file, in what scipy or PyTorch Geometric have, or in edge
-    lists by name.
+    """Convert `given` to a `pimflow.sparse.Graph`: a Graph, a file, a scipy or PyTorch Geometric object, or named edge
+    lists.
 
     Raises:
-        GraphDataError: it cannot be read, or is no graph.
-        OptionError: it is of another type.
+        GraphDataError: it cannot be read, or is not a graph.
+        OptionError: it has another type.
     """
-    from pimflow.sparse import Graph as Adjacency  # not above: what needs no graph does not wait for numpy
+    from pimflow.sparse import Graph as Adjacency  # imported here, so that code without a graph does not wait for numpy
 
     if isinstance(given, Adjacency):
         return given
@@ -308,7 +309,7 @@ def graph_of(given: object) -> Any:
 
 
 def option_texts(cls: type[Any] = Options) -> dict[str, OptionText]:
-    """What the options of a class are called and mean, by field name."""
+    """The names and meanings of the options of a class, by field name."""
     return {f.name: f.metadata["text"] for f in fields(cls)}
 
 
@@ -319,7 +320,7 @@ def option_forms(cls: Any = Options) -> dict[str, Any]:
 
 
 def spelled_options(values: Mapping[str, Any]) -> list[str]:
-    """Options as words of the command line, from plain values by name."""
+    """Options as command-line words, from plain values by name."""
     return [word for name, value in values.items() for word in _spelled(option_texts()[name].flag, value)]
 
 
@@ -343,20 +344,20 @@ def _spelled_value(name: str, value: Any) -> str:
 
 
 def saved_options() -> tuple[str, ...]:
-    """The options that plain data can hold, by name."""
+    """The names of the options that are stored as plain data."""
     return tuple(_saved_forms())
 
 
 def _saved_forms() -> dict[str, Any]:
-    """The types of the options that plain data can hold, by name."""
+    """The types of the options that are stored as plain data, by name."""
     return {f.name: option_forms()[f.name] for f in fields(Options) if f.metadata.get("data", True)}
 
 
 def read_argument(name: str, form: Any, value: Any) -> Any:
-    """The value of an argument of a function, as a form of `pimflow.data` has it: lists become tuples.
+    """Convert the argument of a function to a type that `pimflow.data` reads: lists become tuples.
 
     Raises:
-        OptionError: it is of another type, or out of range.
+        OptionError: it has the wrong type or is out of range.
     """
     try:
         return decode(form, _plain(value), path=name)
@@ -365,7 +366,7 @@ def read_argument(name: str, form: Any, value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """Plain data for what Python callers pass: paths, sequences, numpy's numbers."""
+    """Convert what Python callers pass (paths, sequences, numpy's numbers) to plain data."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
     if isinstance(value, Mapping):
@@ -381,10 +382,10 @@ _MARK = "options: "
 
 
 def takes_options(*without: str) -> Callable[[F], F]:
-    """Spells out the options of a function that takes them as `**options`, in its signature and in its docstring.
+    """Spell out the options of a function that takes them as `**options`, in its signature and its docstring.
 
-    Their meanings replace the docstring's line "options: ...", which has to be one line. Options named `without` are
-    left out: the function does not take them.
+    Their meanings replace the docstring's line "options: ...", which must be a single line. Options named in `without`
+    are left out, since the function does not take them.
     """
     taken = {name: text for name, text in option_texts().items() if name not in without}
 
@@ -407,7 +408,8 @@ def takes_options(*without: str) -> Callable[[F], F]:
 
 
 def _spelled_out(line: str, taken: Mapping[str, OptionText]) -> str:
-    """A line of a docstring; the one about options becomes one for each, as far indented (3.13 takes common blanks)."""
+    """A docstring line. The one about options becomes one line per option, with the same indentation (Python 3.13
+    strips common indentation)."""
     text = line.lstrip()
     if not text.startswith(_MARK):
         return line
@@ -416,10 +418,10 @@ def _spelled_out(line: str, taken: Mapping[str, OptionText]) -> str:
 
 
 def _default(option: Field[Any]) -> Any:
-    """What a signature shows as the default; None stands for what is made anew each time."""
+    """The default that a signature shows; None stands for a default that is made anew for each call."""
     return None if option.default is MISSING else option.default
 
 
 def _source(hint: Any) -> Any:
-    """An annotation as it was written."""
+    """An annotation as written in the source."""
     return getattr(hint, "__forward_arg__", hint)

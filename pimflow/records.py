@@ -1,9 +1,9 @@
-"""Frozen dataclasses that cost little to define: a program has hundreds, and a run of it makes instances of a third.
+"""Frozen dataclasses that are cheap to define: a program has hundreds, and one run instantiates a third of them.
 
-`dataclass` is Python's own, and so type checkers see it. Python compiles six methods of a frozen class as it is
-defined, in a quarter of a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are compiled when they are
-first looked up, and `__init__` passes by the class's refusal to be changed at less cost. What `dataclasses` has for
-such classes works on them, and either kind may derive from the other. What has an `InitVar` is Python's to make.
+For type checkers, `dataclass` is Python's own. Python compiles six methods of a frozen class when it is defined, which
+takes a quarter of a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are compiled when they are first
+looked up, and `__init__` bypasses the frozen `__setattr__` at lower cost. The functions of `dataclasses` work on these
+classes, and either kind may derive from the other. Classes with an `InitVar` are left to Python.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 else:
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, slots=False, **others):
-        """As Python's; a class that is not frozen, or asks for more than this, is left to Python."""
+        """Like `dataclasses.dataclass`, which makes the class if it is not frozen or asks for any other option."""
         if not frozen or others:
             return dataclasses.dataclass(cls, frozen=frozen, eq=eq, repr=repr, slots=slots, **others)
         names = ("__init__", *["__repr__"] * repr, *["__eq__", "__hash__"] * eq)
@@ -30,16 +30,16 @@ else:
 
 
 def _define(cls: Any, names: tuple[str, ...], slots: bool) -> Any:
-    """The frozen dataclass of a class, with methods of these names where it has none of its own."""
+    """The frozen dataclass of a class, with the named methods where it does not define its own."""
     missing = [name for name in names if vars(cls).get(name) is None]
-    cls.__doc__ = cls.__doc__ or cls.__name__  # Python would compile `__init__` to show its arguments here
-    # A frozen class and one that is not may not derive from each other: Python looks at what it noted of the bases.
+    cls.__doc__ = cls.__doc__ or cls.__name__  # without it, Python would compile `__init__` to show its signature here
+    # A frozen class and a non-frozen one may not derive from each other: Python checks the flags recorded on the bases.
     derived = any(map(is_dataclass, cls.__mro__[1:]))
     cls = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=derived, slots=slots)(cls)
     cls.__dataclass_params__.frozen = True
     cls.__setattr__ = _refuse_to_set
     cls.__delattr__ = _refuse_to_delete
-    if slots:  # copies and pickles would set fields
+    if slots:  # the default copy and pickle would set fields
         cls.__getstate__ = _state
         cls.__setstate__ = _set_state
     for name in missing:
@@ -65,7 +65,7 @@ def _set_state(self: Any, state: list[Any]) -> None:
 
 
 class _Later:
-    """Stands for a method until that is first looked up; threads that look at once compile it twice, to the same."""
+    """A placeholder for a method until its first lookup; threads that race compile the same method twice."""
 
     def __init__(self, cls: type[Any], name: str) -> None:
         self._cls = cls
@@ -79,7 +79,7 @@ class _Later:
 
 
 def _compiled(cls: type[Any], name: str, arguments: str, body: str, **known: Any) -> FunctionType:
-    """A method that knows some values, and whose annotations mean what they do in the module of its class."""
+    """Compile a method with `known` values bound, whose annotations are resolved in the module of its class."""
     made: dict[str, Any] = {}
     source = f"def make({', '.join(known)}):\n def {name}({arguments}):\n  {body}\n return {name}"
     exec(source, getattr(sys.modules.get(cls.__module__), "__dict__", {}), made)
@@ -88,7 +88,7 @@ def _compiled(cls: type[Any], name: str, arguments: str, body: str, **known: Any
 
 
 class _Factory:
-    """The default of an argument whose field has a factory."""
+    """The default of an argument whose field has a default factory."""
 
     def __repr__(self) -> str:
         return "<factory>"
@@ -122,7 +122,8 @@ def _init(cls: type[Any]) -> FunctionType:
 
 
 def _step(field: Field[Any], setters: Mapping[str, Any]) -> str:
-    """Sets a field to what is given or made; a slot does so itself, in less time."""
+    """The statement that sets a field to the given or made value; a slot descriptor sets it directly, which is
+    faster."""
     made, name = f"__factories[{field.name!r}]()", field.name
     given = f"{made} if {name} is __FACTORY else {name}" if field.init else made
     value = name if field.default_factory is MISSING else given

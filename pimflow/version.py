@@ -1,6 +1,6 @@
-"""Versions: the package's, and one of every form of JSON document that it writes.
+"""Versions: of the package, and of every JSON document format that it writes.
 
-Imports nothing of the package, so that the build can read it.
+Imports nothing from the package, so that the build can read it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,15 @@ FORMATS = {
     "verify": 1,
     "zoo": 1,
 }
-"""What is in them: `docs/schemas/KIND.schema.json`. A number grows when a key goes or changes its meaning."""
+"""Format versions; the formats are described by `docs/schemas/KIND.schema.json`. A version is raised when a key is
+removed or changes its meaning."""
 
 
 def format_of(kind: str) -> str:
-    """What a document of a kind says under "format"."""
+    """The "format" value of a document of this kind."""
     return f"pimflow-{kind}/{FORMATS[kind]}"
 
 
 def document(kind: str, content: Mapping[str, Any], command: str | None = None) -> dict[str, Any]:
-    """A document of a kind that a verb prints: its format, who made it by which command line, and the content."""
+    """A document that a verb prints: its format, the version and the command line that made it, and the content."""
     return {"format": format_of(kind), "pimflow": __version__, "command": command, **content}

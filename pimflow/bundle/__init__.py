@@ -1,1 +1,1 @@
-"""Output folders: what is in one, where its model came from, and how it is written and read."""
+"""Output folders: their contents, the source of their model, and how they are written and read."""

@@ -1,4 +1,4 @@
-"""Files: JSON documents, byte-stable; digests; and single files written whole or not at all."""
+"""Files: byte-stable JSON documents, digests, and single files written atomically."""
 
 from __future__ import annotations
 
@@ -19,16 +19,17 @@ from pimflow.errors import ArgumentError, OutputError, kind_of
 _MOST_JSON_BYTES = 512 << 20
 _SMALL_BYTES = 16 << 20
 _MOST_GROWTH = 100
-"""Streams unpack to 28 to 60 times their size; gzip could make a thousand times of nothing."""
+"""The largest accepted ratio of unpacked to packed size. Streams unpack to 28 to 60 times their size; a malicious gzip
+file could reach a thousand."""
 _AT_ONCE = 1000
-"""Entries of a list that are text at a time."""
+"""The number of list entries that are converted to text at a time."""
 
 
 def a_path(value: object, name: str) -> Path:
-    """The path that an argument of this name is.
+    """Convert the argument of this name to a path.
 
     Raises:
-        ArgumentError: it is none.
+        ArgumentError: it is not a path.
     """
     if not isinstance(value, (str, os.PathLike)):
         raise ArgumentError(f"{name!r} is {kind_of(value)}", "give a path")
@@ -36,25 +37,25 @@ def a_path(value: object, name: str) -> Path:
 
 
 def json_text(document: Any, indent: int | None = 2) -> str:
-    """One JSON document as text, byte-stable."""
+    """One JSON document as byte-stable text."""
     return json.dumps(document, indent=indent, allow_nan=False, separators=None if indent else (",", ":")) + "\n"
 
 
 def write_json(path: Path, document: Any) -> None:
-    """One JSON document as a file, byte-stable."""
+    """Write a byte-stable JSON document."""
     path.write_text(json_text(document), encoding="utf-8")
 
 
 def write_line(path: Path, document: Mapping[str, Any]) -> None:
-    """One JSON object as a file of one line, byte-stable; the text of its lists, which may be iterators, is never held
-    whole."""
+    """Write a byte-stable JSON object on a single line. The text of its lists, which may be iterators, is never in
+    memory as a whole."""
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_stretches(document))
         file.write("\n")
 
 
 def _stretches(document: Mapping[str, Any]) -> Iterator[str]:
-    """What `json_text` without indent gives, in pieces."""
+    """The output of `json_text` without indentation, in pieces."""
     before = "{"
     for key, value in document.items():
         yield f"{before}{json.dumps(key)}:"
@@ -75,12 +76,12 @@ def _in_line(value: Any) -> str:
 
 
 def write_records(path: Path, document: Any, depth: int) -> None:
-    """One long JSON document as a file, byte-stable; its text is never held whole.
+    """Write a long, byte-stable JSON document. Its text is never in memory as a whole.
 
     Args:
         path: of the file.
-        document: what it says; lists may be iterators.
-        depth: how deep objects are laid out; what lies deeper, or in a list, is one line.
+        document: its content; lists may be iterators.
+        depth: the number of levels that are indented; anything deeper, or in a list, is on one line.
     """
     with path.open("w", encoding="utf-8") as file:
         file.writelines(_pieces(document, depth))
@@ -106,7 +107,7 @@ def _pieces(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
 
 
 def read_json(path: Path) -> Any:
-    """What a JSON file holds.
+    """The content of a JSON file.
 
     Raises:
         OSError: it cannot be read.
@@ -116,10 +117,11 @@ def read_json(path: Path) -> Any:
 
 
 def json_of(data: bytes) -> Any:
-    """What a JSON document holds.
+    """The content of a JSON document.
 
     Raises:
-        ValueError: it is not UTF-8, not JSON, has a number of thousands of digits, or is nested thousands deep.
+        ValueError: it is not UTF-8 or not JSON, has a number with thousands of digits, or is nested thousands of levels
+            deep.
     """
     try:
         return json.loads(data.decode("utf-8"))
@@ -128,11 +130,11 @@ def json_of(data: bytes) -> Any:
 
 
 def read_packed(path: Path) -> bytes:
-    """What a gzip file of ours holds.
+    """The content of a gzip file that pimflow wrote.
 
     Raises:
         OSError: it cannot be read.
-        ValueError: it is no gzip file, is cut short or damaged, or holds far more than its size says.
+        ValueError: it is not a gzip file, is truncated or damaged, or unpacks to far more than its size suggests.
     """
     packed = read_file(path, _MOST_JSON_BYTES)
     most_bytes = _SMALL_BYTES + _MOST_GROWTH * len(packed)
@@ -163,10 +165,10 @@ def sha256_of(path: Path) -> str:
 
 @contextmanager
 def folder_around(place: Path) -> Iterator[None]:
-    """Missing folders around a file or folder that the block writes; they go again if it fails.
+    """Create the missing folders around a file or folder that the block writes; remove them again if the block fails.
 
     Raises:
-        OSError: they cannot be made.
+        OSError: they cannot be created.
     """
     missing = [folder for folder in place.absolute().parents if not folder.exists()]
     place.absolute().parent.mkdir(parents=True, exist_ok=True)
@@ -174,13 +176,13 @@ def folder_around(place: Path) -> Iterator[None]:
         yield
     except BaseException:
         for folder in missing:
-            with suppress(OSError):  # another process writes there
+            with suppress(OSError):  # fails if another process has written there
                 folder.rmdir()
         raise
 
 
 def check_new(path: Path) -> None:
-    """Refuses a file that is there already; called before long work, so that the refusal comes at once.
+    """Refuse a file that already exists; called before long work, so that the refusal comes at once.
 
     Raises:
         OutputError: it exists.
@@ -190,7 +192,7 @@ def check_new(path: Path) -> None:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """One file, whole or not at all; an existing file is not overwritten, missing folders around it are made.
+    """Write a file atomically. An existing file is not overwritten; missing folders around it are created.
 
     Raises:
         OutputError: it exists, or cannot be written.
@@ -206,7 +208,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """One file, whole or as it was before: it is written beside its place and then moved there.
+    """Replace a file atomically: the new content is written next to it and then moved into place.
 
     Raises:
         OSError: it cannot be written.

@@ -1,4 +1,4 @@
-"""Output folders: written whole or not at all, and never over something that is not ours."""
+"""Output folders: written atomically, and never over anything that pimflow did not write."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ _ANOTHER = "choose another output folder with -o"
 
 
 def check_output(folder: Path, seen: Mapping[str, str] = NOTHING_SEEN) -> None:
-    """Refuses a folder that cannot be written, or that holds anything but an unchanged output of ours.
+    """Refuse a folder that cannot be written, or that holds anything but an unchanged output of pimflow.
 
     Called before long work, so that the refusal comes at once. Puts back an output that a killed run had moved aside.
 
     Args:
         folder: the output folder.
-        seen: digests of files by their stamps, of earlier runs; these files are not read.
+        seen: file digests by stamp, from earlier runs; these files are not read again.
 
     Raises:
-        OutputError: says what is in the way.
+        OutputError: something is in the way; the message says what.
     """
     place = folder.absolute()
     if len(os.fsencode(place.name)) > LONGEST_NAME_BYTES:
@@ -38,18 +38,18 @@ def check_output(folder: Path, seen: Mapping[str, str] = NOTHING_SEEN) -> None:
         if not os.access(around, os.W_OK):
             raise OutputError(f"the folder {around} cannot be written", _ANOTHER)
         if around != place.parent:
-            return  # nothing is there yet
+            return  # there is nothing yet
         with settled(place):
             _check_ours(place, folder, seen)
 
 
 def find_output(folder: Path) -> bool:
-    """Whether a folder is an output of ours, of any version.
+    """Whether a folder is an output of pimflow, of any version.
 
-    One that another process is replacing is waited for; one that a killed run had moved aside is put back.
+    Waits for a process that is replacing it, and puts back an output that a killed run had moved aside.
 
     Raises:
-        OutputError: it cannot be put back, or the other process does not come to an end.
+        OutputError: it cannot be put back, or the other process does not end.
     """
     place = folder.absolute()
     if is_output(place):
@@ -64,17 +64,16 @@ def find_output(folder: Path) -> bool:
 def new_output(
     folder: Path, known: Mapping[str, str] = MappingProxyType({}), seen: dict[str, str] | None = None
 ) -> Iterator[Path]:
-    """A temporary folder that becomes `folder` when the block ends well, and vanishes when it does not.
+    """A temporary folder that becomes `folder` if the block succeeds, and is removed if it fails.
 
-    Missing folders around it are made. What was in `folder` is moved aside, looked at once more, and removed when the
-    new one is in its place; whatever fails before that, it goes back.
+    Missing folders around it are created. The previous content of `folder` is moved aside, checked once more, and
+    removed once the new output is in place; if anything fails before that, it is put back.
 
     Args:
         folder: the output folder.
-        known: digests of files that the block puts there, by name, if it has them: they are looked at when the block
-            has ended.
-        seen: digests of files by their stamps, of earlier runs, as `check_output` takes them; those of the new output
-            are added.
+        known: digests of files that the block writes, by name, if the block computes them; read when the block has
+            ended.
+        seen: file digests by stamp, from earlier runs, as for `check_output`; those of the new output are added.
 
     Raises:
         OutputError: see `check_output`; or the disk is full or not writable.
@@ -90,7 +89,8 @@ def new_output(
 
 
 def _check_ours(place: Path, folder: Path, seen: Mapping[str, str]) -> None:
-    """Refuses what is neither nothing, an empty folder nor an unchanged output; `folder` is its name to the user."""
+    """Refuse anything but a missing folder, an empty one or an unchanged output; `folder` is the name that the user
+    gave."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise OutputError(f"{folder} exists and is not a folder", _ANOTHER)
     if not place.exists() or not any(place.iterdir()):

@@ -1,8 +1,8 @@
-"""A graph in a file: as ONNX, or in the compiler's text form with its constants beside it.
+"""A graph in a file: as ONNX, or in the compiler's text form with its constants in a second file.
 
 The text form elides large constants: it shows their type and a hash. `NAME.pimir` has them in `NAME.pimir.npz`, by
-name; a text that comes from elsewhere is given such a file by hand. Constants of types that numpy does not have (and
-text) are never elided.
+name; for a text from elsewhere, the user names such a file. Constants of types that numpy lacks, and constants of text,
+are never elided.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 TEXT_SUFFIX = ".pimir"
 _MOST_TEXT_BYTES = 2 << 30
-"""Of a graph with all its constants spelled out."""
+"""Size limit of a text that may spell out all constants of a graph."""
 
 
 def read_graph(
@@ -40,14 +40,14 @@ def read_graph(
     constants: str | Path | None = None,
     fixed: FixedValues | None = None,
 ) -> Graph:
-    """The graph in a file.
+    """Read the graph in a file.
 
     Args:
-        model: an ONNX model in any form that `model_source` takes, placements included if pimflow wrote them; or the
+        model: an ONNX model in any form that `model_source` takes, including placements if pimflow wrote them; or the
             path of a text (`*.pimir`).
-        shapes: sizes for what a model leaves open.
-        constants: an npz file of the constants that a text elides; by default the one beside it, if there is one.
-        fixed: values of an ONNX model's inputs that are to be constants.
+        shapes: sizes for dimensions that a model leaves open.
+        constants: an npz file of the constants that a text elides; by default the one next to it, if there is one.
+        fixed: values of an ONNX model's inputs to replace by constants.
 
     Raises:
         PimflowError: it cannot be read, or is malformed.
@@ -75,15 +75,15 @@ def _read_text(path: Path, shapes: ShapeBindings | None, constants: str | Path |
 
 
 def graph_of_text(text: str, constants: str | Path | None = None, name: str = "the text") -> Graph:
-    """The graph that a text spells, verified.
+    """Parse a graph in text form, and verify it.
 
     Args:
         text: the text form.
         constants: an npz file of the constants that the text elides.
-        name: what errors call the text.
+        name: how errors refer to the text.
 
     Raises:
-        TextError: the text is malformed, lacks a constant, or is not a sound graph.
+        TextError: the text is malformed, lacks a constant, or is not a valid graph.
         InputDataError: the constants cannot be read.
     """
     arrays: Mapping[str, Array] = {} if constants is None else read_npz(constants)
@@ -98,22 +98,23 @@ def graph_of_text(text: str, constants: str | Path | None = None, name: str = "t
 
 
 def graph_text(graph: Graph, inline: bool = False) -> str:
-    """The text form; large constants elided unless `inline`."""
+    """The text form, with large constants elided unless `inline`."""
     return print_graph(graph, _inline_elements(graph, inline))
 
 
 def _inline_elements(graph: Graph, inline: bool) -> int:
-    """How many elements a constant may have to be spelled out: as many as any that an npz file cannot hold."""
+    """The largest number of elements up to which a constant is spelled out: large enough for every constant that an npz
+    file cannot hold."""
     arrays = graph.constants.values()
     sizes = [array.size for array in arrays if inline or array.dtype.name not in NUMPY_NATIVE]
     return max([INLINE_ELEMENTS, *sizes])
 
 
 def check_graph_file(path: Path, overwrite: bool) -> None:
-    """Refuses a file that `write_graph` would not write; called before long work.
+    """Refuse a file that `write_graph` would not write; called before long work.
 
     Raises:
-        OutputError: the file is of no known kind, or exists.
+        OutputError: the file's kind is unknown, or it exists.
     """
     if path.suffix not in (".onnx", TEXT_SUFFIX):
         raise OutputError(f"{path} is neither ONNX nor text", f"end its name with .onnx or {TEXT_SUFFIX}")
@@ -127,11 +128,11 @@ def _companions(path: Path) -> tuple[Path, ...]:
 
 
 def write_graph(graph: Graph, path: Path, *, inline: bool = False, overwrite: bool = False) -> None:
-    """Writes a graph as its file's name says, whole or not at all: `*.onnx`, or text (`*.pimir`).
+    """Write a graph atomically, in the format that the file's name implies: `*.onnx`, or text (`*.pimir`).
 
     Args:
         graph: any graph.
-        path: the file. Beside it there may be another one with the constants.
+        path: the file. A second file with the constants may be written next to it.
         inline: spell out all constants of a text, which then needs no other file.
         overwrite: whether existing files are replaced.
 
@@ -149,7 +150,7 @@ def write_graph(graph: Graph, path: Path, *, inline: bool = False, overwrite: bo
                 _write_text(graph, made, inline)
             else:
                 save_onnx(graph, made)
-            for file in sorted(Path(scratch).iterdir(), reverse=True):  # the graph comes last, behind what it needs
+            for file in sorted(Path(scratch).iterdir(), reverse=True):  # the graph comes last, after the files it needs
                 file.replace(path.with_name(file.name))
     except OSError as error:
         raise OutputError(f"cannot write {path}: {error.strerror or error}", "check space and permissions") from None

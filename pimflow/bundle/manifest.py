@@ -1,6 +1,6 @@
-"""The manifest of an output folder: by it a folder is known as ours, and whatever was changed in it since.
+"""The manifest of an output folder, which identifies the folder as pimflow's and reveals changes since it was written.
 
-What is written into a folder that is whole (`verification.json`) is not in its manifest, and is sealed by itself.
+Files that are added to a complete folder (`verification.json`) are not in its manifest, and carry their own digest.
 """
 
 from __future__ import annotations
@@ -28,11 +28,12 @@ VERIFICATION = "verification.json"
 _SEAL = "sha256"
 _FORMAT = format_of("output")
 _SETTLED_NS = 3_000_000_000
-"""A file that has not changed for so long gets another time by a change: file systems tick every 2 s at the latest."""
+"""A file older than this gets a new timestamp with its next change: timestamps advance at least every 2 s on any file
+system."""
 _digests: dict[str, str] = {}
-"""Of files that this process knows, by their stamps."""
+"""The digests of files that this process has read, by stamp."""
 NOTHING_SEEN: Mapping[str, str] = MappingProxyType({})
-"""What is known of files before any is read."""
+"""An empty set of known digests."""
 
 
 @dataclass(frozen=True)
@@ -45,23 +46,24 @@ class _File:
 
 @dataclass(frozen=True)
 class Manifest:
-    """All files of an output folder but the manifest itself, by name."""
+    """All files of an output folder except the manifest itself, by name."""
 
     format: str
     files: Mapping[str, _File]
 
     @cached_property
     def folders(self) -> frozenset[str]:
-        """The folders that the files lie in."""
+        """The folders that contain the files."""
         return frozenset(parent.as_posix() for name in self.files for parent in PurePosixPath(name).parents)
 
     def changed(self, folder: Path, seen: Mapping[str, str] = NOTHING_SEEN, *, added: bool = True) -> str | None:
-        """The name of an entry that was removed, changed or `added` since; None where all is as it was written.
+        """The name of an entry that was removed, changed or `added` since the output was written; None if there is
+        none.
 
         Args:
             folder: the output folder.
-            seen: digests of files by their stamps; these files are not read.
-            added: whether what was added counts.
+            seen: file digests by stamp; these files are not read.
+            added: whether added entries count.
 
         Raises:
             OSError: something cannot be read.
@@ -71,13 +73,13 @@ class Manifest:
         return min(altered | (self.files.keys() - present.keys()), default=None)
 
     def remove(self, folder: Path) -> None:
-        """Removes what is as it was written, and the folder if that is all. The manifest goes last, so that what a
-        killed process leaves is still known.
+        """Remove the unchanged files, and the folder if nothing else is left. The manifest is removed last, so that the
+        remains of a killed process can still be recognised.
 
         Raises:
             OSError: something cannot be read or removed, other than because it was changed.
         """
-        for name, path in sorted(_entries(folder).items(), reverse=True):  # what lies in a folder before the folder
+        for name, path in sorted(_entries(folder).items(), reverse=True):  # entries before their folder
             if name != MANIFEST and self._is_as_written(name, path):
                 _remove(path)
         if set(_entries(folder)) == {MANIFEST} and self._is_as_written(MANIFEST, folder / MANIFEST):
@@ -89,7 +91,7 @@ class Manifest:
             status = path.lstat()
             if stat.S_ISDIR(status.st_mode):
                 return name in self.folders
-            if not stat.S_ISREG(status.st_mode):  # a link, FIFO or device is not ours, and is not read
+            if not stat.S_ISREG(status.st_mode):  # a link, FIFO or device is not from pimflow, and is not read
                 return False
             if name == MANIFEST:
                 return path.read_bytes() == json_text(encode(self)).encode()
@@ -97,13 +99,13 @@ class Manifest:
                 return _is_sealed(path)
             listed = self.files.get(name)
             return listed is not None and listed == _File(status.st_size, _digest(path, seen))
-        except FileNotFoundError:  # it went while it was looked at
+        except FileNotFoundError:  # removed in the meantime
             return False
 
 
 def _digest(path: Path, seen: Mapping[str, str]) -> str:
-    """The digest of a file, which is not read again while nothing says that it changed: an output that is replaced is
-    looked at before the work, before and after it is moved aside, and before it is removed.
+    """The digest of a file. It is not read again as long as its stamp is unchanged: an output that is replaced is
+    checked before the work, before and after it is moved aside, and before it is removed.
 
     Args:
         path: of the file.
@@ -112,21 +114,22 @@ def _digest(path: Path, seen: Mapping[str, str]) -> str:
     Raises:
         OSError: it cannot be read.
     """
-    with open_file(path) as file:  # file systems over a network ask for its times when it is opened
+    with open_file(path) as file:  # opening a file makes network file systems refresh its timestamps
         status = os.fstat(file.fileno())
     stamp = _stamp(status)
     if stamp in seen:
         _digests[stamp] = seen[stamp]
     if stamp not in _digests:
         digest = sha256_of(path)
-        if time.time_ns() - _changed_ns(status) < _SETTLED_NS:  # another change may leave the same time
+        if time.time_ns() - _changed_ns(status) < _SETTLED_NS:  # another change could leave the same timestamp
             return digest
         _digests[stamp] = digest
     return _digests[stamp]
 
 
 def _stamp(status: os.stat_result) -> str:
-    """What a change of a file changes, as 32 hex digits: a name, a copy or a time that is set back do not hide it."""
+    """A stamp, as 32 hex digits, that changes with every change of the file, even if it is renamed, copied or
+    backdated."""
     parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 
@@ -136,14 +139,14 @@ def _changed_ns(status: os.stat_result) -> int:
 
 
 def stamps(folder: Path) -> dict[str, str]:
-    """The digests that a manifest lists, by the stamps of their files, from right after it is written: of files after
-    whose last change the file system's own clock went on until then, so that another change gives another stamp.
+    """The digests listed in a manifest, by the stamps of their files. Called right after the manifest is written. Only
+    files last changed before the manifest's own timestamp are included, so that any later change gives another stamp.
 
     Raises:
         OSError: something cannot be read.
     """
     manifest = read_manifest(folder)
-    if manifest is None or sys.platform == "win32":  # whose times of change anybody can set
+    if manifest is None or sys.platform == "win32":  # on Windows anybody can set the time of change
         return {}
     written_ns = (folder / MANIFEST).stat().st_ctime_ns
     statuses = {name: (folder / name).stat() for name in manifest.files}
@@ -155,7 +158,7 @@ def stamps(folder: Path) -> dict[str, str]:
 
 
 def write_manifest(folder: Path, known: Mapping[str, str] = MappingProxyType({})) -> None:
-    """Lists what a folder holds, files alone, in a manifest; `known` are digests by name that need not be found."""
+    """Write a manifest of all files in a folder; digests in `known`, by name, are not computed again."""
     files = {
         name: _File(path.stat().st_size, known.get(name) or sha256_of(path))
         for name, path in sorted(_entries(folder).items())
@@ -179,8 +182,8 @@ def read_manifest(folder: Path) -> Manifest | None:
 
 
 def change_since(folder: Path, ours: Collection[str]) -> str | None:
-    """The name of a file that was changed or removed since an output folder was written; None if there is none, or no
-    manifest of this version to tell by. What was added does not count, unless it has a name of ours.
+    """The name of a file that was changed or removed since an output folder was written; None if there is none, or if
+    there is no manifest of this version to compare with. Added files count only if their name is in `ours`.
 
     Args:
         folder: the output folder.
@@ -201,17 +204,17 @@ def change_since(folder: Path, ours: Collection[str]) -> str | None:
 
 
 def sealed(document: Mapping[str, Any]) -> str:
-    """A JSON document with a digest of its own."""
+    """A JSON document with its own digest."""
     return json_text({**document, _SEAL: hashlib.sha256(json_text(document).encode()).hexdigest()})
 
 
 def read_sealed(path: Path) -> dict[str, Any]:
-    """What `sealed` wrote to a file, without the digest.
+    """The document that `sealed` wrote to a file, without the digest.
 
     Raises:
         OSError: it cannot be read.
         ValueError: it is not JSON.
-        DataError: it was changed since.
+        DataError: it was changed since it was written.
     """
     data = read_json(path)
     document = {key: value for key, value in data.items() if key != _SEAL} if isinstance(data, dict) else {}
@@ -239,7 +242,7 @@ def _decoded(document: Any) -> Manifest:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """A manifest as plain data; empty where there is none."""
+    """A manifest as plain data; empty if there is none."""
     path = folder / MANIFEST
     document = None
     with suppress(OSError, ValueError):
@@ -248,7 +251,7 @@ def _read(folder: Path) -> dict[str, Any]:
 
 
 def _entries(folder: Path) -> dict[str, Path]:
-    """Every entry below a folder by its name in it: folders, and links as themselves, too."""
+    """Every entry below a folder by its relative name, including folders; links are not followed."""
 
     def fail(error: OSError) -> None:
         raise error
@@ -260,7 +263,7 @@ def _entries(folder: Path) -> dict[str, Path]:
 
 
 def _remove(path: Path) -> None:
-    """Removes a file, or a folder if it is empty."""
+    """Remove a file, or a folder if it is empty."""
     if not path.is_dir():
         path.unlink()
         return

@@ -1,4 +1,4 @@
-"""A copy of the original model, with its external data, in an output folder; and where it is found again."""
+"""The copy of the original model, with its external data, in an output folder."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def find_original(folder: Path, name: str) -> Path:
     """The original model that an output folder names.
 
     Raises:
-        ModelError: what it names is not inside the folder.
+        ModelError: the path that it names is not inside the folder.
     """
     path, root = folder / name, os.path.realpath(folder)
     if "\0" in name or os.path.commonpath([root, os.path.realpath(path)]) != root:
@@ -26,7 +26,7 @@ def find_original(folder: Path, name: str) -> Path:
 
 
 def copy_model(path: str, folder: Path) -> Path:
-    """Copies an ONNX file and its external data, as they are, into a new folder; returns the copy's path."""
+    """Copy an ONNX file and its external data, unchanged, into a new folder; return the path of the copy."""
     home, outlined = Path(path).parent, file_outline(Path(path))
     model = onnx.load(path, load_external_data=False) if outlined is None else outlined.proto
     within = {} if outlined is None else outlined.places

@@ -1,4 +1,4 @@
-"""What units execute, as one file: every distinct program once, and which node executes which.
+"""The programs of all units in one file: every distinct program once, and which node executes which.
 
 Nodes whose programs differ only in where their weights begin share one: a long model has few distinct layers.
 """
@@ -24,7 +24,7 @@ Units = Mapping[str, Backend[Any, Any]]
 
 @dataclass(frozen=True)
 class _Use:
-    """Which program a node executes, and from where on in its unit's memory it keeps what it keeps."""
+    """The program that a node executes, and the first address of its data in the unit's memory."""
 
     program: int
     first: Annotated[int, Limits(least=0)]
@@ -32,7 +32,7 @@ class _Use:
 
 @dataclass(frozen=True)
 class _Stored:
-    """A program as its unit's backend writes it."""
+    """A program as its unit's backend encodes it."""
 
     device: str
     content: Any
@@ -62,12 +62,14 @@ class ProgramTable:
 
     @cached_property
     def made_of(self) -> str:
-        """All that the file depends on beside its format and the code, as text; "" where a program does not say."""
+        """Everything that the file depends on, apart from its format and the code, as text; "" if a program cannot
+        say."""
         told = [(device, self._units[device].made_of(program)) for device, program in self._distinct]
         return "" if any(text is None for _, text in told) else f"{told} {list(self._uses.items())}"
 
     def packed(self, form: str) -> bytes:
-        """The file, byte-stable: programs that are written alike are one, however they came about.
+        """The file, byte-stable. Programs with the same encoding are stored once, even if they were made in different
+        ways.
 
         Args:
             form: its format.
@@ -87,16 +89,16 @@ def _text(data: Any) -> str:
 
 
 def read_programs(path: Path, devices: Mapping[str, str], units: Units) -> dict[str, Any]:
-    """The programs in a file that `ProgramTable.packed` made, by node.
+    """Read the programs in a file that `ProgramTable.packed` made, by node.
 
     Args:
         path: of the file.
-        devices: where the nodes of the model run, by node; those on the host left out.
+        devices: where the nodes of the model run, by node, without those on the host.
         units: the backends of these devices.
 
     Raises:
         OSError, ValueError: it cannot be read, or is damaged.
-        DataError: what it says is not of these nodes and units.
+        DataError: its content does not match these nodes and units.
     """
     stored, nodes = pick(json_of(read_packed(path)), "programs", "nodes")
     uses = decode(Mapping[str, _Use], nodes, path="nodes")

@@ -1,11 +1,13 @@
-"""The scratch folder beside an output folder, `.NAME.pimflow-XXXXXXXX`: where an output is made and the last one waits.
+"""The scratch folder next to an output folder, `.NAME.pimflow-XXXXXXXX`: holds the output in progress and the previous
+one.
 
-It holds `new`, the output that is being made, until that is put in place; and `old`, what was in its place, from
-shortly before. So an `old` beside a `new` is still needed, and an `old` alone is not.
+It holds `new`, the output in progress, until that is put in place; and `old`, the output that it replaces, from shortly
+before. So an `old` next to a `new` is still needed, and an `old` alone is not.
 
-Two advisory locks, which end with their process, keep processes apart. One is on the scratch folder, as long as its
-process lives: by it what a killed process left is known. The other is on the folder around both, while anything is
-moved in it. Where the file system has no locks, nothing is swept, and of two processes that race one may fail.
+Two advisory locks, which are released when their process ends, keep processes apart. One is on the scratch folder for
+as long as its process lives: a scratch folder without a lock was left by a killed process. The other is on the parent
+folder while anything is moved in it. Where the file system has no locks, nothing is swept, and of two processes that
+race one may fail.
 """
 
 from __future__ import annotations
@@ -28,25 +30,26 @@ NEW, OLD = "new", "old"
 _MARK = ".pimflow-"
 _RANDOM = 8  # letters that tempfile adds to a prefix
 LONGEST_NAME_BYTES = 255 - len(f".{_MARK}") - _RANDOM
-"""Of an output folder: its scratch folder has a longer one."""
+"""The limit for the name of an output folder: the name of its scratch folder is longer."""
 _WAIT_S = 60.0
 _TRY_EVERY_S = 0.01
 
 
 class OutputWarning(UserWarning):
-    """Something about output folders that a user should know: an earlier output was put back, or kept elsewhere."""
+    """Something about output folders that a user should know: an earlier output was put back, or left in another
+    place."""
 
 
 @contextmanager
 def settled(folder: Path) -> Iterator[None]:
-    """No other process moves an output folder meanwhile, and what killed ones left of it is swept first: an output that
-    they had moved aside is put back.
+    """Lock the parent folder, so that no other process moves an output folder in the meantime. First sweeps what killed
+    processes left of it: an output that they had moved aside is put back.
 
     Args:
         folder: an absolute path; it need not exist.
 
     Raises:
-        OutputError: another process does not come to an end, or what was moved aside cannot be put back.
+        OutputError: another process does not end, or what was moved aside cannot be put back.
     """
     with _locked(folder.parent, _WAIT_S) as lock:
         if lock is _Lock.TAKEN:
@@ -58,14 +61,14 @@ def settled(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def scratch_folder(folder: Path) -> Iterator[Path]:
-    """A scratch folder for one output, with an empty `new`; see `_close` for what becomes of it.
+    """A scratch folder for one output, with an empty `new`; `_close` removes it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: it cannot be created.
         OutputError: see `settled`.
     """
     with ExitStack() as stack:
-        with settled(folder):  # nobody sweeps it before it has its lock
+        with settled(folder):  # nobody sweeps it before it is locked
             scratch = Path(tempfile.mkdtemp(prefix=_prefix(folder), dir=folder.parent))
             stack.enter_context(_locked(scratch))
         try:
@@ -76,16 +79,16 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 
 
 def put_in_place(scratch: Path, folder: Path, check: Callable[[Path], None]) -> None:
-    """Puts `new` in the place of a folder, which becomes `old`; whatever fails, what was there goes back.
+    """Put `new` in the place of a folder, which becomes `old`; if anything fails, the previous content is put back.
 
     Args:
         scratch: the scratch folder of this output.
         folder: an absolute path; it need not exist.
-        check: raises if what was there, now out of everybody's way, must not be replaced.
+        check: given the previous content, which has been moved aside; raises if it must not be replaced.
 
     Raises:
         OSError: a folder cannot be renamed.
-        OutputError: see `settled`; or another process made the folder anew.
+        OutputError: see `settled`; or another process created the folder again.
     """
     with settled(folder):
         try:
@@ -123,20 +126,20 @@ def _sweep(folder: Path) -> None:
 
 
 def _close(scratch: Path, folder: Path) -> None:
-    """Removes a scratch folder. An old output goes back where nothing took its place; what was changed in one that was
-    replaced stays, and that is said.
+    """Remove a scratch folder. An old output is put back if nothing took its place. Files that were changed while an
+    output was replaced stay where they are, with a warning.
 
     Raises:
         OutputError: the old output cannot be put back.
     """
     old, new = scratch / OLD, scratch / NEW
     if _restore(scratch, folder):
-        _warn(f"{folder} is put back: a run that was cut short had moved it aside")
+        _warn(f"{folder} has been restored: an interrupted run had moved it aside")
     if _is_needed(scratch):
-        _warn(f"something else took the place of {folder} while it was replaced; what was there is in {old}")
+        _warn(f"{folder} was taken by something else while being replaced; its previous content is in {old}")
         return
     if os.path.lexists(old) and not _removed(old):
-        _warn(f"{folder} was changed while it was replaced; what was changed is in {old}")
+        _warn(f"{folder} was changed while it was being replaced; the changed files are in {old}")
     shutil.rmtree(new, ignore_errors=True)
     with suppress(OSError):
         scratch.rmdir()
@@ -148,7 +151,7 @@ def _is_needed(scratch: Path) -> bool:
 
 
 def _restore(scratch: Path, folder: Path) -> bool:
-    """Puts the old output back if it is needed, and nothing took its place; returns whether it did."""
+    """Put the old output back if it is needed and nothing took its place; return whether it did."""
     if not _is_needed(scratch) or os.path.lexists(folder):
         return False
     try:
@@ -161,7 +164,7 @@ def _restore(scratch: Path, folder: Path) -> bool:
 
 
 def _removed(old: Path) -> bool:
-    """Removes an output that was replaced, as far as it is as it was written; returns whether that is all."""
+    """Remove the unchanged files of a replaced output; return whether nothing is left."""
     manifest = read_manifest(old)
     with suppress(OSError):
         if manifest is None:
@@ -176,7 +179,7 @@ def _warn(message: str) -> None:
 
 
 class _Lock(Enum):
-    """What came of an attempt to lock a folder."""
+    """The result of an attempt to lock a folder."""
 
     HELD = auto()
     TAKEN = auto()
@@ -187,7 +190,7 @@ class _Lock(Enum):
 
 @contextmanager
 def _locked(folder: Path, wait_s: float = 0.0) -> Iterator[_Lock]:
-    """Holds the advisory lock of a folder, if it can be had within a time."""
+    """Acquire the advisory lock of a folder, if that is possible within `wait_s`."""
     if sys.platform == "win32":
         yield _Lock.NONE
         return
@@ -199,7 +202,7 @@ def _locked(folder: Path, wait_s: float = 0.0) -> Iterator[_Lock]:
     try:
         yield _lock(handle, wait_s)
     finally:
-        os.close(handle)  # gives the lock back
+        os.close(handle)  # releases the lock
 
 
 def _lock(handle: int, wait_s: float) -> _Lock:

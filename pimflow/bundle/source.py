@@ -1,4 +1,4 @@
-"""Where a model comes from: a file, a name of the zoo, or an ONNX model in memory."""
+"""The source of a model: a file, a name of the zoo, or an ONNX model in memory."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ModelSource:
 
     @cached_property
     def content(self) -> ModelContent:
-        """What the frontend and ONNX Runtime read: the path, or the model in memory; large constants of a zoo model
-        lie beside it."""
+        """The input of the frontend and of ONNX Runtime: the path, or the model in memory; the large constants of a zoo
+        model are held apart from it."""
         if self.path is not None:
             return str(self.path)
         if self.zoo is not None:
@@ -45,7 +45,7 @@ class ModelSource:
 
     @property
     def adjacency(self) -> Adjacency | None:
-        """The graph that a graph network of the zoo comes with; None for any other model."""
+        """The graph that comes with a graph network of the zoo; None for any other model."""
         import pimflow_zoo
 
         edges = None if self.zoo is None else pimflow_zoo.graph(self.zoo)
@@ -55,16 +55,16 @@ class ModelSource:
 
     @property
     def text(self) -> str:
-        """How to name it again: a path, or zoo:NAME."""
+        """The name to give again: a path, or zoo:NAME."""
         if self.path is not None:
             return str(self.path)
         return f"{ZOO_PREFIX}{self.zoo}" if self.zoo is not None else self.name
 
     @cached_property
     def sha256(self) -> str:
-        """SHA-256 of the model's bytes: of the file alone, where weights are in external files.
+        """SHA-256 of the model's bytes: of the file alone, if weights are in external files.
 
-        Of a model of the zoo, of the file that `pimflow zoo export` writes.
+        For a model of the zoo, of the file that `pimflow zoo export` writes.
         """
         if self.zoo is not None:
             import pimflow_zoo
@@ -74,10 +74,10 @@ class ModelSource:
         return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(Path(str(content)))
 
     def as_file(self) -> str | bytes | SplitModel:
-        """What ONNX Runtime opens: the path, the model as the bytes of a file, whose digest is then known, or a model
-        of the zoo.
+        """The form that ONNX Runtime opens: the path, the bytes of the model as a file (which also sets the digest), or
+        a model of the zoo.
 
-        The bytes are not kept: they may be many.
+        The bytes are not cached, because there may be many.
         """
         content = self.content
         if isinstance(content, (str, SplitModel)):
@@ -87,12 +87,12 @@ class ModelSource:
         return data
 
     def in_newer_opset(self, opset: int) -> ModelSource | None:
-        """The same model in another opset of the default domain; None where ONNX's converter knows none."""
+        """The same model in another opset of the default domain; None if ONNX's converter cannot convert it."""
         from pimflow.onnxio.newer_opset import in_newer_opset
 
         content = self.content
         if isinstance(content, SplitModel):
-            return None  # the zoo's are all new
+            return None  # zoo models are in a new opset already
         found = in_newer_opset(content, opset)
         return None if found is None else replace(self, path=None, given=found)
 
@@ -107,8 +107,8 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
 
     Raises:
         OptionError: the zoo has no such model.
-        ModelError: a text names no file, but nearly a model of the zoo.
-        ArgumentError: it is nothing of that kind.
+        ModelError: a text is not the name of a file, but close to that of a zoo model.
+        ArgumentError: it is none of these.
     """
     if isinstance(model, ModelSource):
         return model
@@ -128,7 +128,7 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
 
 
 def _check_not_of_zoo(path: Path) -> None:
-    """Refuses the name of a zoo model that was given without its prefix, or nearly so."""
+    """Refuse the name of a zoo model given without its prefix, even if slightly misspelled."""
     if path.exists() or path.parent != Path():
         return
     import pimflow_zoo

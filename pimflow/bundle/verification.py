@@ -1,7 +1,7 @@
-"""verification.json: what came of verifying an output folder, kept in it.
+"""verification.json: the results of verifying an output folder, stored in it.
 
-It is written into a folder that is whole, so that the manifest cannot list it. It has the digest of the manifest, by
-which what was said of another output is not taken for this one's, and a digest of its own.
+It is added to a complete folder, so the manifest cannot list it. It contains the digest of the manifest, so that the
+results for another output are not taken for this one's, and a digest of its own.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Check:
     """One comparison of a compiled model with its original.
 
     Args:
-        how: what was run and on what: checks that differ in none of it are of the same thing.
+        how: what was run and on which inputs; checks with equal values replace one another.
         passed: whether values agree.
-        told: the same as a clause, with the errors.
+        told: the result as a clause, with the errors.
         versions: of the software that ran both.
         result: the document of the comparison.
     """
@@ -39,7 +39,7 @@ class Check:
 
 
 def output_digest(folder: Path) -> str:
-    """What identifies an output: the SHA-256 of its manifest, which has those of all files.
+    """The identity of an output: the SHA-256 of its manifest, which holds those of all files.
 
     Raises:
         OSError: it cannot be read.
@@ -48,7 +48,7 @@ def output_digest(folder: Path) -> str:
 
 
 def kept_checks(folder: Path, of: str) -> tuple[Check, ...]:
-    """The checks that a folder keeps of the output with this digest; none where there are none.
+    """The checks stored in a folder for the output with this digest; empty if there are none.
 
     Raises:
         OSError: the file cannot be read.
@@ -63,7 +63,7 @@ def kept_checks(folder: Path, of: str) -> tuple[Check, ...]:
 
 
 def keep_check(folder: Path, of: str, check: Check) -> None:
-    """Adds a check to those that a folder keeps, in place of an earlier one of the same thing.
+    """Store a check in a folder, replacing an earlier one of the same thing.
 
     Raises:
         OutputError: the folder holds another output than the one with this digest, or cannot be written.
@@ -72,7 +72,7 @@ def keep_check(folder: Path, of: str, check: Check) -> None:
     try:
         with scratch_folder(place) as scratch, settled(place):
             if output_digest(place) != of:
-                raise OutputError(f"{folder} was written anew since it was read", "verify it again")
+                raise OutputError(f"{folder} was rewritten after it was read", "verify it again")
             others = tuple(other for other in _known(place, of) if other.how != check.how)
             document = {"format": format_of("verification"), "of": of, "checks": encode((*others, check))}
             (scratch / NEW / VERIFICATION).write_text(sealed(document), encoding="utf-8")
@@ -84,5 +84,5 @@ def keep_check(folder: Path, of: str, check: Check) -> None:
 def _known(folder: Path, of: str) -> tuple[Check, ...]:
     try:
         return kept_checks(folder, of)
-    except (ValueError, DataError):  # damaged: what is found now takes its place
+    except (ValueError, DataError):  # damaged: the new check replaces it
         return ()

@@ -208,7 +208,7 @@ def test_what_is_saved_into_the_folder_that_was_replaced_is_kept_and_said(
 
     rename_then(monkeypatch, 2, write)
     for text in ("second", "third"):  # said again as long as it is there
-        with pytest.warns(OutputWarning, match="was changed while it was replaced") as caught:
+        with pytest.warns(OutputWarning, match="was changed while it was being replaced") as caught:
             save(out, text)
         assert held(out) == text
         place = str(caught[0].message).rpartition(" ")[2]
@@ -249,7 +249,7 @@ def test_where_every_further_rename_fails_the_place_is_said(out: Path, monkeypat
             save(out, "second")
     place = str(caught.value).partition("it is in ")[2].partition(";")[0]
     assert held(Path(place)) == "first"
-    with pytest.warns(OutputWarning, match="out is put back"):
+    with pytest.warns(OutputWarning, match="out has been restored"):
         check_output(out)
     assert held(out) == "first"
     assert alone(out)
@@ -297,7 +297,7 @@ def outcome_of_a_kill(out: Path, at: int) -> str | None:
         assert not caught
         return held(out) if there else "nothing"
     (said,) = caught
-    assert f"{out} is put back" in str(said.message)
+    assert f"{out} has been restored" in str(said.message)
     assert held(out) == "first"
     return "put back"
 
@@ -330,7 +330,7 @@ def test_what_a_killed_run_moved_aside_stays_beside_what_took_its_place(out: Pat
     (moved / "new").mkdir(parents=True)
     out.rename(moved / "old")
     out.mkdir()
-    with pytest.warns(OutputWarning, match=f"what was there is in {moved / 'old'}"):
+    with pytest.warns(OutputWarning, match=f"its previous content is in {moved / 'old'}"):
         save(out, "second")
     assert held(out) == "second"
     assert held(moved / "old") == "first"
@@ -447,7 +447,7 @@ def test_the_command_line_says_what_was_put_back(tmp_path: Path, capsys: Capture
     with warnings.catch_warnings():
         warnings.resetwarnings()
         assert run("verify", out) == 0
-    assert capsys.readouterr().err.startswith(f"pimflow: warning: {out} is put back: a run that was cut short")
+    assert capsys.readouterr().err.startswith(f"pimflow: warning: {out} has been restored: an interrupted run")
     assert alone(out)
 
 
