@@ -1,1 +1,1 @@
-"""What Python and the command line call: a function for every verb, each of which `pimflow` has under its name."""
+"""The functions behind Python's `pimflow` and the command line, one per verb and of the same name."""

@@ -1,4 +1,4 @@
-"""What needs no model: layers, traces, measured kernels, and what ships with pimflow."""
+"""Functions that need no model: layers, traces, measured kernels, and listings of what ships with pimflow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What starts from a model, beside `compile` and `opt`: inspect, compare, front, profile."""
+"""Functions that start from a model, apart from `compile` and `opt`: inspect, compare, front, profile."""
 
 from __future__ import annotations
 

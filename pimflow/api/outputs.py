@@ -1,4 +1,4 @@
-"""What starts from compiled models: two of them side by side, one node and its alternatives."""
+"""Functions that start from compiled models: compare two of them, or explain one node and its alternatives."""
 
 from __future__ import annotations
 
@@ -85,12 +85,12 @@ def verify_output(folder: str | Path, *, progress: Callable[[str], None] | None 
     try:
         compiled.keep(folder, found)
     except OutputError as error:
-        warnings.warn(f"what was found is not kept: {error}", stacklevel=2)
+        warnings.warn(f"the result cannot be stored: {error}", stacklevel=2)
     return found
 
 
 def opened_model(name: str, given: Any) -> CompiledModel:
-    """What an argument of this name is: a compiled model, or the folder of one.
+    """The compiled model that an argument names: the model itself, or the folder of one.
 
     Raises:
         ArgumentError: it is neither.
@@ -122,7 +122,7 @@ def _side(label: str, compiled: CompiledModel) -> Side:
 
 
 def _pairs(a: CompiledModel, b: CompiledModel) -> dict[str, str]:
-    """Nodes of the originals that are the same, by name; the originals are read again only if names do not say it."""
+    """Matching nodes of the two originals, by name. The originals are read again only if names do not match."""
     names_a, names_b = ({row.name: row.op for row in compiled.report.nodes} for compiled in (a, b))
     if names_a.items() == names_b.items():
         return {name: name for name in names_a}
@@ -136,7 +136,7 @@ def original_graph(compiled: CompiledModel) -> Graph:
 
 
 def original_options(compiled: CompiledModel) -> Options:
-    """What its original is read and cleaned up with: the options of the compilation, and its graph as it was then."""
+    """The options to read and clean up the original with: those of the compilation, and its graph as it was then."""
     if compiled.network is None:
         return compiled.options
     return replace(compiled.options, graph=compiled.network.adjacency)

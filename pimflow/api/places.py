@@ -1,4 +1,4 @@
-"""Where results may be written, asked before long work."""
+"""Checks where results may be written, before long work."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pimflow.search.solver import cache_of
 
 
 def check_place(folder: Path, options: Options) -> None:
-    """Refuses an output folder that a compilation with these options could not write, before it takes place.
+    """Refuse an output folder that a compilation with these options could not write, before the compilation starts.
 
     Raises:
-        OutputError: says what is in the way.
+        OutputError: something is in the way; the message says what.
     """
     check_output(folder, KeptStamps(cache_of(options)).seen)

@@ -1,4 +1,4 @@
-"""A compiled model, or two beside each other, as one HTML page."""
+"""An HTML page of a compiled model, or of two side by side."""
 
 from __future__ import annotations
 
@@ -30,9 +30,10 @@ from pimflow.sparse import Graph as Adjacency
 from pimflow.targets.schema.upmem import UpmemSpec
 
 WHAT_IF = 400
-"""Of how many nodes alternatives are priced, if nothing else is asked for: as many as a page has details of."""
+"""The default number of nodes to price alternatives for: the number that a page shows in detail."""
 NEEDS = 100
-"""For how many kinds of work that a unit is slower at it is asked what would turn that: tenths of a second each."""
+"""The maximum number of kinds of work, among those where a unit is slower, to find the break-even for. Each takes
+tenths of a second."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class HtmlReport:
     """A self-contained HTML page.
 
     Args:
-        title: what it is about.
+        title: its title.
         html: the page.
     """
 
@@ -96,7 +97,7 @@ def content_of(
     what_if: int = WHAT_IF,
     progress: Callable[[str], None] | None = None,
 ) -> Content:
-    """What the page of `html_report` is made from."""
+    """The content from which `html_report` makes the page."""
     verify = read_argument("verify", bool, verify)
     what_if = read_argument("what_if", Annotated[int, Limits(least=0)], what_if)
     asking = _Asking(verify, what_if, telling(progress))
@@ -111,12 +112,12 @@ def content_of(
 
 @dataclass(frozen=True)
 class _Asking:
-    """Asks compiled models for what a page shows of them.
+    """Collects from compiled models what a page shows.
 
     Args:
         verify: whether to compare values.
-        what_if: of how many nodes to price alternatives.
-        tell: receives a line of text now and then.
+        what_if: number of nodes to price alternatives for.
+        tell: called with a line of text from time to time.
     """
 
     verify: bool
@@ -124,7 +125,7 @@ class _Asking:
     tell: Callable[[str], None]
 
     def run(self, label: str, compiled: CompiledModel, name: str = "") -> Run:
-        """One of them; `name` stands before the model's."""
+        """The data of one compiled model; `name` is prefixed to the model's name."""
         costs, report = compiled.machine.costs, compiled.report
         self.tell("reading the original")
         graph = original_graph(compiled)
@@ -159,13 +160,14 @@ class _Asking:
         )
 
     def _checks(self, compiled: CompiledModel) -> list[tuple[bool, str]]:
-        """What is known of its values: whether they agree, and the errors. What is asked for here goes first."""
+        """The results of value checks: whether values agree, and a clause with the errors. New checks come before
+        stored ones."""
         found = [compiled.verify(progress=self.tell)] if self.verify else []
         kept = [check for check in compiled.checks if all(check.how != vars(fresh.how) for fresh in found)]
         return [*((fresh.passed, fresh.clause) for fresh in found), *((check.passed, check.told) for check in kept)]
 
     def _tunings(self, compiled: CompiledModel, adjacency: Adjacency, graph: Graph) -> dict[int, Tuning]:
-        """The strategies of UPMEM modules, if the machine has any, for every width of its aggregations."""
+        """The ranked UPMEM strategies for every width of its aggregations, if the machine has UPMEM modules."""
         target = compiled.machine.target
         modules = next((unit for unit in target.units.values() if isinstance(unit, UpmemSpec)), None)
         if modules is None or adjacency.relations:
@@ -177,7 +179,8 @@ class _Asking:
 
 
 def _ceilings(costs: CostModel) -> Iterator[Ceiling]:
-    """The host with all memory channels, with those that are left to it, and every unit whose peaks are known."""
+    """The roofs of the host (with all memory channels, and with those left to it), and of every unit with known
+    peaks."""
     alone, beside = costs.host_only().host.roof, costs.host.roof
     name = costs.target.host.upper()
     if alone != beside:

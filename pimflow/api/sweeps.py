@@ -65,7 +65,7 @@ def sweep(
     if jobs is not None and jobs < 1:
         raise OptionError(f"'jobs' is {jobs}", "it must be 1 or more")
     engine = engine_for(jobs, read_argument("scheduler", str | None, scheduler))
-    setup = Setup.of(asked)  # before the folder: a sweep that cannot begin leaves nothing
+    setup = Setup.of(asked)  # before the folder is made: a sweep that cannot start leaves nothing
     count, tell = read_argument("reports", Annotated[int, Limits(least=0)], reports), telling(progress)
     with sweep_folder(place) as store:
         result = run_study(asked, setup, store, engine, tell)
@@ -75,7 +75,7 @@ def sweep(
 
 
 def _write(folder: Path, store: Store, result: SweepResult, reports: int, tell: Tell) -> None:
-    """What is made of the store: last the page, which names the reports that are there."""
+    """Write the results from the store. The page comes last: it lists the reports that exist."""
     made = {TABLE: result.csv(), DOCUMENT: json_text(document("sweep", result.as_json()))}
     write_made(folder, store, made)
     wanted = {result.found[index].outcome.key: result.found[index].point for index in _best(result, reports)}
@@ -90,7 +90,7 @@ def _write(folder: Path, store: Store, result: SweepResult, reports: int, tell: 
 
 
 def _best(result: SweepResult, count: int) -> list[int]:
-    """Points of the fronts, so many at most: of every front the first, then of every front the second, and so on."""
+    """Up to `count` points of the fronts: the first of every front, then the second of every front, and so on."""
     in_turn = itertools.chain.from_iterable(itertools.zip_longest(*(one.points for one in result.fronts)))
     return list(dict.fromkeys(index for index in in_turn if index is not None))[:count]
 

@@ -1,4 +1,4 @@
-"""Training steps on a machine: their times, and what becomes of the activations that they save."""
+"""Training steps on a machine: their times, and a plan for the activations that they save."""
 
 from __future__ import annotations
 
@@ -100,21 +100,21 @@ def train(
 
 
 def _drives(target: Target, activations: Activations) -> Ssd | None:
-    """The machine's SSDs, if it has any and needs some."""
+    """The machine's SSDs, if it has any; required if the activations can only be offloaded."""
     if activations in ("offload", "rule"):
         require_drives(target)
     return None if target.memory is None else target.memory.ssd
 
 
 def _planned(step: Step, channel: Channel | None, activations: Activations, wish: Wish, *, least: bool) -> Found:
-    """The plan that is asked for.
+    """The requested plan.
 
     Args:
         step: whose activations are planned.
-        channel: to the SSDs; None without.
-        activations: what may be done.
-        wish: of the search, but for the limit.
-        least: whether the peak is to be as low as possible; the limit then only counts where that does not fit.
+        channel: to the SSDs; None without any.
+        activations: what may be done with them.
+        wish: of the search, except for the limit.
+        least: whether to make the peak as low as possible; the limit then counts only if that plan does not fit.
     """
     trace, within = step.trace, replace(wish, limit_bytes=step.available)
     if activations == "keep":

@@ -1,4 +1,4 @@
-"""Training steps of a model as a machine's host goes through them, relational layers in the form that is cheapest."""
+"""Training steps of a model as executed by a machine's host, with relational layers in their cheapest form."""
 
 from __future__ import annotations
 
@@ -28,21 +28,21 @@ from pimflow.search.relational_form import training_form
 from pimflow.search.room import Price
 
 BEFORE = PassManager((RemoveDeadCode(), FoldConstants(learnt_apart=True), RemoveIdentity(), RemoveDeadCode()))
-"""What cleans a model up that is trained: norms stay, and weights are not folded into one another."""
+"""Cleans up a model to be trained: norms stay, and weights are not folded into one another."""
 
 BEHIND = PassManager((RemoveDeadCode(), FuseEpilogues(residual=True), MovementElimination()))
-"""What a step is priced after."""
+"""Optimises a step before it is priced."""
 
 
 @dataclass(frozen=True)
 class Step:
-    """A training step as the host goes through it.
+    """A training step as the host executes it.
 
     Args:
-        parameters: elements of all gradients.
-        trace: its kernels, with the Pads of the host's library.
-        state_bytes: what stays throughout.
-        available: bytes that activations may take; None where nobody says how many.
+        parameters: total elements of all gradients.
+        trace: its kernels, including the Pads of the host's library.
+        state_bytes: memory that is in use throughout.
+        available: bytes that activations may take; None if no limit is known.
     """
 
     parameters: int
@@ -51,7 +51,7 @@ class Step:
     available: int | None
 
     def price(self, found: Found) -> Price:
-        """Whether a plan of its activations has no room, and its time."""
+        """The price of a plan of its activations: whether it exceeds the available memory, and its time."""
         return Price(self.available is not None and found.run.peak_bytes > self.available, found.run.time_us)
 
 
@@ -63,8 +63,8 @@ class Steps:
         source: the model.
         asked: how it is read, and whether its relational layers are rewritten.
         costs: of the machine.
-        options: how it is differentiated, its parameters apart.
-        limit_bytes: what activations may take; None: what the machine's GPU memory leaves.
+        options: how it is differentiated, except for the parameters.
+        limit_bytes: what activations may take; None for what the machine's GPU memory leaves.
     """
 
     source: ModelSource
@@ -74,9 +74,9 @@ class Steps:
     limit_bytes: int | None = None
 
     def cheapest(self) -> tuple[Step, ...]:
-        """With relational layers in the form that takes least time; where all that it saves has no room, as well in the
-        one that takes least time of those in which it has. In a newer opset where the model's own has no scatters that
-        add up, and its gradients need them.
+        """The step with relational layers in the fastest form. If its saved activations do not all fit, the result also
+        includes the step in the fastest form for which they do. A model whose opset lacks the accumulating scatters
+        that its gradients need is converted to a newer opset.
 
         Raises:
             ModelError: the model has no parameters, or an operator has no gradient.
@@ -92,18 +92,18 @@ class Steps:
             try:
                 return self._of(read_model(newer, self.asked).graph)
             except PimflowError:
-                raise error from None  # what is said of the model as it was given helps more
+                raise error from None  # the error for the model as given helps more
 
     def _of(self, model: Graph) -> tuple[Step, ...]:
         graph = BEFORE.run(model).graph
-        exported = self._step(graph, model)  # before any form, whose errors would name nodes of passes
+        exported = self._step(graph, model)  # before any other form, whose errors would name nodes made by passes
         fastest = self._in_form(graph, model, exported, by_room=False)
         if not fastest.price(kept(fastest.trace)).is_too_large:
             return (fastest,)
         return tuple(dict.fromkeys((fastest, self._in_form(graph, model, exported, by_room=True))))
 
     def _in_form(self, graph: Graph, model: Graph, exported: Step, *, by_room: bool) -> Step:
-        """In the form that takes least time, of those that have room if that counts."""
+        """The step in the fastest form; with `by_room`, the fastest that fits into memory."""
 
         def price(form: Graph) -> Price:
             step = self._step(form, model)
@@ -113,10 +113,10 @@ class Steps:
         return self._step(PassManager(passes).run(graph).graph, model) if passes else exported
 
     def _step(self, graph: Graph, model: Graph) -> Step:
-        """Of all parameters of the model, of which a graph is what was made."""
+        """The step for all parameters of the model, from which `graph` was made."""
         made = _differentiated(graph, model, self.options)
         alone = host_alone(BEHIND.run(made.graph).graph, self.costs)
-        clean = alone.replace(nodes=[node.placed(region=None) for node in alone.nodes])  # each a kernel by itself
+        clean = alone.replace(nodes=[node.placed(region=None) for node in alone.nodes])  # a kernel for each node
         trace = trace_of(clean, made.forward, self.costs)
         state = clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)
         elements = sum(made.graph.value(name).elements for name in made.gradients)
@@ -130,7 +130,7 @@ class Steps:
 
 
 def _differentiated(graph: Graph, model: Graph, options: Differentiate) -> TrainingStep:
-    """A step of all parameters of a model, of which a graph is what was made.
+    """A step for all parameters of a model, from which `graph` was made.
 
     Raises:
         ModelError: it has none, or an operator has no gradient.
@@ -138,7 +138,7 @@ def _differentiated(graph: Graph, model: Graph, options: Differentiate) -> Train
     names = parameters(graph, model)
     if not names and not any(graph.users(name) for name in graph.inputs):
         raise ModelError(
-            f"{model.name!r} computes the same whatever it is given: nothing is left to train", "export it anew"
+            f"{model.name!r} computes the same for every input: there is nothing to train", "export it again"
         )
     if not names:
         raise ModelError(f"{model.name!r} has no parameters to train", "give a model with weights")

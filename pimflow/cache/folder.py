@@ -9,14 +9,14 @@ from pathlib import Path
 from pimflow.errors import OptionError
 
 STATISTICS_SUFFIX = ".statistics"
-"""Of the names of files that hold statistics of graphs."""
+"""The suffix of files that hold statistics of graphs."""
 
 
 def cache_folder() -> Path:
-    """$PIMFLOW_CACHE_DIR, else the user's cache folder of this platform with `pimflow` appended.
+    """$PIMFLOW_CACHE_DIR if set, otherwise `pimflow` in the user's cache folder of this platform.
 
     Raises:
-        OptionError: neither is set and the user has no home folder.
+        OptionError: it is not set, and the user has no home folder.
     """
     chosen = os.environ.get("PIMFLOW_CACHE_DIR")
     try:

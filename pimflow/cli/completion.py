@@ -1,4 +1,4 @@
-"""`pimflow --completion SHELL`: what a shell needs to complete the command line."""
+"""`pimflow --completion SHELL`: the script that lets a shell complete the command line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from pimflow.errors import OptionError
 SHELLS = ("bash", "zsh", "tcsh")
 _FILES = {"MODEL", "FILE", "GRAPH", "TABLE.csv", "NAME|FILE.toml", "IN", "OUT"}
 _FOLDERS = {"DIR", "A", "B", "FOLDER"}
-"""What arguments are called that stand for files and folders."""
+"""The metavars of arguments that stand for files and folders."""
 
 
 class PrintCompletion(argparse.Action):
-    """Prints the script for a shell, made by shtab from the parser itself, and ends."""
+    """Print the completion script for a shell, which shtab makes from the parser itself, and exit."""
 
     def __init__(self, option_strings: Sequence[str], dest: str) -> None:
         text = f"print what {', '.join(SHELLS[:-1])} or {SHELLS[-1]} needs to complete this command line"
@@ -29,7 +29,7 @@ class PrintCompletion(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
-        """Prints and exits.
+        """Print and exit.
 
         Raises:
             OptionError: shtab is not installed.

@@ -1,4 +1,4 @@
-"""The texts of --fix."""
+"""Parses the values of --fix."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SYNTAX = "type --fix INPUT=16000, INPUT=true or INPUT=0.5,1,2"
 
 
 def parse_fixed(texts: Sequence[str]) -> dict[str, Number | tuple[Number, ...]]:
-    """Reads `sr=16000` (one number for all elements), `flag=true` and `scales=1,0.5` (every element).
+    """Read `sr=16000` (one number for all elements), `flag=true` and `scales=1,0.5` (one number per element).
 
     Raises:
-        OptionError: a text has no such form, or an input is fixed twice differently.
+        OptionError: a text has none of these forms, or an input has two different values.
     """
     fixed: dict[str, Number | tuple[Number, ...]] = {}
     for text in texts:
@@ -37,4 +37,4 @@ def _number(part: str, text: str) -> Number:
             return kind(part)
         except ValueError:
             continue
-    raise OptionError(f"--fix {text[:60]!r}: {part[:40]!r} is no number, true or false", _SYNTAX)
+    raise OptionError(f"--fix {text[:60]!r}: {part[:40]!r} is not a number, true or false", _SYNTAX)

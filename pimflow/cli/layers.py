@@ -1,4 +1,4 @@
-"""The texts of --conv and --matmul."""
+"""Parses the values of --conv and --matmul."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def parse_conv(text: str) -> ConvProblem:
     groups and batch. Stride and dilation are one number or "rows/columns", padding is one or "top/left/bottom/right".
 
     Raises:
-        OptionError: an unknown, missing or repeated key, or a value that makes no convolution.
+        OptionError: a key is unknown, missing or repeated, or the values do not make a convolution.
     """
     values = _pairs(text, _CONV_KEYS, "--conv")
     _require(values, ("ic", "oc", "h", "w"), "--conv")
@@ -50,7 +50,7 @@ def parse_matmul(text: str) -> MatmulProblem:
     """A matrix product [m, k] @ [k, n] from "m=1,k=1280,n=1000"; `b` products share the right-hand side.
 
     Raises:
-        OptionError: an unknown, missing or repeated key, or a value below 1.
+        OptionError: a key is unknown, missing or repeated, or a value is below 1.
     """
     values = _pairs(text, _MATMUL_KEYS, "--matmul")
     _require(values, ("m", "k", "n"), "--matmul")

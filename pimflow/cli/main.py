@@ -1,4 +1,4 @@
-"""`pimflow VERB ...`: the verbs, and what happens to errors."""
+"""`pimflow VERB ...`: dispatches to the verbs and reports errors."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _EPILOG = """examples:
 """
 
 _COLLECT_AFTER = 100_000
-"""New objects after which garbage is looked for, unless a verb says otherwise (`collect_after`)."""
+"""The number of new objects that triggers a garbage collection, unless a verb sets its own (`collect_after`)."""
 
 
 def verb_names() -> tuple[str, ...]:
@@ -40,7 +40,8 @@ def verb_names() -> tuple[str, ...]:
 
 
 def build_parser(described: Sequence[str] | None = None) -> Parser:
-    """The command line with the verbs `described`: all by default, which takes long for what they import."""
+    """The parser of the command line, with arguments for the verbs in `described`: by default all, which is slow
+    because their modules must be imported."""
     parser = Parser(
         prog="pimflow",
         description="A deep-learning compiler, profiler and simulator for processing-in-memory DRAM.\n"
@@ -59,9 +60,10 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
 
 
 def _words(argv: Sequence[str]) -> list[str]:
-    """The words of a command line, the verb first: `help VERB` is `VERB --help`, and -v and -q may stand before it."""
+    """The words of a command line, verb first: `help VERB` becomes `VERB --help`, and -v and -q may precede the
+    verb."""
     words = list(argv)
-    if any("\0" in word for word in words):  # no file can be named so
+    if any("\0" in word for word in words):  # no file name can contain it
         raise OptionError("an argument holds a NUL character", "leave it out")
     if words[:1] == ["help"]:
         return [*words[1:], "--help"]
@@ -71,7 +73,7 @@ def _words(argv: Sequence[str]) -> list[str]:
 
 
 def _described(words: Sequence[str]) -> Sequence[str] | None:
-    """The verbs that a command line needs to have described."""
+    """The verbs whose arguments a command line needs."""
     verb = words[0].replace("-", "_") if words else ""
     if verb in verb_names():
         return (verb,)
@@ -79,8 +81,8 @@ def _described(words: Sequence[str]) -> Sequence[str] | None:
 
 
 def command_line(argv: Sequence[str]) -> str:
-    """The command as a shell takes it, for the record, without what changes no result: where it writes to, and how much
-    it does at once."""
+    """The command as a shell takes it, for the record, without options that do not affect the result: the output and
+    the number of jobs."""
     jobs = option_texts()["jobs"]
     left_out = ("-o", "--output", jobs.short, jobs.flag)
     kept: list[str] = []
@@ -100,13 +102,13 @@ _NO_PATH = (errno.ENAMETOOLONG, errno.ELOOP)
 
 
 def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
-    """A warning as one line, without the place in our source."""
+    """Print a warning as one line, without its place in the source."""
     say(f"pimflow: warning: {' '.join(str(message).split())}", sys.stderr)
 
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Looks for cyclic garbage less often: a compilation leaves next to none, and looking takes a tenth of its time."""
+    """Collect cyclic garbage less often: a compilation leaves almost none, and collections take a tenth of its time."""
     before = gc.get_threshold()
     gc.set_threshold(_COLLECT_AFTER)
     try:
@@ -116,15 +118,15 @@ def _rare_collections() -> Iterator[None]:
 
 
 def _silence_stdout() -> None:
-    """Nothing more can be written there, not even by the interpreter's last flush."""
+    """Discard any further output, including the interpreter's last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one verb.
+    """Run one verb.
 
     Returns:
-        The exit code: 0, 1 where a check failed, 2 for a mistake of the user's or too little memory.
+        The exit code: 0; 1 if a check failed; 2 for a user's mistake or insufficient memory.
     """
     try:
         with any_text(), _rare_collections(), warnings.catch_warnings():
@@ -134,13 +136,13 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.command = command_line(words)
             gc.set_threshold(arguments.collect_after)
             code: int = arguments.run(arguments)
-            if sys.stdout is not None:  # closed by whoever started us
+            if sys.stdout is not None:  # None: closed by the parent process
                 sys.stdout.flush()
         return code
     except PimflowError as error:
         say(f"pimflow: error: {' '.join(str(error).split())}", sys.stderr)
         return 2
-    except BrokenPipeError:  # the reader went away (`pimflow ... | head`): not an error
+    except BrokenPipeError:  # the reader has gone (`pimflow ... | head`): not an error
         _silence_stdout()
         return 0
     except OSError as error:
@@ -152,7 +154,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         _silence_stdout()
         say(f"pimflow: error: cannot write to stdout: {error.strerror}; make space", sys.stderr)
         return 2
-    except MemoryError as error:  # numpy says for what
+    except MemoryError as error:  # numpy's message names the array
         what = str(error) or "the model is too large"
         say(f"pimflow: error: not enough memory: {what}; use a machine with more", sys.stderr)
         return 2

@@ -1,4 +1,4 @@
-"""The arguments that follow from the fields of `Options`: flags, help, and how their text is read."""
+"""The arguments that follow from the fields of `Options`: flags, help, and parsers of their values."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from pimflow.search import policy_names
 from pimflow.targets import Target
 
 _DEBUG = "debug."
-"""Goes before the names of `Debug`'s fields among the arguments."""
+"""The prefix for the names of `Debug`'s fields among the arguments."""
 
 
 def add_options(parser: Parser, *, only: Collection[str] = (), without: Collection[str] = ()) -> None:
-    """Arguments for all options, or some of them.
+    """Add arguments for all options, or some of them.
 
     Args:
         parser: where they are added.
@@ -90,7 +90,7 @@ def _or_none(read: Callable[[str], Any]) -> Callable[[str], Any]:
 
 
 def _reader(form: Any) -> Callable[[str], Any]:
-    """What reads a value of a type from an argument's text."""
+    """The parser of an argument's text for a type."""
     origin, members = get_origin(form), get_args(form)
     if origin in (Union, UnionType):
         return _reader(members[0])  # the other is None

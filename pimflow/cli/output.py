@@ -1,4 +1,4 @@
-"""How the command line prints: text and JSON documents on stdout, remarks and progress on stderr."""
+"""Output of the command line: text and JSON documents on stdout, remarks and progress on stderr."""
 
 from __future__ import annotations
 
@@ -26,16 +26,17 @@ _TICK_S = 0.5
 
 
 def say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
-    """Lines of text on stdout or another stream: the one way from here to a terminal, which what does not print (in
-    names of nodes, say) reaches as escapes."""
+    """Print text on stdout or another stream, with unprintable characters (in names of nodes, for example) escaped. All
+    text for a terminal goes through this function."""
     print(printable(text, keep="\n"), file=stream or sys.stdout, end=end)
 
 
 @contextmanager
 def any_text() -> Iterator[None]:
-    """Whatever stdout's encoding lacks is escaped, as Python does on stderr, in place of an error.
+    """Escape characters that stdout's encoding lacks, as Python does on stderr, instead of raising an error.
 
-    An encoding of Windows or of the C locale has no box drawing, and not every sign of a model's names.
+    The encodings of Windows and of the C locale lack box-drawing characters, and may lack characters of a model's
+    names.
     """
     stream = sys.stdout
     if not isinstance(stream, io.TextIOWrapper):
@@ -47,16 +48,16 @@ def any_text() -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(OSError):  # it is full, or its reader went away, which has been said
+        with suppress(OSError):  # the disk is full or the reader has gone, which has already been reported
             stream.reconfigure(encoding=encoding, errors=errors)
 
 
 def print_data(texts: Iterable[str]) -> None:
-    """Text on stdout that programs read again: as it is and in UTF-8, whatever the locale says.
+    """Print text that programs read: unchanged and in UTF-8, whatever the locale.
 
-    On a terminal it is shown as `say` shows text.
+    On a terminal it is printed with `say`.
     """
-    if sys.stdout is None:  # closed by whoever started us
+    if sys.stdout is None:  # None: closed by the parent process
         return
     if sys.stdout.isatty():
         for text in texts:
@@ -69,7 +70,7 @@ def print_data(texts: Iterable[str]) -> None:
 
 
 def print_json(kind: str, content: Mapping[str, Any], command: str | None = None, stream: TextIO | None = None) -> None:
-    """One JSON document of a kind (`pimflow.version.FORMATS`), which says its format first, with a newline."""
+    """Print one JSON document of a kind (`pimflow.version.FORMATS`), beginning with its format, and a newline."""
     json.dump(document(kind, content, command), stream or sys.stdout, indent=2, allow_nan=False)
     (stream or sys.stdout).write("\n")
 
@@ -85,13 +86,13 @@ class Shown(Protocol):
 
 
 def show(kind: str, result: Shown, arguments: argparse.Namespace, layout: Callable[[str], str] = str) -> None:
-    """What a verb found: a JSON document of a kind with `--json`, else text, unless it has `--quiet`.
+    """Print the result of a verb: a JSON document of a kind with `--json`, otherwise text, unless `--quiet` is given.
 
     Args:
         kind: of `pimflow.version.FORMATS`.
-        result: what was found.
+        result: the result.
         arguments: of the verb.
-        layout: how the text is laid out.
+        layout: lays the text out.
     """
     if arguments.json:
         print_json(kind, result.as_json(), arguments.command)
@@ -102,15 +103,15 @@ def show(kind: str, result: Shown, arguments: argparse.Namespace, layout: Callab
 def _columns_of_stderr() -> int:
     try:
         return os.get_terminal_size(sys.stderr.fileno()).columns
-    except OSError:  # no terminal of the system's
+    except OSError:  # stderr is not a terminal
         return shutil.get_terminal_size().columns
 
 
 class Progress:
-    """Shows on stderr how far long work has come, on a terminal only: a line that rewrites itself.
+    """Shows the progress of long work on stderr, as a line that rewrites itself; only on a terminal.
 
-    A context manager: the line is wiped when the work ends, well or not. Nothing is shown if it is `quiet`. Where no
-    text comes for a while, a thread of its own shows the last one with the time since.
+    A context manager: the line is erased when the work ends, whether it succeeds or fails. With `quiet` nothing is
+    shown. If no text arrives for a while, a thread shows the last one with the time since then.
     """
 
     def __init__(self, *, quiet: bool = False) -> None:
@@ -122,7 +123,7 @@ class Progress:
         self._ticking = ExitStack()
 
     def __call__(self, text: str) -> None:
-        """Says where the work is; shown at most ten times a second."""
+        """Report progress; shown at most ten times a second."""
         if not self._tty:
             return
         now = time.monotonic()
@@ -132,7 +133,7 @@ class Progress:
                 self._show(text, now)
 
     def tick(self) -> None:
-        """Shows the last text, with the time since then, if nothing has been shown for half a second."""
+        """Show the last text, with the time since then, if nothing has been shown for half a second."""
         now = time.monotonic()
         with self._lock:
             if self._text and now - self._last >= _TICK_S:
@@ -141,15 +142,15 @@ class Progress:
 
     def _show(self, text: str, now: float) -> None:
         self._last = now
-        text, columns = clipped(printable(text), _columns_of_stderr() - 1)  # a line that wraps stays
+        text, columns = clipped(printable(text), _columns_of_stderr() - 1)  # a wrapped line could not be overwritten
         blanks = " " * (self._shown - columns)
-        sys.stderr.write(f"{text}{blanks}\r")  # what is printed next goes over it
+        sys.stderr.write(f"{text}{blanks}\r")  # the next output overwrites it
         self._shown = columns
         sys.stderr.flush()
 
     def __enter__(self) -> Self:
         if self._tty:
-            from pimflow.search.progress import ticking  # not above: most commands show no progress
+            from pimflow.search.progress import ticking  # imported here because most commands show no progress
 
             self._ticking.enter_context(ticking(self.tick, _TICK_S))
         return self

@@ -1,4 +1,4 @@
-"""An argument parser whose every complaint is one line, and the arguments that several verbs share."""
+"""An argument parser that reports every error in one line, and the arguments that several verbs share."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*args, **kwargs)
 
     def error(self, message: str) -> NoReturn:
-        """Raises the complaint."""
+        """Raise the error as an `OptionError`."""
         raise OptionError(message, f"see `{self.prog} --help`")
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
-        """As argparse does; what no argument takes is told with the option that it may be a slip of."""
+        """Parse as argparse does; an unknown argument is reported with the option that it may be a misspelling of."""
         known, rest = self.parse_known_args(args, namespace)
         if rest:
             parser, word = self._chosen(known), rest[0].partition("=")[0]
@@ -35,7 +35,7 @@ class Parser(argparse.ArgumentParser):
         return known
 
     def _chosen(self, known: argparse.Namespace) -> Parser:
-        """The parser of the verb, and within that of the action, that were chosen."""
+        """The parser of the chosen verb or, if the verb has actions, of the chosen action."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
                 chosen: Parser = action.choices[getattr(known, action.dest)]
@@ -50,7 +50,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def number(kind: type[int | float], limits: Limits) -> Callable[[str], Any]:
-    """What reads an argument that must be a finite number within limits."""
+    """A parser for arguments that must be finite numbers within limits."""
     noun = "a whole number" if kind is int else "a number"
     bounds = f"of {limits}" if str(limits)[:1].isdigit() else str(limits)  # "of 0 or more", "between 1 and 50"
 
@@ -77,7 +77,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
-    """--quiet, of a parser and of all below it; left out of the namespace where it is not given."""
+    """Add --quiet to a parser and all parsers below it; it is in the namespace only if it is given."""
     text = "print only errors and machine-readable output: JSON documents, graphs as text, traces, tables as CSV"
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)
     for action in parser._actions:
@@ -87,7 +87,7 @@ def add_quiet(parser: argparse.ArgumentParser) -> None:
 
 
 def add_target(parser: argparse.ArgumentParser, default: str = DEFAULT_TARGET) -> None:
-    """--target and the knobs that override it."""
+    """Add --target and the options that override its values."""
     text = option_texts()["target"]
     parser.add_argument(
         text.flag,
@@ -127,13 +127,13 @@ def add_target(parser: argparse.ArgumentParser, default: str = DEFAULT_TARGET) -
 
 
 def add_model(parser: argparse.ArgumentParser, more: str = "") -> None:
-    """The positional model; `more` is what else may stand there."""
+    """Add the positional model; `more` names other values that are allowed."""
     help = f"an ONNX file, zoo:NAME (see `pimflow zoo list`),{more} or - for an ONNX file on stdin"
     parser.add_argument("model", metavar="MODEL", help=help)
 
 
 def target_of(arguments: argparse.Namespace) -> Target:
-    """The target that the shared arguments name, with what they override."""
+    """The target that the shared arguments name, with their overrides applied."""
     target = load_target(arguments.target)
     return override(
         target,

@@ -1,4 +1,4 @@
-"""The texts of --shape."""
+"""Parses the values of --shape."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _SYNTAX = "type --shape INPUT:1x3x224x224 or --shape DIM=1"
 
 
 def parse_shapes(texts: Sequence[str]) -> dict[str, Bound]:
-    """Reads `input:1x3x224x224` (a whole input) and `N=1` (a symbolic dim).
+    """Read `input:1x3x224x224` (a whole input) and `N=1` (a symbolic dimension).
 
     Raises:
-        ShapeError: a text has neither form, a size is not an integer from 0, or a name is bound twice differently.
+        ShapeError: a text has neither form, a size is not an integer of at least 0, or a name has two different values.
     """
     shapes: dict[str, Bound] = {}
     for text in texts:
@@ -37,7 +37,7 @@ def _parse_shape(text: str) -> tuple[str, Bound]:
 
 def _size(text: str, whole: str) -> int:
     if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
-        raise ShapeError(f"--shape {whole[:60]!r}: {text[:40]!r} is not a size that a tensor can have", _SYNTAX)
+        raise ShapeError(f"--shape {whole[:60]!r}: {text[:40]!r} is not a valid size", _SYNTAX)
     return int(text)
 
 

@@ -1,4 +1,4 @@
-"""What a verb reads from stdin in place of a file."""
+"""Reads from stdin in place of a file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pimflow.errors import ModelError
 
 STDIN = "-"
 MOST_BYTES = 2**31 - 1
-"""What protobuf can read in one message."""
+"""The largest message that protobuf can read."""
 
 
 def stdin_bytes(most: int = MOST_BYTES) -> bytes:
     """All of stdin.
 
     Raises:
-        ModelError: there is none, or nothing or too much in it.
+        ModelError: it is closed, unreadable or empty, or holds too much.
     """
     if sys.stdin is None:
         raise ModelError("stdin is closed", "give a file")
@@ -31,5 +31,5 @@ def stdin_bytes(most: int = MOST_BYTES) -> bytes:
 
 
 def given_model(text: str) -> str | bytes:
-    """The model that an argument names: the bytes on stdin for "-", and otherwise what it says."""
+    """The model that an argument names: the bytes on stdin for "-", otherwise the text itself."""
     return stdin_bytes() if text == STDIN else text

@@ -1,4 +1,4 @@
-"""Aggregations over graphs on UPMEM modules, tuned and computed; epochs of training by where features lie.
+"""Aggregations over graphs on UPMEM modules, tuned and computed; training epochs for each placement of the features.
 
 from pimflow import gnn
 graph = gnn.Graph.load("reddit.npz")
@@ -42,12 +42,12 @@ _MOST_FEATURES = 1 << 20
 
 @dataclass(frozen=True, eq=False)
 class Aggregated:
-    """What an aggregation computed, and what it takes.
+    """The values that an aggregation computed, and its cost.
 
     Args:
         values: float32 [destinations, features].
-        strategy: how the work was shared out.
-        cost: time by stage, energy of the modules.
+        strategy: how the work was divided among the modules.
+        cost: time by stage, and energy of the modules.
     """
 
     values: npt.NDArray[np.float32]
@@ -71,20 +71,21 @@ def tune(
     baselines: bool = False,
     progress: Callable[[str], None] | None = None,
 ) -> Tuning:
-    """Ranks all strategies of an aggregation over a graph, and what other devices of the machine take for it.
+    """Rank all strategies for an aggregation over a graph, and compare with the machine's other devices.
 
     Args:
-        graph: rows of destinations.
-        features: columns that are aggregated.
+        graph: its rows are destinations.
+        features: number of columns to aggregate.
         target: a machine with UPMEM modules: a name, a TOML file, or a `Target`.
         dtype: int8, int16, int32 or fp32; the target's own if None.
-        wide: add integers up in int64.
-        heads: weights of an edge that are computed at run time, as attention's are, each of as many features; they are
-            loaded for every aggregation. 0: edges have the graph's own weights, which are loaded once.
-        backward: rank the aggregation of gradients too, which goes along the edges' other direction.
-        exhaustive: time every strategy core by core, instead of the most promising ones.
-        baselines: price what SparseP, GraNDe and PyGim's published tuner would do on the same modules.
-        progress: told now and then how far it is.
+        wide: accumulate integers in int64.
+        heads: number of weights per edge that are computed at run time, such as those of attention, each for an equal
+            share of the features; they are loaded for every aggregation. 0: edges have the graph's own weights, which
+            are loaded once.
+        backward: also rank the aggregation of gradients, which follows the edges in the opposite direction.
+        exhaustive: time every strategy core by core, instead of only the most promising ones.
+        baselines: also price what SparseP, GraNDe and PyGim's published tuner would do on the same modules.
+        progress: called with a line of text from time to time.
 
     Raises:
         OptionError: a value is out of range.
@@ -125,20 +126,20 @@ def aggregate(
     wide: bool = False,
     weights: npt.ArrayLike | None = None,
 ) -> Aggregated:
-    """Sums the features of every destination's sources, by value, as the modules do under a strategy.
+    """Sum the features of every destination's sources, computing the values exactly as the modules do under a strategy.
 
     Args:
-        graph: rows of destinations; edges with weights multiply by them.
+        graph: its rows are destinations; edges with weights multiply by them.
         features: real numbers [sources, columns].
         strategy: a `Strategy`, its text, or None for the best one.
         target: a machine with UPMEM modules.
         dtype: int8, int16, int32 or fp32; the target's own if None.
-        wide: add integers up in int64.
-        weights: of edges [edges], or of edges and heads [edges, heads], in the order of the graph's rows: computed for
-            this aggregation, and loaded for it. None: the graph's own.
+        wide: accumulate integers in int64.
+        weights: edge weights [edges] or [edges, heads] in the order of the graph's rows, computed for this aggregation
+            and loaded for it. None: the graph's own.
 
     Raises:
-        InputDataError: features or weights do not fit the graph, or their sums the accumulator.
+        InputDataError: features or weights do not fit the graph, or their sums do not fit the accumulator.
         OptionError: the strategy is unknown, or cannot run on the machine.
         TargetError: the target is unknown, or has no UPMEM modules.
     """
@@ -162,10 +163,10 @@ def aggregate(
 
 
 def alone(machine: Target, graph: Graph, features: int, heads: int = 0) -> dict[str, float]:
-    """Microseconds of an aggregation on the devices of a machine that are not UPMEM modules, by device.
+    """The time in microseconds of an aggregation on each device of a machine that is not a UPMEM module.
 
-    Those are its host, and other units that accept it, copies to them and back included. With so many `heads`, edges
-    have as many weights, computed at run time; with none, the graph's own.
+    These devices are the host and any other unit that accepts the aggregation, including copies to it and back. With
+    `heads`, edges have that many weights, computed at run time; with 0, the graph's own.
     """
     build = Builder("aggregation")
     x = build.input(graph.num_src, *((heads, features // heads) if heads else (features,)), name="x")
@@ -204,7 +205,7 @@ def _asked(features: int, dtype: str | None, wide: bool, heads: int, spec: Upmem
         raise OptionError(f"features is {features!r}", f"give a whole number between 1 and {_MOST_FEATURES}")
     element = spec.operand if dtype is None else choice("dtype", dtype, get_args(ElementType))
     if wide and element == "fp32":
-        raise OptionError("fp32 does not add up in int64", "leave out wide, or choose an integer dtype")
+        raise OptionError("fp32 cannot be accumulated in int64", "leave out wide, or choose an integer dtype")
     if not _is_whole(heads) or heads < 0 or features % max(heads, 1):
         raise OptionError(f"heads is {heads!r}", f"give a number that divides {features} features, or 0 for none")
     return Aggregation(int(features), cast("ElementType", element), wide, max(int(heads), 1), heads > 0)

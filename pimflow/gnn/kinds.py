@@ -1,4 +1,4 @@
-"""Heterogeneous graphs whose edge lists say by their names which kinds of vertices they join."""
+"""Heterogeneous graphs whose edge lists are named after the kinds of vertices that they join."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory
 
 
 class _Ends(NamedTuple):
-    """The kinds that a list leads from and to."""
+    """The kinds that an edge list leads from and to."""
 
     source: str
     destination: str
 
 
 def heterogeneous(graph: Graph, vertices: Mapping[str, int], where: str) -> Heterogeneous:
-    """The relations of a graph of several edge lists, called SOURCE__RELATION__DESTINATION.
+    """The relations of a graph with several edge lists, named SOURCE__RELATION__DESTINATION.
 
     Args:
-        graph: the lists.
-        vertices: how many there are, by kind; of the others one more than the largest id.
-        where: what it is, for errors.
+        graph: the edge lists.
+        vertices: their number, by kind; for other kinds, one more than the largest id.
+        where: the name of the graph, for errors.
 
     Raises:
-        GraphDataError: a name says no kinds, or an id is larger than there are vertices.
+        GraphDataError: a name does not state its kinds, or an id exceeds the number of vertices.
     """
     ends = {relation.name: _ends(relation.name, where) for relation in graph.relations}
     least: dict[str, int] = {}
@@ -65,7 +65,10 @@ def _check(vertices: Mapping[str, int], least: Mapping[str, int], where: str) ->
         if kind not in least:
             raise GraphDataError(f"{where} has no vertices of kind {kind!r}", f"it has {', '.join(least)}")
         if count < least[kind]:
-            raise GraphDataError(f"{where} has an edge of {kind} {least[kind] - 1}, of {count}", "number them from 0")
+            raise GraphDataError(
+                f"{where} has an edge of {kind} {least[kind] - 1}, but only {count} vertices of that kind",
+                "number them from 0",
+            )
 
 
 def _rows(pairs: np.ndarray[tuple[int, ...], np.dtype[np.int64]], sources: int, destinations: int) -> InMemory:

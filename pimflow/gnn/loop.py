@@ -1,4 +1,4 @@
-"""An epoch of training a graph network on mini-batches, by where the features lie."""
+"""An epoch of training a graph network on mini-batches, for each placement of the features."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _BY_NAME: Mapping[str, Any] = {
     "fan_outs": dict[str, tuple[Annotated[int, Limits(least=0, most=1 << 10)], ...]],
     "features": dict[str, _Columns],
 }
-"""The same by relation and by kind."""
+"""The forms of the arguments that may also be given by relation or by kind."""
 
 OTHERS = "*"
-"""Of fan-outs by relation, and of features by kind, those of all that are not named."""
+"""The key that stands for all unnamed relations in fan-outs, and for all unnamed kinds in features."""
 
 
 def epoch(
@@ -63,34 +63,36 @@ def epoch(
     seed: int = 0,
     progress: Callable[[str], None] | None = None,
 ) -> Epoch:
-    """What an epoch of mini-batch training takes, with the features in the GPU's memory or in the host's.
+    """The cost of an epoch of mini-batch training, with the features in the GPU's memory or in the host's.
 
-    Batches are really drawn, without replacement, and their vertices and requests counted exactly; an epoch is as many
-    times the mean of those that were drawn.
+    Batches are actually drawn, without replacement, and their vertices and memory requests are counted exactly. The
+    epoch is the mean of the drawn batches times the number of batches.
 
     Args:
-        graph: a file, what `pimflow.compile` takes for a graph, or the name of one of PyTorch-Direct's, of which a
-            random one of that size is used. Several edge lists are called SOURCE__RELATION__DESTINATION.
-        model: `sage`, `gcn` or `gat` (over several edge lists `rgcn` too), of a layer a hop; or an ONNX model or
-            "zoo:NAME" of a graph network, which runs over all vertices of a batch.
-        fan_outs: neighbours that are drawn of every vertex, by hop, beginning with the vertices that are trained; along
-            every relation so many, or by relation, "*" for all others.
-        batch: vertices that a step trains.
-        features: columns of a vertex, of 4 bytes, maybe by kind; the named graph's, or the ONNX model's, where None.
-        kind: of the vertices that are trained; None where there is one alone.
-        vertices: how many there are, by kind; of the others one more than the largest id.
-        hidden, classes: columns between layers and of the result, of `sage`, `gcn` and `gat`.
-        train: vertices that an epoch trains; the named graph's, or all, where None.
-        target: a machine that says its memory tiers.
-        loader: what overlaps with the step before: "none", "sampling" (as loaders of DGL and PyTorch Geometric do),
-            or "all", transfers included.
-        batches: how many are drawn; 0 for all of the epoch.
-        seed: of the graph, the batches and what is drawn of them.
+        graph: a file, anything that `pimflow.compile` takes for a graph, or the name of one of PyTorch-Direct's graphs,
+            for which a random graph of the same size is used. Edge lists, if there are several, are named
+            SOURCE__RELATION__DESTINATION.
+        model: `sage`, `gcn` or `gat` (and, over several edge lists, `rgcn`), with one layer per hop; or an ONNX model
+            or "zoo:NAME" of a graph network, which runs over all vertices of a batch.
+        fan_outs: number of neighbours to draw for every vertex, by hop, starting with the vertices that are trained.
+            With several relations, this many along each, or a mapping by relation, with "*" for all others.
+        batch: number of vertices that a step trains.
+        features: columns of a vertex, of 4 bytes each, optionally by kind; None for those of the named graph or the
+            ONNX model.
+        kind: of the vertices that are trained; may be None if there is only one.
+        vertices: their number, by kind; for other kinds, one more than the largest id.
+        hidden, classes: columns between layers and of the result, for `sage`, `gcn` and `gat`.
+        train: number of vertices that an epoch trains; None for the named graph's number, or all.
+        target: a machine that describes its memory tiers.
+        loader: what overlaps with the previous step: "none", "sampling" (as in the loaders of DGL and PyTorch
+            Geometric), or "all", which includes transfers.
+        batches: number of batches to draw; 0 for all batches of the epoch.
+        seed: of the graph, the batches and the neighbours that are drawn.
 
     Raises:
         OptionError: a value is out of range.
         GraphDataError: the graph is unknown or cannot be read.
-        TargetError: the target does not say its memory tiers, or features or a step fit nowhere.
+        TargetError: the target does not describe its memory tiers, or the features or a step do not fit anywhere.
         PimflowError: the ONNX model cannot be read for the batch.
     """
     machine = load_target(target)
@@ -107,10 +109,10 @@ def rehearse(
     progress: Callable[[str], None] | None = None,
     **amounts: Any,
 ) -> Rehearsal:
-    """Draws batches of an epoch and prices their steps; `amounts` are the numbers that `epoch` takes.
+    """Draw batches of an epoch and price their steps; `amounts` are the numeric arguments of `epoch`.
 
     Raises:
-        PimflowError: as `epoch`.
+        PimflowError: as for `epoch`.
     """
     asked = {name: _read(name, amounts.get(name)) for name in _ARGUMENTS}
     loader = choice("loader", loader, LOADERS)
@@ -135,20 +137,20 @@ def rehearse(
 
 
 def _read(name: str, value: Any) -> Any:
-    """An argument, by name where it may be."""
+    """Read an argument, which may be a mapping by name where that is allowed."""
     forms = _BY_NAME if isinstance(value, Mapping) and name in _BY_NAME else _ARGUMENTS
     return read_argument(name, forms[name], value)
 
 
 def _reads(sampled: TypedBatch, features: Mapping[str, int]) -> Iterator[TableRead]:
-    """What is read of each kind's table."""
+    """The rows read from each kind's feature table."""
     for kind, vertices in sampled.vertices.items():
         if len(vertices):
             yield TableRead(vertices, features[kind] * ELEMENT_BYTES)
 
 
 def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
-    """What is drawn along each relation."""
+    """The number of neighbours to draw along each relation, by hop."""
     relations = found.graph.relations
     by_name = dict(given) if isinstance(given, Mapping) else {OTHERS: given}
     others = by_name.pop(OTHERS, None)
@@ -157,7 +159,7 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
         relation = called(name, relations)
         if relation is None:
             raise OptionError(
-                f"'fan_outs' has {name!r}, which is no relation of the graph", f"it has {_list(relations)}"
+                f"'fan_outs' has {name!r}, which is not a relation of the graph", f"it has {_list(relations)}"
             )
         known[relation] = hops
     missing = [name for name in relations if name not in known]
@@ -165,9 +167,11 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
         raise OptionError(f"'fan_outs' does not say what is drawn along {_list(missing)}", f"name it, or {OTHERS!r}")
     asked = {name: known.get(name, others or ()) for name in relations}
     if len(set(map(len, asked.values()))) > 1:
-        raise OptionError("'fan_outs' has relations of different numbers of hops", "give each as many; 0 draws none")
+        raise OptionError(
+            "'fan_outs' gives relations different numbers of hops", "give each the same number; 0 draws none"
+        )
     if not all(asked.values()):
-        raise OptionError("'fan_outs' is empty", "give how many neighbours are drawn, a number a hop")
+        raise OptionError("'fan_outs' is empty", "give the number of neighbours to draw, one number per hop")
     return asked
 
 
@@ -183,7 +187,7 @@ def _kind(given: str | None, found: Workload) -> str:
 
 
 def _features(given: Any, found: Workload) -> dict[str, int]:
-    """Columns by kind, as far as they are said."""
+    """The known numbers of columns, by kind."""
     kinds = found.graph.vertices
     by_kind = dict(given) if isinstance(given, Mapping) else {OTHERS: given}
     others = by_kind.pop(OTHERS, None)
@@ -208,7 +212,7 @@ def _trained(found: Workload, kind: str, train: int | None) -> int:
 
 
 def _distinct(vertices: int, count: int, random: np.random.Generator) -> Longs:
-    """So many different vertices, in random order."""
+    """`count` different vertices, in random order."""
     if count * 4 > vertices:
         return random.permutation(vertices)[:count].astype(np.int64)
     found = np.unique(random.integers(0, vertices, 2 * count + 16))

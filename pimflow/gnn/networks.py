@@ -1,4 +1,4 @@
-"""Graph networks over the hops of a mini-batch, as DGL's blocks have them: a bipartite graph a layer."""
+"""Graph networks over the hops of a mini-batch, as in DGL's blocks: one bipartite graph per layer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pimflow.sparse.sampling import Batch
 
 @dataclass(frozen=True)
 class Network:
-    """What a network is made of.
+    """The parameters of a network.
 
     Args:
         kind: one of `LAYERS`.
-        features, hidden, classes: columns that it reads, has between layers, and writes.
-        heads: of attention, for `gat`: hidden layers have so many times `hidden` columns.
+        features, hidden, classes: number of columns that it reads, has between layers, and writes.
+        heads: of attention, for `gat`: hidden layers have `heads` times `hidden` columns.
     """
 
     kind: str
@@ -30,7 +30,7 @@ class Network:
     heads: int = 4
 
     def over(self, batch: Batch) -> Graph:
-        """The forward pass over a batch, a layer a hop: logits of the vertices that are trained."""
+        """The forward pass over a batch, one layer per hop: logits of the vertices that are trained."""
         build = Builder(self.kind)
         x = build.input(len(batch.vertices), self.features, name="x")
         for number, hop in enumerate(batch.hops, 1):
@@ -44,11 +44,11 @@ Layer = Callable[[Builder, "Ends", Edges, Network, int], str]
 
 
 class Ends(NamedTuple):
-    """What the vertices at both ends of edges have.
+    """The features of the vertices at both ends of edges.
 
     Args:
         sources: rows of all sources.
-        destinations: rows of all destinations; "" where these are the first of the sources.
+        destinations: rows of all destinations; "" if these are the first rows of the sources.
     """
 
     sources: str
@@ -62,7 +62,7 @@ def _sage(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -
 
 
 def _gcn(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -> str:
-    """A convolution over means, whichever of product and mean is first makes fewer columns of it."""
+    """A convolution over means; product and mean are in the order that gives the mean fewer columns."""
     narrow = columns < build.shape(x.sources)[1]
     if narrow:
         return _mean(build, linear(build, x.sources, columns), hop)
@@ -70,7 +70,8 @@ def _gcn(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) ->
 
 
 def _gat(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -> str:
-    """Attention (Velickovic et al., ICLR 2018): heads of `columns` each, beside one another or, of classes, one."""
+    """Attention (Velickovic et al., ICLR 2018): heads of `columns` each, concatenated; a single head for the
+    classes."""
     heads = 1 if columns == network.classes else network.heads
     wide = _heads(build, x.sources, heads, columns)
     scores = _scores(build, wide)
@@ -87,7 +88,7 @@ def _heads(build: Builder, x: str, heads: int, columns: int) -> str:
 
 
 def _scores(build: Builder, wide: str) -> str:
-    """A number for every row and head: its product with a vector."""
+    """One number per row and head: its product with a vector."""
     rows, heads, columns = build.shape(wide)
     weighed = build.mul(wide, _weights(build, 1, heads, columns))
     axes = build.constant(np.array([2], np.int64), "axes")
@@ -95,7 +96,7 @@ def _scores(build: Builder, wide: str) -> str:
 
 
 LAYERS: Mapping[str, Layer] = {"sage": _sage, "gcn": _gcn, "gat": _gat}
-"""The networks that there are, by name: a layer of each."""
+"""The layers of the networks, by name."""
 
 
 def linear(build: Builder, x: str, columns: int) -> str:
@@ -104,7 +105,7 @@ def linear(build: Builder, x: str, columns: int) -> str:
 
 
 def _weights(build: Builder, *shape: int) -> str:
-    """A constant that takes no memory, whatever its size: it is priced, not computed with."""
+    """A constant that takes no memory, whatever its size: it is priced, never computed with."""
     return build.constant(np.broadcast_to(np.float32(1), shape), "weight")
 
 
@@ -119,5 +120,5 @@ def _mean(build: Builder, x: str, hop: Edges) -> str:
 
 
 def _destinations(build: Builder, x: str, hop: Edges) -> str:
-    """The first rows are the destinations': a view."""
+    """The rows of the destinations, a view of the first rows."""
     return build.slice(x, 0, 0, hop.num_dst)

@@ -1,4 +1,4 @@
-"""An epoch of which some batches were drawn, as it goes on machines that differ in their memory tiers."""
+"""A partly sampled epoch, and its cost on machines that differ in their memory tiers."""
 
 from __future__ import annotations
 
@@ -21,15 +21,15 @@ T = TypeVar("T")
 
 Loader = Literal["none", "sampling", "all"]
 LOADERS: tuple[Loader, ...] = get_args(Loader)
-"""What overlaps with the step before: nothing, the sampling of the next batch, or that and its transfer."""
+"""What overlaps with the previous step: nothing, the sampling of the next batch, or that and its transfer."""
 
 ELEMENT_BYTES = 4
-_READERS_SHARE = 0.1  # of the GPU, for the threads that read the next batch: PyTorch-Direct's setting of MPS, 10,90
+_READERS_SHARE = 0.1  # of the GPU, for the threads that read the next batch: PyTorch-Direct's MPS setting, 10,90
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearsed:
-    """One batch that was drawn: its vertices and edges, what is read of each kind's table, what its step takes."""
+    """One drawn batch: its vertices and edges, the rows read from each kind's table, and the cost of its step."""
 
     batch: TypedBatch
     reads: tuple[TableRead, ...]
@@ -37,24 +37,24 @@ class Rehearsed:
 
     @property
     def structure_bytes(self) -> int:
-        """Of its edges, which are copied to the GPU."""
+        """The size of its edges, which are copied to the GPU."""
         return self.batch.edges * EDGE_BYTES
 
     @property
     def bytes(self) -> int:
-        """Of the GPU's memory, at most."""
+        """The peak use of the GPU's memory."""
         return self.step.bytes + self.structure_bytes
 
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """Batches that were drawn of an epoch, with all that no memory tier decides.
+    """The drawn batches of an epoch, with everything that does not depend on memory tiers.
 
     Args:
         workload: the graph.
         model, features: what is trained, and columns of a vertex by kind.
-        fan_outs: neighbours that are drawn of a vertex, by relation and hop.
-        kind, batch, train, loader: of the loop, as `pimflow.gnn.epoch` has them.
+        fan_outs: number of neighbours drawn for a vertex, by relation and hop.
+        kind, batch, train, loader: as for `pimflow.gnn.epoch`.
         drawn: the batches.
     """
 
@@ -70,19 +70,20 @@ class Rehearsal:
 
     @property
     def table_bytes(self) -> int:
-        """Of all features."""
+        """The size of all features."""
         return table_bytes(self.workload.graph, self.features)
 
     @property
     def step_bytes(self) -> int:
-        """Of the GPU's memory, that steps take at most."""
+        """The peak GPU memory of a step."""
         return max(one.bytes for one in self.drawn)
 
     def on(self, machine: Target) -> Epoch:
-        """The epoch on a machine: steps as they were rehearsed, all else by its memory tiers and its static power.
+        """The epoch on a machine: steps as they were rehearsed, everything else from its memory tiers and its static
+        power.
 
         Raises:
-            TargetError: the machine does not say its tiers, or features or a step fit nowhere.
+            TargetError: the machine does not describe its tiers, or the features or a step do not fit anywhere.
         """
         access = FeatureAccess(machine, CostModel(machine).host_only().host)
         usable = access.memory.gpu.usable_bytes
@@ -99,7 +100,7 @@ class Rehearsal:
 
     @property
     def batches(self) -> int:
-        """Of the epoch."""
+        """The number of batches of the epoch."""
         return -(-self.train // self.batch)
 
     def _loop(self, priced: Sequence[_Batch]) -> Loop:
@@ -132,7 +133,7 @@ class Rehearsal:
         )
 
     def _kinds(self) -> Iterator[Kind]:
-        """What is known of each kind, where the graph came as several edge lists."""
+        """The facts about each kind, if the graph came as several edge lists."""
         for kind, count in self.workload.graph.vertices.items() if self.workload.is_typed else ():
             drawn = mean(len(one.batch.vertices[kind]) for one in self.drawn)
             yield Kind(kind, count, self.features[kind], kind == self.kind, drawn)
@@ -163,12 +164,12 @@ class Rehearsal:
 
 
 def table_bytes(graph: Heterogeneous, features: Mapping[str, int]) -> int:
-    """Of the features of all vertices."""
+    """The size of the features of all vertices."""
     return sum(count * features[kind] * ELEMENT_BYTES for kind, count in graph.vertices.items())
 
 
 def _one(values: Iterable[T]) -> T | None:
-    """What all values are; None where they differ."""
+    """The value that all items have in common; None if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
 
@@ -178,7 +179,7 @@ def _mean_by_part(amounts: Sequence[dict[str, float]]) -> dict[str, float]:
 
 
 class _Batch:
-    """A batch that was drawn, priced on a machine."""
+    """A drawn batch, priced on a machine."""
 
     def __init__(self, drawn: Rehearsed, loader: Loader, access: FeatureAccess, machine: Target) -> None:
         tier, link = access.tier, access.link
@@ -189,11 +190,11 @@ class _Batch:
         self.issuing_us = tier.step_us
 
     def access(self, placement: Placement) -> Access:
-        """What bringing its features to the GPU's kernels costs."""
+        """The cost of bringing its features to the GPU's kernels."""
         return self._access.cost_of_all(placement, self._drawn.reads)
 
     def period_us(self, access: Access) -> float:
-        """From one batch to the next: what follows one another is added, what overlaps takes the longest."""
+        """The time from one batch to the next: the sum of sequential stages, the maximum of overlapping ones."""
         times, step_us = access.time_parts_us, self._drawn.step.time_us
         moving, training = self.structure_us + access.time_us, self.issuing_us + step_us
         if self._loader == "none":
@@ -202,12 +203,12 @@ class _Batch:
             return max(self.sampling_us, moving + training)
         if access.placement == "resident":
             return max(self.sampling_us, self.structure_us, access.time_us + training)
-        if "copy" in times:  # gathered by the CPU, which samples as well
+        if "copy" in times:  # gathered by the CPU, which also samples
             return max(self.sampling_us + times["gather"], self.structure_us + times["copy"], training)
         return max(self.sampling_us, moving, self.issuing_us + step_us / (1 - _READERS_SHARE))
 
     def energy_mj(self, access: Access) -> Iterator[tuple[str, float]]:
-        """By part; a part is named once."""
+        """Energy by part; each part appears once."""
         tier, batch_us, spent = self._access.tier, self.period_us(access), access.energy_parts_mj
         yield "idle", (tier.idle_w + self._machine.any_gpu.energy.static_w) * batch_us * 1e-3
         yield "sampling", tier.sampling_w * self.sampling_us * 1e-3

@@ -1,4 +1,4 @@
-"""What a network's step over a batch takes: one of the networks by name, or a model of a graph network."""
+"""The cost of a network's step over a batch, for one of the named networks or an ONNX model of a graph network."""
 
 from __future__ import annotations
 
@@ -37,8 +37,8 @@ class Stepper(ABC):
     Args:
         name: of the model.
         costs: of the machine.
-        features: columns of a vertex by kind; 0 where the first step will say.
-        once: whether the model runs over all vertices of a batch, so that neighbours of each are drawn once.
+        features: columns of a vertex by kind; 0 if the first step determines them.
+        once: whether the model runs over all vertices of a batch, so that the neighbours of each are drawn only once.
     """
 
     name: str
@@ -47,7 +47,7 @@ class Stepper(ABC):
     once: bool
 
     def step(self, drawn: TypedBatch) -> StepCost:
-        """Forward, backward and update."""
+        """Forward pass, backward pass and update."""
         return cheapest_step(self.over(drawn), self.costs, drawn.edges * EDGE_BYTES)
 
     @abstractmethod
@@ -65,17 +65,17 @@ def stepper(
     found: Workload,
     kind: str,
 ) -> Stepper:
-    """What prices steps of a model.
+    """Choose the stepper for a model.
 
     Args:
         model: one of `LAYERS` or `TYPED_LAYERS`, or an ONNX model.
         machine, costs: where it runs.
-        features: columns by kind, as far as they are said.
-        hidden, classes, kind: as `pimflow.gnn.epoch` has them.
+        features: columns by kind, where known.
+        hidden, classes, kind: as for `pimflow.gnn.epoch`.
         found: the graph.
 
     Raises:
-        OptionError: nobody says how many features there are, or the graph has no relations to tell apart.
+        OptionError: the number of features is not known, or the graph has no relations to distinguish.
         ModelError: the model cannot be read, or lacks features of a kind.
     """
     if str(model) not in TYPED_LAYERS:
@@ -146,15 +146,16 @@ class _Model(Stepper):
         return program
 
     def _read(self, **given: Any) -> Program:
-        """The program for a graph, in the form of the export: which one is trained the step's price says."""
+        """The program for a graph, in the form of the export: the price of the training step decides which form is
+        trained."""
         options = Options.of(target=self._machine.target, relations="never", **given)
         return clean_up(read_model(self._source, options).graph, self._machine, options).graph
 
     def _reads(self, kind: str, columns: int) -> None:
-        """Notes how many features of a kind the model reads.
+        """Record how many features of a kind the model reads.
 
         Raises:
-            OptionError: others were asked for.
+            OptionError: another number was asked for.
         """
         if self.features[kind] not in (0, columns):
             of = "a vertex" if kind == VERTICES else kind
@@ -164,7 +165,7 @@ class _Model(Stepper):
 
 
 class _TypedModel(_Model):
-    """An ONNX model over several relations, each an input, and a table of features for every kind."""
+    """An ONNX model over several relations, each an input, with a feature table for every kind."""
 
     def __init__(
         self, model: str | Path, machine: Target, costs: CostModel, features: Mapping[str, int], found: Workload
@@ -178,10 +179,10 @@ class _TypedModel(_Model):
                 self._reads(kind, columns)
 
     def _table(self, kind: str, inputs: list[Declared]) -> Declared:
-        """The input that has the features of a kind.
+        """The input with the features of a kind.
 
         Raises:
-            OptionError: there is none by that name.
+            OptionError: no input has the expected name.
         """
         for item in inputs:
             if item.name in (kind, f"x_{kind}") and item.dims is not None and len(item.dims) == 2:
@@ -201,7 +202,7 @@ class _TypedModel(_Model):
 
 
 def _as_one(drawn: Batch) -> Graph:
-    """All hops as one graph over the batch's vertices, as PyTorch Geometric's loader has it."""
+    """All hops as one graph over the batch's vertices, as in PyTorch Geometric's loader."""
     src, dst = _pairs(drawn.hops)
     kinds = [hop.edge_type for hop in drawn.hops if hop.edge_type is not None]
     types = np.concatenate(kinds) if len(kinds) == len(drawn.hops) else None

@@ -1,8 +1,8 @@
-"""What a step of training takes on a machine's host: forward pass, gradients and update, each node by its price.
+"""The cost of a training step on a machine's host: forward pass, gradients and update, each node at its own price.
 
-The step is the graph that `passes/differentiate.py` makes of a model, with cross-entropy as its loss: no gradient is
-computed for the features that it starts from. Behind it Adam updates all weights in one kernel: weight,
-gradient and two moments are read, three of them written.
+The step is the graph that `passes/differentiate.py` makes of a model, with cross-entropy as its loss; no gradient is
+computed for the input features. After it, Adam updates all weights in one kernel: weight, gradient and two moments are
+read, and three of them are written.
 """
 
 from __future__ import annotations
@@ -18,21 +18,21 @@ from pimflow.search.relational_form import training_form
 from pimflow.search.room import Price
 
 ADAM_PASSES = 7
-"""Over the bytes of all weights: four are read, three written."""
+"""Passes over the bytes of all weights: four reads, three writes."""
 ADAM_MOMENTS = 2
-"""Copies of the weights that Adam keeps beside them."""
+"""Additional copies of the weights that Adam keeps."""
 EDGE_BYTES = 8
-"""Of a batch's hops: a source and a destination of 4 bytes each, copied to the GPU."""
+"""Bytes per edge of a batch's hops, which are copied to the GPU: a source and a destination of 4 bytes each."""
 
 
 @dataclass(frozen=True)
 class StepCost:
-    """A step of training on the GPU.
+    """The cost of a training step on the GPU.
 
     Args:
         forward_us, backward_us, update_us: microseconds of its three parts, one after the other.
-        energy_mj: of all, static power apart.
-        bytes: of the GPU's memory: values at their peak, as the memory planner lays them out, constants, moments.
+        energy_mj: of all parts, without static power.
+        bytes: of the GPU's memory: values at their peak, as laid out by the memory planner, plus constants and moments.
     """
 
     forward_us: float
@@ -43,20 +43,20 @@ class StepCost:
 
     @property
     def time_us(self) -> float:
-        """All three."""
+        """The sum of the three parts."""
         return self.forward_us + self.backward_us + self.update_us
 
 
 def cheapest_step(graph: Graph, costs: CostModel, beside_bytes: int = 0) -> StepCost:
-    """What a step takes with relational layers in the form in which it costs least, of those that have room.
+    """The cost of a step with relational layers in their cheapest form, among the forms that fit into memory.
 
     Args:
         graph: the forward pass.
         costs: of the machine.
-        beside_bytes: what else is in the GPU's memory.
+        beside_bytes: other data in the GPU's memory.
 
     Raises:
-        ModelError: as `step_cost`.
+        ModelError: as for `step_cost`.
     """
 
     def price(form: Graph) -> Price:
@@ -67,14 +67,14 @@ def cheapest_step(graph: Graph, costs: CostModel, beside_bytes: int = 0) -> Step
 
 
 def step_cost(graph: Graph, costs: CostModel) -> StepCost:
-    """What a step of training a network takes, all of it on the host.
+    """The cost of a training step of a network, run entirely on the host.
 
     Args:
         graph: its forward pass; the first output is the logits of every row.
         costs: of the machine.
 
     Raises:
-        ModelError: it has no parameters, or an op on the way has no gradient.
+        ModelError: it has no parameters, or an op on the path has no gradient.
     """
     alone = costs.host_only()
     step = training_step(graph, Differentiate(loss="cross-entropy"))

@@ -1,4 +1,4 @@
-"""Graphs that mini-batch training is measured on, by name: their sizes, and a generator of that size."""
+"""Named graphs for mini-batch training: their sizes, and a generator of random graphs of the same size."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pimflow.sparse.sampling import EDGES, Heterogeneous, InMemory, of_one_kind
 
 @dataclass(frozen=True)
 class Published:
-    """What is known of a graph.
+    """The published facts about a graph.
 
     Args:
         vertices, edges: how many.
-        max_degree: of the vertex with most edges, in part assumed.
-        features, classes: columns of a vertex's features, and what is predicted.
-        train: vertices that an epoch goes through.
+        max_degree: the largest degree of a vertex, partly assumed.
+        features, classes: columns of a vertex's features, and number of classes to predict.
+        train: number of vertices that an epoch trains.
     """
 
     vertices: int
@@ -35,12 +35,12 @@ class Published:
 
 
 WORKLOADS: Mapping[str, Published] = {
-    # Hamilton et al., NeurIPS 2017, as PyTorch Geometric has it.
+    # Hamilton et al., NeurIPS 2017, as in PyTorch Geometric.
     "reddit": Published(232_965, 114_615_892, 21_657, 602, 41, 153_431),
     # Hu et al., NeurIPS 2020 (OGB), edges in both directions.
     "ogbn-products": Published(2_449_029, 123_718_280, 17_481, 100, 47, 196_615),
-    # KONECT and the SuiteSparse collection, without features of their own. Sizes and numbers of columns are remembered
-    # of those and of PyTorch-Direct's evaluation, not looked up; largest degrees, classes and training shares (1 %) are
+    # KONECT and the SuiteSparse collection, without features of their own. Sizes and numbers of columns are from memory
+    # of these and of PyTorch-Direct's evaluation, not looked up; largest degrees, classes and training shares (1 %) are
     # assumed.
     "twitter7": Published(41_652_230, 1_468_365_182, 770_155, 343, 47, 416_522),
     "sk-2005": Published(50_636_154, 1_949_412_601, 8_563_808, 293, 47, 506_361),
@@ -48,7 +48,7 @@ WORKLOADS: Mapping[str, Published] = {
     # Hu et al., NeurIPS 2020 (OGB); the largest degree is assumed.
     "ogbn-papers100m": Published(111_059_956, 1_615_685_872, 155_000, 128, 172, 1_207_179),
 }
-"""Graphs of the sizes that PyTorch-Direct was evaluated on, as far as is known (docs/gnn-epoch.md)."""
+"""Graphs of the sizes that PyTorch-Direct was evaluated on, as far as these are known (docs/gnn-epoch.md)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,9 +57,9 @@ class Workload:
 
     Args:
         name: for readers.
-        graph: where neighbours are drawn.
-        is_estimate: whether it is a random one of a published graph's size.
-        published: what is known of it; None of a graph of the user's.
+        graph: from which neighbours are drawn.
+        is_estimate: whether it is a random graph of a published graph's size.
+        published: the published facts; None for a user's graph.
     """
 
     name: str
@@ -74,21 +74,21 @@ class Workload:
 
     @property
     def bytes(self) -> int:
-        """Of its edges as the loader has them: a pointer a row, an id an edge, 8 bytes each."""
+        """The size of its edges as the loader stores them: one pointer per row and one id per edge, 8 bytes each."""
         rows = sum(relation.edges.num_vertices + 1 for relation in self.graph.relations.values())
         return 8 * (rows + self.graph.num_edges)
 
 
 def workload(graph: object, seed: int = 0, vertices: Mapping[str, int] | None = None) -> Workload:
-    """A graph by name, from a file, or as it is.
+    """A graph by name, from a file, or as a value.
 
     Args:
-        graph: a name, a file, or what `pimflow.compile` takes for a graph.
+        graph: a name, a file, or anything that `pimflow.compile` takes for a graph.
         seed: of a random graph.
-        vertices: how many there are of each kind, of a graph of several edge lists.
+        vertices: their number by kind, for a graph with several edge lists.
 
     Raises:
-        GraphDataError: there is no such file or name, or no graph in the file.
+        GraphDataError: there is no such file or name, or the file does not hold a graph.
     """
     if not isinstance(graph, (str, Path)):
         return _given("graph", _graph(graph), vertices or _counts(graph))
@@ -106,10 +106,10 @@ def workload(graph: object, seed: int = 0, vertices: Mapping[str, int] | None = 
 
 
 def _graph(given: object) -> Graph:
-    """What is no name and no file, as a graph.
+    """Convert a value that is neither a name nor a file to a graph.
 
     Raises:
-        GraphDataError: it is none.
+        GraphDataError: it is not a graph.
     """
     try:
         found: Graph = graph_of(given)
@@ -121,7 +121,7 @@ def _graph(given: object) -> Graph:
 
 
 def _counts(graph: Any) -> Mapping[str, int]:
-    """Vertices by kind, where a HeteroData of PyTorch Geometric's says them."""
+    """Vertices by kind, if a PyTorch Geometric HeteroData states them."""
     kinds = getattr(graph, "node_types", ())
     return {kind: int(graph[kind].num_nodes) for kind in kinds if graph[kind].num_nodes is not None}
 
@@ -130,7 +130,7 @@ def _given(name: str, graph: Graph, vertices: Mapping[str, int]) -> Workload:
     if graph.relations:
         return Workload(name, heterogeneous(graph, vertices, name), is_estimate=False)
     if vertices:
-        raise GraphDataError(f"{name} has one edge list", "say how many vertices there are of a kind of several lists")
+        raise GraphDataError(f"{name} has one edge list", "numbers of vertices by kind are for several lists")
     return Workload(name, of_one_kind(InMemory(_square(graph)), graph.num_edges), is_estimate=False)
 
 

@@ -1,4 +1,4 @@
-"""What other installed packages add to pimflow, by their entry points: found by name, and imported only where used."""
+"""Plugins of other installed packages, from their entry points: found by name, and imported only when used."""
 
 from pimflow.plugins.entries import BACKENDS as BACKENDS
 from pimflow.plugins.entries import PASSES as PASSES

@@ -1,7 +1,7 @@
 """The entry points of installed packages in pimflow's groups.
 
-To know their names no package is imported. One that cannot be loaded is an error where it is asked for by name, a
-warning where everything is listed, and nothing anywhere else.
+Their names are read without importing any package. A plugin that cannot be loaded is an error if it is asked for by
+name, a warning if everything is listed, and ignored otherwise.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHAT = {TARGETS: "target", POLICIES: "policy", BACKENDS: "backend", PASSES: "pa
 
 
 class PluginWarning(UserWarning):
-    """Something that an installed package offers is left out: it cannot be loaded, or has a name of pimflow's own."""
+    """A plugin is ignored: it cannot be loaded, or it has the name of something in pimflow."""
 
 
 @dataclass(frozen=True)
@@ -33,11 +33,11 @@ class Plugin:
     """One entry point of a package.
 
     Args:
-        group: what it adds to: `TARGETS`, `POLICIES`, `BACKENDS` or `PASSES`.
-        name: what it is asked for by, in lower case.
-        value: what is to be imported, as in "package.module:name".
-        package: the distribution that has it, with its version; "" where that is not known.
-        distribution: the same, to find its files.
+        group: what it extends: `TARGETS`, `POLICIES`, `BACKENDS` or `PASSES`.
+        name: the name to ask for it by, in lower case.
+        value: the object to import, as in "package.module:name".
+        package: the distribution that provides it, with its version; "" if unknown.
+        distribution: the distribution itself, to find its files.
     """
 
     group: str
@@ -51,17 +51,17 @@ class Plugin:
 
     @property
     def module(self) -> str:
-        """The module that is imported for it."""
+        """The module to import."""
         return self.value.partition(":")[0].strip()
 
     def load(self, form: type[T]) -> T:
-        """What it names, imported.
+        """Import the object.
 
         Args:
-            form: the class that it has to be an instance of.
+            form: the class that it must be an instance of.
 
         Raises:
-            PluginError: it cannot be imported, or is something else.
+            PluginError: it cannot be imported, or is not an instance of `form`.
         """
         from importlib.metadata import EntryPoint
 
@@ -74,29 +74,29 @@ class Plugin:
         return found
 
     def problem(self, what: str) -> PluginError:
-        """An error that is about it: a verb and what follows."""
+        """An error about this plugin; `what` is a verb and what follows."""
         return PluginError(f"{self} {what}", f"repair or uninstall {self.package or 'the package'}")
 
 
 def names(group: str, own: Collection[str] = ()) -> tuple[str, ...]:
-    """The names that packages add to a group, sorted; those that pimflow has itself are left out with a warning.
+    """The names that packages add to a group, sorted. A name that pimflow itself uses is ignored with a warning.
 
     Args:
-        group: one of those above.
-        own: pimflow's own names there, which no package can take.
+        group: one of the groups above.
+        own: pimflow's own names in the group, which no package can take.
     """
     found = _plugins(tuple(sys.path))
     for plugin in found:
         if plugin.group == group and plugin.name in own:
-            _leave_out(f"{plugin} is left out: pimflow has one of this name")
+            _leave_out(f"{plugin} is ignored: pimflow has one of this name")
     return tuple(sorted({plugin.name for plugin in found if plugin.group == group and plugin.name not in own}))
 
 
 def find(group: str, name: str) -> Plugin | None:
-    """What a package adds to a group under a name.
+    """The plugin of this name in a group, if there is one.
 
     Raises:
-        PluginError: two packages do.
+        PluginError: two packages offer one.
     """
     wanted = name.strip().lower()
     found = [plugin for plugin in _plugins(tuple(sys.path)) if (plugin.group, plugin.name) == (group, wanted)]
@@ -107,12 +107,13 @@ def find(group: str, name: str) -> Plugin | None:
 
 
 def that_load(group: str, load: Callable[[str], T], own: Collection[str] = ()) -> Iterator[T]:
-    """What packages add to a group, in the order of their names; what cannot be loaded is left out with a warning.
+    """The loaded plugins of a group, in the order of their names; those that cannot be loaded are skipped with a
+    warning.
 
     Args:
-        group: one of those above.
-        load: gives what a name stands for.
-        own: pimflow's own names there.
+        group: one of the groups above.
+        load: loads the plugin of a name.
+        own: pimflow's own names in the group.
     """
     for name in names(group, own):
         try:
@@ -128,13 +129,13 @@ def installed(groups: Collection[str]) -> tuple[Plugin, ...]:
 
 
 def forget_entries() -> None:
-    """Has what is installed looked up again by the next call."""
+    """Make the next call look up the installed packages again."""
     _plugins.cache_clear()
 
 
 @cache
 def _plugins(path: tuple[str, ...]) -> tuple[Plugin, ...]:
-    """All entry points in pimflow's groups of what is installed along a path, which is `sys.path`."""
+    """All entry points in pimflow's groups of the packages installed along `path`, which is `sys.path`."""
     from importlib.metadata import distributions
 
     found: dict[tuple[str, str, str], Plugin] = {}
@@ -150,7 +151,7 @@ def _plugins(path: tuple[str, ...]) -> tuple[Plugin, ...]:
 def _entries(distribution: Distribution) -> list[EntryPoint]:
     try:
         return [entry for entry in distribution.entry_points if entry.group in _WHAT]
-    except Exception:  # whatever is wrong with another package is no concern of ours
+    except Exception:  # errors in another package are not pimflow's concern
         return []
 
 

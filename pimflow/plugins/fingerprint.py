@@ -1,7 +1,7 @@
-"""What of other packages has a part in prices: the content of those that add backends, policies or passes.
+"""A fingerprint of other packages' code that affects prices: those that add backends, policies or passes.
 
-All that are installed count, loaded or not: so a fingerprint does not depend on what a process did before. Targets are
-left out: their values are part of every key.
+All installed ones count, loaded or not, so that a fingerprint does not depend on what a process did before. Targets are
+excluded, because their values are part of every key.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ _THIS_PROCESS = os.urandom(16)
 
 
 def fingerprint() -> bytes:
-    """A hash of all files of such packages; of no length where there is none."""
+    """A hash of all files of such packages; empty if there are none."""
     return _fingerprint(tuple(sys.path))
 
 
 def forget() -> None:
-    """Has files read again by the next call."""
+    """Make the next call read the files again."""
     forget_entries()
     _fingerprint.cache_clear()
 
@@ -44,7 +44,7 @@ def _fingerprint(_path: tuple[str, ...]) -> bytes:
 
 
 def _content(file: Path) -> bytes:
-    """What is in a file; one that cannot be read is like no other process's."""
+    """A digest of a file's content; for an unreadable file, a value unique to this process."""
     try:
         return hashlib.blake2b(file.read_bytes(), digest_size=16).digest()
     except OSError:
@@ -52,7 +52,7 @@ def _content(file: Path) -> bytes:
 
 
 def _recorded(plugin: Plugin) -> Iterator[Path]:
-    """The files that a package was installed with, as far as that was written down."""
+    """The files that a package was installed with, as far as they were recorded."""
     for file in plugin.distribution.files or ():
         inside = file.parts[0] != ".." and not file.parts[0].endswith((".dist-info", ".egg-info"))
         if inside and file.suffix != ".pyc" and not file.is_absolute():
@@ -60,7 +60,8 @@ def _recorded(plugin: Plugin) -> Iterator[Path]:
 
 
 def _found(plugin: Plugin) -> Iterator[Path]:
-    """The outermost package around its module, or the module, where Python would import it from."""
+    """The files of the outermost package around the plugin's module, or of the module, where Python would import it
+    from."""
     top, *inner = plugin.module.split(".")
     try:
         spec = find_spec(top)
@@ -76,7 +77,7 @@ def _found(plugin: Plugin) -> Iterator[Path]:
 
 
 def _files(folder: Path, inner: list[str], *, is_package: bool) -> Iterator[Path]:
-    """The files of a package; of a folder of packages, those on the way to a module."""
+    """The files of a package; for a namespace package, only those on the path to the module."""
     if is_package or not inner:
         every = (Path(base, name) for base, _, names in os.walk(folder) for name in names)
         yield from (Path(os.path.realpath(file)) for file in every if file.suffix != ".pyc")

@@ -58,7 +58,7 @@ def test_a_file_has_the_names_and_pytorch_geometric_the_triples(tmp_path: Path) 
         ),
         ({"a__b__c__d": WRITES}, {}, "the edge list 'a__b__c__d' does not say"),
         (LISTS, {"field": 3}, "has no vertices of kind 'field'; it has paper, author"),
-        (LISTS, {"author": 2}, "has an edge of author 2, of 2; number them from 0"),
+        (LISTS, {"author": 2}, "has an edge of author 2, but only 2 vertices of that kind; number them from 0"),
     ],
 )
 def test_what_is_no_heterogeneous_graph_is_one_line(lists: Any, vertices: dict[str, int], message: str) -> None:

@@ -113,8 +113,8 @@ def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
         ({"kind": None}, "the graph has several kinds of vertices; say which are trained: --kind paper or author"),
         ({"kind": "papers"}, "unknown kind 'papers'"),
         ({"fan_outs": {"cites": (3,)}}, "'fan_outs' does not say what is drawn along author__writes__paper, "),
-        ({"fan_outs": {"cited": (3,), "*": (3,)}}, "'fan_outs' has 'cited', which is no relation of the graph"),
-        ({"fan_outs": {"cites": (3,), "*": (3, 2)}}, "relations of different numbers of hops"),
+        ({"fan_outs": {"cited": (3,), "*": (3,)}}, "'fan_outs' has 'cited', which is not a relation of the graph"),
+        ({"fan_outs": {"cites": (3,), "*": (3, 2)}}, "gives relations different numbers of hops"),
         ({"fan_outs": {"*": ()}}, "'fan_outs' is empty"),
         ({"fan_outs": (3, 0)}, "'fan_outs[1]' is 0; it must be between 1 and 1024"),
         ({"features": {"paper": 10}}, "the graph says nothing of features of author"),
@@ -123,7 +123,7 @@ def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
         ({"model": SAGE}, "reads 6 features of paper, not 100; leave out --features"),
         ({"model": SAGE.with_name("none.onnx")}, "no such file"),
         ({"model": SAGE.parents[1] / "gcn-ts.onnx"}, "has no table of features called paper or x_paper"),
-        ({"vertices": {"paper": 3}}, "has an edge of paper 299, of 3"),
+        ({"vertices": {"paper": 3}}, "has an edge of paper 299, but only 3 vertices of that kind"),
     ],
 )
 def test_what_cannot_be_is_one_line(changes: dict[str, Any], message: str) -> None:

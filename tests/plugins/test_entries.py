@@ -188,7 +188,7 @@ def test_lists_leave_it_out_with_a_line_each(broken: Path, what: str, listed: Ca
 def test_a_name_of_pimflows_own_is_left_out_with_a_line(broken: Path, capsys: Capture) -> None:
     assert run("targets", "list") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "'pimflow'" in line]
-    said = "target 'pimflow' of bad-plugin 0.3 is left out: pimflow has one of this name"
+    said = "target 'pimflow' of bad-plugin 0.3 is ignored: pimflow has one of this name"
     assert lines == [f"pimflow: warning: {said}"]
     assert pimflow.load_target("pimflow").devices == ("gpu", "pim")
 

@@ -1,4 +1,4 @@
-"""The verbs of the command line, one per file: `add` describes its arguments, `run` carries it out.
+"""The verbs of the command line, one per file: `add` describes its arguments, `run` executes it.
 
-A verb is found by its file; nothing lists them. Whatever takes long to import is imported by `run`.
+A verb is found by its file; there is no list. Slow imports belong in `run`.
 """

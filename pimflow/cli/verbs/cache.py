@@ -27,7 +27,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Describes the cache, or clears it."""
+    """Describe the cache, or clear it."""
     import pimflow
 
     if arguments.action == "clear":

@@ -49,7 +49,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Fits, writes the target and prints the errors of the fit; with --check, those of the target as it is."""
+    """Fit, write the target and print the errors of the fit; with --check, print those of the target as it is."""
     import pimflow
     from pimflow.bundle.files import write_whole
 

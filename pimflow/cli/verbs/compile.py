@@ -1,4 +1,4 @@
-"""`pimflow compile`: a model into an output folder."""
+"""`pimflow compile`: compiles a model into an output folder."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
 _QUANTITIES = ("energy", "time")
 _COLLECT_AFTER = 5_000_000
-"""New objects after which garbage is looked for. What is made of one model is needed to the end: looking for it finds a
-few hundred objects, and goes through millions."""
+"""The number of new objects that triggers a garbage collection. Almost everything made for a model is needed to the
+end: a collection goes through millions of objects and finds a few hundred."""
 
 
 def add(verbs: Any) -> None:
@@ -57,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     source = model_source(model)
     folder = Path(arguments.output or f"{source.name}.pimflow")
     keywords = keywords_of(arguments)
-    without_graph: OptionKeywords = {**keywords, "graph": None}  # which takes long to read
+    without_graph: OptionKeywords = {**keywords, "graph": None}  # without the graph, which is slow to read
     check_place(folder, Options.of(**without_graph))
     with Progress(quiet=arguments.quiet) as progress:
         compiled = pimflow.compile(model, progress=progress, **keywords)

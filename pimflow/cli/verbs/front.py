@@ -1,4 +1,4 @@
-"""`pimflow front`: plans of which no other is both faster and spends less energy."""
+"""`pimflow front`: the Pareto front of plans in time and energy."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches at one price of energy after the other, then between them, and prints a line for every plan."""
+    """Search at a series of energy prices, then between them, and print a line for every plan."""
     import pimflow
 
     with Progress(quiet=arguments.quiet) as progress:

@@ -1,4 +1,4 @@
-"""`pimflow gnn-epoch`: what an epoch of training a graph network takes, by where the features lie."""
+"""`pimflow gnn-epoch`: the cost of a training epoch of a graph network, for each placement of the features."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Draws, prices, prints."""
+    """Draw batches, price them, print."""
     given = {name: _by_name(value) for name, value in vars(arguments).items() if name in _DEFAULTS}
     asked = {name: value for name, value in given.items() if value is not None}
     with Progress(quiet=arguments.quiet) as progress:
@@ -60,7 +60,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _by_name(value: Any) -> Any:
-    """What an option that is repeated says: by name, or for all alike."""
+    """The value of a repeatable option: a mapping by name, or one value for all."""
     if not isinstance(value, list):
         return value
     found = dict(value)
@@ -68,7 +68,7 @@ def _by_name(value: Any) -> Any:
 
 
 def _argument(parser: Parser, name: str, meaning: str, **how: Any) -> None:
-    """One of `gnn.epoch`'s arguments, with its default: an option, or a positional one where `nargs` says so."""
+    """Add one of `gnn.epoch`'s arguments, with its default: an option, or a positional argument if `nargs` says so."""
     default = _DEFAULTS[name]
     shown = ",".join(map(str, default)) if isinstance(default, tuple) else default
     called = name if "nargs" in how else f"--{name.replace('_', '-')}"
@@ -77,7 +77,7 @@ def _argument(parser: Parser, name: str, meaning: str, **how: Any) -> None:
 
 
 class _Named(NamedTuple):
-    """A value of an option that may be given by name; `OTHERS` where no name is."""
+    """A value of an option that may be given by name; the name is `OTHERS` if none is given."""
 
     name: str
     value: Any

@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Runs the passes and prints or writes the graph; or lists the passes."""
+    """Run the passes and print or write the graph; or list the passes."""
     if arguments.list:
         return _list(arguments)
     if arguments.json:

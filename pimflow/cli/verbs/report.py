@@ -43,7 +43,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Makes the page and writes it."""
+    """Make the page and write it."""
     import pimflow
     from pimflow.bundle.files import check_new
 
@@ -67,7 +67,7 @@ def _write_node_data(arguments: argparse.Namespace, path: Path) -> int:
     from pimflow.bundle.files import json_text, write_whole
 
     if arguments.other or arguments.verify or arguments.what_if is not None:
-        raise OptionError("node data are of one folder alone, as it is", "leave out the others, or --format")
+        raise OptionError("node data describe a single folder", "leave out the others, or --format")
     write_whole(path, json_text(pimflow.load(arguments.folder).node_data()).encode())
     if not arguments.quiet:
         say(f"written to {path}  (open it in Model Explorer over {Path(arguments.folder) / 'model.onnx'})")

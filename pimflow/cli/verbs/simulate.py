@@ -34,7 +34,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plays the traces and prints what they cost."""
+    """Time the traces and print their costs."""
     import pimflow
 
     reopen_rows, operand = arguments.reopen_rows, arguments.operand

@@ -1,4 +1,4 @@
-"""`pimflow sweep`: many machines, models and policies, and the best of them."""
+"""`pimflow sweep`: evaluates many machines, models and policies, and finds the best of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Sweeps; prints counts, fronts and effects."""
+    """Run the sweep; print counts, fronts and effects."""
     import pimflow
 
     with Progress(quiet=arguments.quiet) as progress:

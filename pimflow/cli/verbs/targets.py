@@ -1,4 +1,4 @@
-"""`pimflow targets`: the machines that there are by name."""
+"""`pimflow targets`: the machines that ship with pimflow or are installed."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lists the machines, or shows one."""
+    """List the machines, or show one."""
     return _show(arguments.name) if arguments.action == "show" else _list(arguments)
 
 

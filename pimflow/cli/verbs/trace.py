@@ -1,4 +1,4 @@
-"""`pimflow trace`: what a unit executes for a node, as text."""
+"""`pimflow trace`: the program that a unit executes for a node, as text."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Writes the commands, as they are expanded."""
+    """Write the commands, one by one as they are expanded."""
     import pimflow
 
     print_data(pimflow.load(arguments.folder).trace(arguments.node, arguments.channel))

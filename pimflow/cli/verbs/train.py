@@ -1,4 +1,4 @@
-"""`pimflow train`: a training step of a model, and what becomes of the activations that it saves."""
+"""`pimflow train`: a training step of a model, and a plan for the activations that it saves."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Plans and prints."""
+    """Plan the step and print the plan."""
     import pimflow
 
     found = pimflow.train(

@@ -1,4 +1,4 @@
-"""`pimflow tune-graph`: which strategy aggregates over a graph fastest on UPMEM modules."""
+"""`pimflow tune-graph`: finds the fastest strategy for aggregating over a graph on UPMEM modules."""
 
 from __future__ import annotations
 
@@ -47,10 +47,10 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Reads the graph, ranks, prints."""
+    """Read the graph, rank the strategies, print."""
     from pimflow import gnn
 
-    machine, _ = gnn.modules_of(target_of(arguments))  # a target without them is told before a large graph is read
+    machine, _ = gnn.modules_of(target_of(arguments))  # report a target without modules before a large graph is read
     with Progress(quiet=arguments.quiet) as progress:
         progress(f"reading {arguments.graph}")
         graph = gnn.Graph.load(arguments.graph)

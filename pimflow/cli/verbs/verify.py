@@ -42,7 +42,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Verifies and prints; the exit code is 1 if an output is off."""
+    """Verify and print; the exit code is 1 if an output differs."""
     from pimflow.api.outputs import verify_output
 
     if arguments.operand and arguments.pim != "values":

@@ -30,7 +30,7 @@ def test_one_folder_and_two(tmp_path: Path, capsys: Capture, monkeypatch: pytest
     names = {node.name for node in onnx.load(tmp_path / "md-dp" / "model.onnx").graph.node}
     assert set(results) < names
     assert run("report", "md-dp", "gpu", "--format", "model-explorer", "-o", "other.json") == 2
-    assert_one_line(capsys, "node data are of one folder alone")
+    assert_one_line(capsys, "node data describe a single folder")
     assert run("report", tmp_path, "-o", tmp_path / "none.html") == 2
     assert_one_line(capsys, "not an output folder")
     assert not (tmp_path / "none.html").exists()

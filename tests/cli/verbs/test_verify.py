@@ -237,4 +237,4 @@ def test_a_folder_that_cannot_be_written_is_verified_all_the_same(
 
     monkeypatch.setattr("pimflow.compiled.model.keep_check", refused)
     assert run("verify", toy_folder, "-q") == 0
-    assert capsys.readouterr().err == "pimflow: warning: what was found is not kept: cannot write out: no; check\n"
+    assert capsys.readouterr().err == "pimflow: warning: the result cannot be stored: cannot write out: no; check\n"
