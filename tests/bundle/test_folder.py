@@ -399,7 +399,7 @@ def test_where_there_are_no_locks_a_race_gets_the_right_word(out: Path, monkeypa
     monkeypatch.setattr(fcntl, "flock", no_locks)
     rename_then(monkeypatch, 1, take_the_place)
     with (
-        pytest.warns(OutputWarning, match="something else took the place") as caught,
+        pytest.warns(OutputWarning, match="was taken by something else") as caught,
         pytest.raises(OutputError, match="another process made"),
     ):
         save(out, "second")
