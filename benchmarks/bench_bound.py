@@ -1,12 +1,13 @@
-"""How far plans are from what no plan takes less than, over twenty models: makes docs/bounds.md.
+"""The gap between plans and the lower bound on their makespan, for twenty models: makes docs/bounds.md.
 
     python benchmarks/bench_bound.py                        # pimflow and auto
     python benchmarks/bench_bound.py --policies pimflow     # without auto's search, about a minute of CPU time
     python benchmarks/bench_bound.py --models toy --print   # one model, and nothing is written
-    python benchmarks/bench_bound.py --kept lines.jsonl     # what the file has is not measured again
+    python benchmarks/bench_bound.py --kept lines.jsonl     # models in the file are not measured again
 
-With `--kept` a run that was ended goes on where it was, and several may share the work, each with some `--models`; what
-other code has measured does not count. Times of the bound are CPU seconds of one run, beside those of the search.
+With `--kept`, an interrupted run continues where it stopped, and several runs with different `--models` may share the
+work; lines measured with other code are ignored. Times of the bound are CPU seconds of one run, next to those of the
+search.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ and synchronisations count only where no plan can avoid them. Part of the gap is
 
 @dataclass(frozen=True)
 class Line:
-    """One model: the bound, its CPU seconds, and of every policy what the plan takes and the search's CPU seconds."""
+    """One model: the bound, its CPU seconds, and for every policy the plan's time and the search's CPU seconds."""
 
     model: str
     bound: MakespanBound
@@ -69,7 +70,7 @@ class Line:
 
 @dataclass(frozen=True)
 class Kept:
-    """A line of a file of them, and all that it depends on beside the zoo."""
+    """A stored line, with everything that it depends on apart from the zoo."""
 
     code: str
     target: str
@@ -78,7 +79,7 @@ class Kept:
 
 
 def kept_lines(path: Path | None, target: str, policies: tuple[str, ...]) -> dict[str, Line]:
-    """The lines of a file that this code has measured, by model."""
+    """The lines of a file that were measured with this code, by model."""
     if path is None or not path.exists():
         return {}
     entries = [decode(Kept, json.loads(text)) for text in path.read_text(encoding="utf-8").splitlines()]
@@ -87,7 +88,7 @@ def kept_lines(path: Path | None, target: str, policies: tuple[str, ...]) -> dic
 
 
 def measured_lines(models: Sequence[str], target: str, policies: tuple[str, ...], path: Path | None) -> list[Line]:
-    """A line per model; what is measured is kept at once."""
+    """One line per model; each is stored as soon as it is measured."""
     costs, lines = CostModel(load_target(target)), kept_lines(path, target, policies)
     for model in models:
         if model in lines:
@@ -101,7 +102,7 @@ def measured_lines(models: Sequence[str], target: str, policies: tuple[str, ...]
 
 
 def measured(model: str, policies: Sequence[str], costs: CostModel) -> Line:
-    """A model of the zoo under every policy; all searches are cold."""
+    """A model of the zoo under every policy; all searches start with a cold cache."""
     options = Options.of(target=costs.target, use_cache=False)
     graph = clean_graph(model_source(f"zoo:{model}"), options).graph
     plans = tuple(searched(graph, policy, CostModel(costs.target)) for policy in policies)
@@ -112,14 +113,14 @@ def measured(model: str, policies: Sequence[str], costs: CostModel) -> Line:
 
 
 def searched(graph: Graph, policy: str, costs: CostModel) -> tuple[float, float]:
-    """What a policy's plan takes in us, and its search in CPU seconds."""
+    """The time of a policy's plan in us, and its search in CPU seconds."""
     started = time.process_time()
     plan = solve(graph, Options.of(target=costs.target, policy=policy, use_cache=False), costs=costs)
     return plan.predicted_us, time.process_time() - started
 
 
 def rows(lines: Sequence[Line], policies: Sequence[str]) -> Iterator[list[str]]:
-    """The table, its heading first and the means last."""
+    """The rows of the table: the heading first, the means last."""
     yield [
         "model",
         "bound us",

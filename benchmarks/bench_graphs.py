@@ -1,9 +1,9 @@
-"""Time and memory of graphs from 10^5 edges on: made, written, read into rows, measured, ranked, put in order.
+"""Time and memory to make, write, read, measure, rank and reorder graphs with 10^5 edges or more.
 
-Every size runs in processes of its own, so that its peaks of memory are its own; `--edges` names other sizes. Edges are
-those of an R-MAT graph with 16 per vertex, or (`--like reddit`) a data set's numbers. Ranking is what `pimflow
-tune-graph` does once the graph is read: all strategies on `upmem`, and the host beside them; no result is kept from
-another run. Its memory is that of a process that reads the graph and ranks.
+Every size runs in separate processes, so that each has its own memory peak; `--edges` sets other sizes. Edges are those
+of an R-MAT graph with 16 per vertex, or (`--like reddit`) match a data set's numbers. Ranking is what `pimflow
+tune-graph` does once the graph is read: all strategies on `upmem`, and the host; no result of another run is reused.
+Its memory is that of a process that reads the graph and ranks.
 
 Run: python benchmarks/bench_graphs.py [--edges 1e5 1e6 1e7 1e8] [--per-vertex 16] [--features 32] [--like NAME ...]
 [--orders]
@@ -42,13 +42,13 @@ def timed(step: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def peak_gib() -> float:
-    """Of this process so far; Linux counts in KiB, macOS in bytes."""
+    """Peak memory of this process so far; Linux counts in KiB, macOS in bytes."""
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return peak / 2**30 if sys.platform == "darwin" else peak / 2**20
 
 
 def make(what: str, per_vertex: int, file: Path) -> float:
-    """Writes the edges as an exporter of PyTorch Geometric's data would; returns seconds of making them."""
+    """Write the edges as an exporter of PyTorch Geometric's data would; return the seconds to make them."""
     if what in DATA_SETS:
         graph, seconds = timed(lambda: like(what))
     else:
@@ -60,7 +60,7 @@ def make(what: str, per_vertex: int, file: Path) -> float:
 
 
 def look(file: Path, orders: bool) -> tuple[str, dict[str, float], float]:
-    """Reads a graph and measures it: its size, seconds by step, peak memory in GiB."""
+    """Read a graph and measure it: its size, seconds by step, peak memory in GiB."""
     graph, read = timed(lambda: Graph.load(file))
     seconds = {"read": read, "hash": timed(lambda: graph.sha256)[1]}
     seconds["ranges"] = timed(lambda: source_histogram(graph))[1]
@@ -71,7 +71,7 @@ def look(file: Path, orders: bool) -> tuple[str, dict[str, float], float]:
 
 
 def rank(file: Path, features: int) -> tuple[int, float, float]:
-    """Ranks the strategies of a graph: how many can run, seconds, peak memory in GiB with reading it."""
+    """Rank the strategies of a graph: how many can run, seconds, and peak memory in GiB, including reading it."""
     os.environ["PIMFLOW_CACHE_DIR"] = str(file.with_name("cache"))
     graph = Graph.load(file)
     tuning, seconds = timed(lambda: gnn.tune(graph, features, "upmem"))

@@ -1,7 +1,7 @@
-"""User CPU and peak memory of whole compilations as models grow.
+"""User CPU time and peak memory of whole compilations as models grow.
 
-Kinds of models: `chain` and `mixed` of convolutions with equal and with five kinds of layers; `concats`, where each
-convolution reads the last eight; `chained`, where each Concat reads the one before; `sums`, where each node adds all
+Kinds of models: `chain` and `mixed`, convolutions with one and with five kinds of layers; `concats`, where each
+convolution reads the last eight; `chained`, where each Concat reads the previous one; `sums`, where each node adds all
 values before it (edges grow with the square of the nodes); `relus`, a chain of nodes that cost nothing to plan.
 
 Run: python benchmarks/bench_growth.py [KIND ...] [--sizes 1000 2000 4000] [--policy pimflow]
@@ -28,7 +28,7 @@ WINDOW = 8
 
 
 class Model:
-    """An ONNX model, node by node; weights of one shape are kept once."""
+    """An ONNX model, built node by node; weights of the same shape are stored once."""
 
     def __init__(self, *shape: int) -> None:
         self.shape = shape
@@ -104,7 +104,7 @@ KINDS: dict[str, Callable[[int, Path], None]] = {
 
 
 def compiled(model: Path, policy: str, folder: Path) -> tuple[float, float]:
-    """User CPU seconds and peak GiB of a compilation in a process of its own."""
+    """User CPU seconds and peak GiB of a compilation in a separate process."""
     command = [sys.executable, "-m", "pimflow", "compile", str(model), "--policy", policy, "--no-cache", "-q"]
     process = subprocess.Popen([*command, "-o", str(folder / "out")])
     _, status, usage = os.wait4(process.pid, 0)

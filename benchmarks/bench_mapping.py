@@ -5,9 +5,9 @@
 Without a choice of parts, all are printed:
 
 - layers of MobileNetV2, EfficientNet-B0 and VGG-16 with the cycles of the published code generator (four buffers,
-  GWRITE hidden; "*": its stream has too few COMPs), Newton+, Newton++ and `auto`, and what `auto` spends its cycles on;
-- --others: the same for layers that are in no table (ResNet-50, BERT-base, attention, grouped convolutions);
-- --knobs: what a second buffer per channel, free pairing of slots and columns, or more buffers would bring;
+  GWRITE hidden; "*": its stream has too few COMPs), Newton+, Newton++ and `auto`, and a breakdown of `auto`'s cycles;
+- --others: the same for layers that no published table has (ResNet-50, BERT-base, attention, grouped convolutions);
+- --knobs: the gain from a second buffer per channel, free pairing of slots and columns, or more buffers;
 - --times: seconds to price a model's convolutions at 10 split ratios (x 3 buffer counts for Newton++).
 """
 
@@ -90,7 +90,7 @@ def searching(pim: PimSpec, timing: str) -> MappingSearch:
 
 
 def print_layer(problem: MatrixProblem, search: MappingSearch, published: str = "") -> tuple[int, int]:
-    """One line; returns the cycles of Newton++ and `auto`."""
+    """Print one line; return the cycles of Newton++ and `auto`."""
     plus, newton, auto = (cost_of(problem, search, policy) for policy in ("newton+", "newton++", "auto"))
     spent = cycle_breakdown(auto)
     parts = [part / auto.cycles for part in (spent.idle, spent.activation, spent.fill, spent.refresh, spent.readout)]

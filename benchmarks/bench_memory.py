@@ -1,4 +1,5 @@
-"""Speed of memory planning and of the timeline: chains of split convolutions (time must grow linearly), and one region.
+"""Speed of memory planning and of the timeline, for chains of split convolutions (time must grow linearly) and one
+region.
 
 Run: python benchmarks/bench_memory.py
 """
@@ -28,7 +29,7 @@ class Price:
 
 @dataclass(frozen=True)
 class EqualCosts:
-    """Every node costs the same, so that only the schedule's own time is measured."""
+    """Gives every node the same cost, so that only the schedule's own time is measured."""
 
     price: Price = Price()
 
@@ -43,7 +44,7 @@ def compiled(length: int) -> Graph:
 
 
 def again(graph: Graph) -> Graph:
-    """The same graph without what is remembered about it."""
+    """The same graph without its cached properties."""
     return graph.replace(name=graph.name)
 
 

@@ -1,7 +1,8 @@
-"""How far sampled reuse is from an exact count: rows that a cache fetches for a sum over edges, on twelve graphs.
+"""The error of sampled reuse against an exact count of the rows that a cache fetches for a sum over edges, on twelve
+graphs.
 
-Every graph has more accesses than are counted exactly. The exact count runs a least-recently-used cache step by step,
-here and apart from the package; errors are of the rows that are fetched.
+Every graph has more accesses than are counted exactly. The exact count simulates a least-recently-used cache step by
+step and shares no code with the package; errors are in the number of rows fetched.
 
 Run: python benchmarks/bench_reuse.py [--edges N]
 """
@@ -18,11 +19,11 @@ from machine import here
 from pimflow.sparse import Graph, generate, like, profile_of, reordered
 
 SHARES = (0.02, 0.1, 0.4)
-"""Of the sources, how many the cache holds."""
+"""Cache sizes, as shares of the sources."""
 
 
 def graphs(edges: int) -> dict[str, Callable[[], Graph]]:
-    """Twelve kinds of graph with about so many edges."""
+    """Twelve kinds of graph with about `edges` edges."""
     vertices = edges // 16
     side = round((edges / 4) ** 0.5)
     return {
@@ -42,7 +43,7 @@ def graphs(edges: int) -> dict[str, Callable[[], Graph]]:
 
 
 def fetched(rows: Iterable[int], held: int) -> int:
-    """Rows that a cache of so many fetches, under least-recently-used replacement."""
+    """The number of rows that a least-recently-used cache of `held` rows fetches."""
     cache: OrderedDict[int, None] = OrderedDict()
     count = 0
     for row in rows:

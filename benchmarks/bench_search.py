@@ -1,17 +1,17 @@
-"""How long the search takes, cold and with a warm price cache, and whether its figures hold.
+"""How long the search takes, with a cold and with a warm price cache, and whether its predictions hold.
 
     python benchmarks/bench_search.py [MODEL ...] [--policies P,P] [--prove]
     python benchmarks/bench_search.py --compile [zoo:MODEL | FILE.onnx ...]
 
-For every model of the zoo (all by default) and policy: seconds cold (a first run, with an empty price cache) and warm
-(a second one), candidates, predicted time, the relative difference to the timeline of the whole rewritten graph; with
---prove also that to the integer program's optimum. The first line says on what machine.
-Exits 1 if a difference is larger than 1e-9 (1e-6 for the integer program, whose solver works to tolerances).
+For every model of the zoo (all by default) and policy: seconds cold (first run, empty price cache) and warm (second
+run), candidates, predicted time, and the relative difference to the timeline of the whole rewritten graph; with --prove
+also that to the integer program's optimum. The first line names the machine.
+Exits with 1 if a difference exceeds 1e-9 (1e-6 for the integer program, whose solver works to tolerances).
 
-With --compile: user CPU seconds of `pimflow compile MODEL` under `auto` on one core, in a process of its own from start
-to end, with an empty cache and then with what that left there, beside what is aimed at; and then for a machine whose
-kernels launch otherwise: all candidates are priced anew, but no mapping that was chosen before is timed again. Python
-has compiled the sources before, as it has those of an installed package.
+With --compile: user CPU seconds of `pimflow compile MODEL` under `auto` on one core, in a separate process from start
+to end, next to the target times. First with an empty cache, then with the cache that the first run left, and then for a
+machine with other launch costs: all candidates are priced again, but known mappings are not timed again. Python has
+already compiled the sources, as for an installed package.
 """
 
 from __future__ import annotations
@@ -41,19 +41,19 @@ from pimflow.search.solver import cache_scope, prove, solve
 from pimflow.targets import load_target
 
 COLD_TARGETS_S = {"zoo:mobilenet-v2": 1.5, "zoo:vgg-16": 2.5, "zoo:densenet-121": 6.0, "zoo:bert-base-128": 4.0}
-"""User CPU seconds aimed at; an encoder of Whisper, which is given as a file, is to take 10."""
+"""Target user CPU seconds; for a Whisper encoder, which is given as a file, the target is 10."""
 WARM_TARGET_S = 0.8
 NEW_LAUNCH = "gpu.launch_cycles=6000"
 
 
 def compile_seconds(model: str, folder: Path) -> list[float]:
-    """User CPU seconds of a compilation with an empty cache, of another, and of one with another launch cost."""
+    """User CPU seconds of a compilation with an empty cache, of a second one, and of one with another launch cost."""
     spent = []
     one_core = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
     folders = {"PIMFLOW_CACHE_DIR": str(folder / "cache"), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
     environment = {**os.environ, **one_core, **folders}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
-    program = "import sys; from pimflow.__main__ import run; sys.exit(run())"  # as the program `pimflow`
+    program = "import sys; from pimflow.__main__ import run; sys.exit(run())"  # like the program `pimflow`
     command = [sys.executable, "-c", program, "compile", "-q"]
     subprocess.run([*command, "zoo:toy", "--no-cache", "-o", str(folder / "first")], check=True, env=environment)
     for run, changed in (("cold", []), ("warm", []), ("launch", ["--set", NEW_LAUNCH])):
@@ -64,7 +64,7 @@ def compile_seconds(model: str, folder: Path) -> list[float]:
 
 
 def compile_times(models: list[str]) -> None:
-    """A line for every model."""
+    """Print a line for every model."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
     print("model                      cold s  aim  warm s  aim  launch s")

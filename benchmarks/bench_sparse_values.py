@@ -1,7 +1,7 @@
-"""Values of sparse ops: our kernels beside what scipy and numpy have for the same, in ms of processor time.
+"""Kernels that compute the values of sparse ops, compared with scipy's and numpy's, in ms of processor time.
 
-Processor time of all threads, so that other jobs on the machine show little. Peaks of memory are not compared: ours
-work in blocks, the others make a row for every edge where scipy has no product.
+Processor time is summed over all threads, so that other jobs on the machine matter little. Memory peaks are not
+compared: our kernels work in blocks, while the others, where scipy has no product, make a row for every edge.
 
 Run: python benchmarks/bench_sparse_values.py [--edges 2e6] [--features 64]
 """
@@ -27,7 +27,7 @@ Case = tuple[str, Op, Sequence["Array | None"], Callable[[], Any]]
 
 
 def cpu_s(compute: Callable[[], Any]) -> tuple[Any, float]:
-    """A result, and the least seconds of three runs."""
+    """The result, and the minimum seconds of three runs."""
     seconds = []
     for _ in range(3):
         start = time.process_time()
@@ -37,7 +37,7 @@ def cpu_s(compute: Callable[[], Any]) -> tuple[Any, float]:
 
 
 def cases(graph: Graph, features: int) -> list[Case]:
-    """Each op with its operands, and the same by scipy or numpy."""
+    """Each op with its operands, and the same computation with scipy or numpy."""
     random = np.random.default_rng(0)
     rowptr, col, count = graph.rowptr, graph.col, graph.num_dst
     x = random.standard_normal((count, features), np.float32)

@@ -1,7 +1,7 @@
-"""A sweep of 1,000 machines, and a search of 200 trials against its front.
+"""A sweep of 1,000 machines, and a search of 200 trials compared with its front.
 
-The grid is five keys of PIM and of the GPU on MobileNetV2 under `pimflow`; the search looks at a part of it. A front is
-weighed by its volume: the part of the box between the best and the worst values that is worse than some point of it.
+The grid varies five keys of PIM and of the GPU, for MobileNetV2 under `pimflow`; the search visits part of it. A front
+is measured by its hypervolume: the share of the box between the best and the worst values that a point of it dominates.
 
 Run: python benchmarks/bench_sweep.py [--jobs N] [--trials N ...] [--sampler NAME ...]
 """
@@ -37,13 +37,13 @@ SAMPLES = 200_000
 
 
 def points_of(result: pimflow.SweepResult) -> np.ndarray[Any, Any]:
-    """Objectives of the points that are ok."""
+    """The objectives of the successful points."""
     names = STUDY["objectives"]
     return np.array([[row[name] for name in names] for row in result if row["status"] == "ok"], dtype=float)
 
 
 def volume(points: np.ndarray[Any, Any], low: np.ndarray[Any, Any], high: np.ndarray[Any, Any]) -> float:
-    """The share of the box that is worse than some point, by drawing places in it."""
+    """The share of the box that some point dominates, estimated from random places in it."""
     places = np.random.default_rng(0).uniform(low, high, (SAMPLES, len(low)))
     beaten = np.zeros(SAMPLES, dtype=bool)
     for point in points:
@@ -60,7 +60,7 @@ def swept(study: dict[str, Any], jobs: int | None) -> tuple[pimflow.SweepResult,
 
 
 def user_s() -> float:
-    """Of this process and its children that have ended."""
+    """User CPU seconds of this process and its finished children."""
     return sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 

@@ -1,11 +1,11 @@
-"""Speed of stream making and timing, beside the step-by-step oracles of the tests, in one run.
+"""Speed of generating and timing streams, compared in the same run with the step-by-step oracles of the tests.
 
     PYTHONPATH=tests python benchmarks/bench_timing.py
 
-Part 1: one 512->512 3x3 convolution at 28x28 under Newton++, from nothing: made, timed, and its busiest channel played
-cycle by cycle by the oracle, which must say the same. Part 2: all convolutions of MobileNetV2 and VGG-16 at 10 split
-ratios x 3 buffer counts under Newton++, in one process. All seconds are processor time;
-garbage is looked for as seldom as by the command line.
+Part 1: one 512->512 3x3 convolution at 28x28 under Newton++, without any cache: its stream is generated and timed, and
+its busiest channel is simulated cycle by cycle by the oracle, which must agree. Part 2: all convolutions of MobileNetV2
+and VGG-16 at 10 split ratios x 3 buffer counts under Newton++, in one process. All seconds are processor time; garbage
+is collected as rarely as by the command line.
 """
 
 from __future__ import annotations

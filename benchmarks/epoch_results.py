@@ -1,9 +1,10 @@
-"""Makes docs/gnn-epoch.md: PyTorch-Direct's placements on graphs of its evaluation's sizes, beside what was published.
+"""Makes docs/gnn-epoch.md: PyTorch-Direct's placements on graphs of the sizes that it was evaluated on, next to the
+published figures.
 
     python benchmarks/epoch_results.py [--batches 4]   # about two minutes, 1 GB
 
-Published (Min et al., PyTorch-Direct, 2021, abstract): transfers -47.1 % in the mean, training up to 1.6x, power -12.4
-to -17.5 %, all against features that are gathered by the CPU and copied. Epochs of Reddit are read off a chart in the
+Published (Min et al., PyTorch-Direct, 2021, abstract): transfers -47.1 % on average, training up to 1.6x, power -12.4
+to -17.5 %, all relative to features that the CPU gathers and copies. Epochs of Reddit are read off a chart in the
 system's repository (github.com/K-Wu/pytorch-direct_dgl, docs/reddit.png), to about 0.1 s.
 """
 
@@ -27,11 +28,11 @@ TEMPLATE = Path(__file__).with_name("epoch_template.md")
 MACHINE = "rtx3090"
 READ, GATHERED = "zero-copy", "gather-pageable"
 MODELS: Mapping[str, int] = {"sage": 256, "gat": 64}
-"""Networks and the columns between their layers."""
+"""Networks, and the columns between their layers."""
 EXAMPLE_HIDDEN = (
-    16  # of the example that the system's repository trains: dgl, graphsage/train_sampling_pytorch_direct.py
+    16  # from the example that the system's repository trains: dgl, graphsage/train_sampling_pytorch_direct.py
 )
-FAN_OUTS, BATCH = (25, 10), 1000  # of the same example
+FAN_OUTS, BATCH = (25, 10), 1000  # from the same example
 
 ASSUMED: Mapping[str, str] = {
     "memory.host.gather_gb_per_s": "gathering by all threads",
@@ -48,7 +49,7 @@ ASSUMED: Mapping[str, str] = {
     "memory.pcie.reading_w": "GPU while it reads",
     "memory.pcie.pj_per_byte": "the link, per byte",
 }
-"""Parameters of the machine that have no source, or one that leaves much open, and what they are of."""
+"""Parameters of the machine that have no source or a vague one, and what they describe."""
 FACTORS = (0.5, 2.0)
 PCIE_4 = {
     "memory.pcie.copy_gb_per_s": 24.6,
@@ -65,12 +66,12 @@ WAITING_W: Mapping[str, float] = {
     "3970X, wall, against idle: 168 W for 32 cores": 121,
     "3960X, package, routing, if a second thread on a core drew nothing": 142,
 }
-"""What 23 threads that wait awake draw by what was measured on CPUs of the architecture; the page says by whom."""
+"""Power of 23 busy-waiting threads, from measurements on CPUs of the architecture; the page names their sources."""
 
 
 @dataclass(frozen=True)
 class Charted:
-    """An epoch of Reddit, as the repository's chart has it: seconds over PCIe 3.0 and 4.0."""
+    """An epoch of Reddit, from the repository's chart: seconds over PCIe 3.0 and 4.0."""
 
     what: str
     placement: str
@@ -88,7 +89,8 @@ CHART = (
 
 @dataclass(frozen=True)
 class Headline:
-    """The figures of the abstract: percent of transfers in the mean, epochs, percent of power."""
+    """The figures of the abstract: mean change of transfers in percent, speedup of epochs, change of power in
+    percent."""
 
     transfers: float
     epochs: tuple[float, float]
@@ -96,7 +98,7 @@ class Headline:
 
     @classmethod
     def of(cls, found: Iterable[Epoch]) -> Headline:
-        """Over all graphs and networks, reads against what is gathered and copied."""
+        """The figures over all graphs and networks: reads from the GPU, relative to gathered and copied features."""
         transfers, epochs, power = zip(*(one.against(READ, GATHERED) for one in found), strict=True)
         return cls(mean(transfers), (min(epochs), max(epochs)), (max(power), min(power)))
 
@@ -125,7 +127,7 @@ def rehearsed(graph: str, model: str, hidden: int, machine: Target, batches: int
 
 
 def graph_row(graph: str, found: Sequence[Epoch]) -> str:
-    """Of one graph, with both networks."""
+    """The row of one graph, with both networks."""
     sage, gat = (one.against(READ, GATHERED) for one in found)
     gathered, read = (found[0][placement].transfer_us / 1e3 for placement in (GATHERED, READ))
     loop = found[0].loop
@@ -169,7 +171,7 @@ def other_rows(drawn: Mapping[tuple[str, str], Rehearsal]) -> Iterable[str]:
 
 
 def waiting_rows(drawn: Iterable[Rehearsal]) -> Iterable[str]:
-    """Power by what waiting threads draw: asleep after what the target says, and awake for the whole batch."""
+    """Power depending on what waiting threads draw: asleep after the target's time, or awake for the whole batch."""
     some = tuple(drawn)
     for what, watts in WAITING_W.items():
         values = {"memory.host.spin_w": watts}
@@ -179,7 +181,7 @@ def waiting_rows(drawn: Iterable[Rehearsal]) -> Iterable[str]:
 
 
 def _with_steps(drawn: Rehearsal, factor: float) -> Rehearsal:
-    """The rehearsal with a GPU whose kernels take so many times as long, at the same power."""
+    """The rehearsal with a GPU whose kernels take `factor` times as long at the same power."""
 
     def scaled(one: float) -> float:
         return one * factor
@@ -201,7 +203,7 @@ def _with_steps(drawn: Rehearsal, factor: float) -> Rehearsal:
 
 
 def chart_rows(batches: int) -> Iterable[str]:
-    """Epochs of Reddit beside the chart, over both links."""
+    """Epochs of Reddit next to the chart, over both links."""
     machines = [override(MACHINE, values) for values in ({}, PCIE_4)]
     drawn = rehearsed("reddit", "sage", EXAMPLE_HIDDEN, machines[0], batches)
     for charted in CHART:
@@ -241,7 +243,7 @@ def _row(*cells: str) -> str:
 
 
 def main() -> None:
-    """Writes the page."""
+    """Write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--batches", type=int, default=4)
     PAGE.write_text(page(parser.parse_args().batches), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""Exports small GNNs of PyTorch Geometric to tests/data/gnn, by both of PyTorch's exporters.
+"""Exports small GNNs of PyTorch Geometric to tests/data/gnn, with both of PyTorch's exporters.
 
     pip install torch==2.13.0 torch_geometric==2.8.0 onnx onnxscript numpy
     python benchmarks/export_gnn_models.py [NAME ...]
 
-The files are inputs of tests/frontend/recovery/test_recover.py; PyTorch is needed here only. Weights are seeded.
+The files are inputs of tests/frontend/recovery/test_recover.py; only this script needs PyTorch. Weights are seeded.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class EdgeAttributes(nn.Module):
 
 
 class Pooled(nn.Module):
-    """A number for every graph of a batch: which graph a vertex is of stays an input."""
+    """One number for every graph of a batch; the assignment of vertices to graphs stays an input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class Pooled(nn.Module):
 
 
 class Added(nn.Module):
-    """A sum over edges both ways, in PyTorch's own words."""
+    """A sum over edges in both directions, written with PyTorch's own operations."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -98,7 +98,7 @@ class TypedAttention(nn.Module):
 
 
 def mlp(i: int, o: int) -> nn.Module:
-    """What GIN applies to a sum."""
+    """The MLP that GIN applies to a sum."""
     return nn.Sequential(nn.Linear(i, o), nn.ReLU(), nn.Linear(o, o))
 
 
@@ -108,7 +108,7 @@ def two(layer: Callable[..., nn.Module], **options: Any) -> Callable[[], nn.Modu
 
 
 def attention(layer: Callable[..., nn.Module], **options: Any) -> Callable[[], nn.Module]:
-    """A layer of four heads and one of one head."""
+    """A layer with four heads and one with a single head."""
     return lambda: Layers(layer(FEATURES, 4, heads=4, **options), layer(HIDDEN, CLASSES, heads=1, **options))
 
 
@@ -129,7 +129,7 @@ def gin() -> nn.Module:
 
 @dataclass(frozen=True)
 class Export:
-    """A network, what it reads of the edges beside their ends, and how it is exported."""
+    """A network, its additional edge inputs, and how it is exported."""
 
     build: Callable[[], nn.Module]
     opset: int

@@ -3,7 +3,7 @@
     pip install torch==2.13.0 torch_geometric==2.8.1 onnx onnxscript numpy
     python benchmarks/export_hetero_models.py
 
-The files are inputs of tests/frontend/test_relation_binding.py; PyTorch is needed here only. Weights are seeded.
+The files are inputs of tests/frontend/test_relation_binding.py; only this script needs PyTorch. Weights are seeded.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ HIDDEN, CLASSES = 8, 3
 
 
 class Flat(nn.Module):
-    """A network over dicts as one over tensors: features by kind of vertex, then an edge list for every relation."""
+    """Wraps a network over dicts as one over tensors: features by kind of vertex, then an edge list for every
+    relation."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -45,7 +46,7 @@ class Flat(nn.Module):
 
 
 class Sage(nn.Module):
-    """What `to_hetero` makes relations of."""
+    """A homogeneous network that `to_hetero` converts."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -56,7 +57,7 @@ class Sage(nn.Module):
 
 
 class Attention(nn.Module):
-    """A layer of attention for every relation, added up."""
+    """The sum of one attention layer per relation."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,22 +71,23 @@ class Attention(nn.Module):
 
 
 def by_index(layer: gnn.HeteroLinear, rows: Tensor, types: Tensor) -> Tensor:
-    """HeteroLinear in place of its loop over parts of rows, whose bounds data decide: no exporter takes those."""
+    """HeteroLinear by index, instead of its loop over row ranges with data-dependent bounds, which no exporter
+    accepts."""
     out = torch.bmm(rows.unsqueeze(1), layer.weight[types]).squeeze(1)
     return out if layer.bias is None else out + layer.bias[types]
 
 
 def exportable(*, dynamo: bool) -> ExitStack:
-    """While it is entered, HGTConv can be exported."""
+    """A context in which HGTConv can be exported."""
     patches = ExitStack()
     patches.enter_context(patch.object(gnn.HeteroLinear, "forward", by_index))
-    if not dynamo:  # traced sizes are tensors: `cumsum += N` in HGTConv would change offsets told before
+    if not dynamo:  # traced sizes are tensors: `cumsum += N` in HGTConv would change offsets that were returned before
         patches.enter_context(patch.object(Tensor, "__iadd__", Tensor.__add__))
     return patches
 
 
 def transformer() -> nn.Module:
-    """A heterogeneous graph transformer, with a prior of its own for every relation and head."""
+    """A heterogeneous graph transformer, with a separate prior for every relation and head."""
     layer = gnn.HGTConv(FEATURES, HIDDEN, (list(VERTICES), list(RELATIONS.values())), heads=2)
     for prior in layer.p_rel.values():
         nn.init.uniform_(prior)
@@ -113,7 +115,7 @@ def main() -> None:
     (FOLDER / "hetero").mkdir(exist_ok=True)
     for name, inner in networks():
         model, path = Flat(inner).eval(), FOLDER / "hetero" / f"{name}.onnx"
-        model(*inputs)  # sizes that follow from the data are settled
+        model(*inputs)  # initialises lazy parameters, whose sizes depend on the data
         options: dict[str, Any] = {"dynamic_axes": dict(zip(names, sizes, strict=True)), "opset_version": 17}
         dynamo = name.endswith("dynamo")
         if dynamo:

@@ -1,9 +1,9 @@
-"""Exports small PyTorch networks of many patterns to tests/data/exported, by both of PyTorch's exporters.
+"""Exports small PyTorch networks with many patterns to tests/data/exported, with both of PyTorch's exporters.
 
     pip install torch==2.13.0 onnx onnxscript numpy
     python benchmarks/export_torch_models.py [NAME ...]
 
-The files are inputs of tests/test_exported_models.py; PyTorch is needed here only. Weights are seeded, and batch
+The files are inputs of tests/test_exported_models.py; only this script needs PyTorch. Weights are seeded, and batch
 norms have the statistics of their own inputs, so that signals neither vanish nor grow.
 """
 
@@ -100,7 +100,7 @@ def convnext() -> nn.Module:
 
 
 class DenseNet(nn.Module):
-    """Every layer reads the concatenation of all before it."""
+    """Every layer reads the concatenation of all previous ones."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class DenseNet(nn.Module):
 
     @staticmethod
     def before(i: int, o: int, k: int = 1) -> nn.Module:
-        """Norm and activation in front of the convolution."""
+        """Norm and activation before the convolution."""
         return nn.Sequential(nn.BatchNorm2d(i), nn.ReLU(), nn.Conv2d(i, o, k, padding=k // 2, bias=False))
 
     def forward(self, x: Tensor) -> Tensor:
@@ -144,7 +144,7 @@ class Inception(nn.Module):
 
 
 class ShuffleUnit(nn.Module):
-    """Channels split, one half convolved, halves joined and shuffled."""
+    """Splits channels, convolves one half, joins and shuffles."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -233,7 +233,7 @@ class VisionTransformer(nn.Module):
 
 
 class Pyramid(nn.Module):
-    """Dilated branches beside a pooled one, resized to the input."""
+    """Dilated branches and a pooled one, resized to the input."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -249,7 +249,7 @@ class Pyramid(nn.Module):
 
 
 class Detector(nn.Module):
-    """Pixels sliced into channels, a split stage, pyramid pooling, nearest upsampling, boxes as rows."""
+    """Pixels sliced into channels, a split stage, pyramid pooling, nearest-neighbour upsampling, boxes as rows."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -268,7 +268,7 @@ class Detector(nn.Module):
 
 
 class OddWindows(nn.Module):
-    """Even kernels, pads on one side, negative, reflecting and of another value, windows without padding."""
+    """Even kernels; one-sided, negative, reflecting and non-zero padding; windows without padding."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -297,7 +297,7 @@ class SharedWeights(nn.Module):
 
 
 class ManyOutputs(nn.Module):
-    """Two inputs; outputs that others read too, one of them given twice."""
+    """Two inputs; outputs that other nodes also read, one of them given twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -382,7 +382,7 @@ def write(name: str, export: Export) -> Path:
 
 
 def without_origin(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without the exporter's notes on which line of which file made a node, in place."""
+    """Remove, in place, the exporter's notes about the source line of each node; return the model."""
     graph = model.graph
     for item in (model, graph, *graph.node, *graph.value_info, *graph.input, *graph.output, *graph.initializer):
         item.doc_string = ""

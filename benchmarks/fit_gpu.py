@@ -1,15 +1,15 @@
 """Fits the free parameters of the GPU model to PIMFlow's published MobileNetV2 figures, and to nothing else.
 
     python benchmarks/fit_gpu.py            # fit, from many seeded starts; prints parameters and figures
-    python benchmarks/fit_gpu.py --check    # only evaluate the parameters that the target file has
+    python benchmarks/fit_gpu.py --check    # only evaluate the parameters in the target file
 
-The figures are the GPU's time for all convolutions, how much Newton++, pipelines, MD-DP and all together (PIMFlow) save
-of it, and the time and the speedup of the whole model. They are evaluated by the few lines below, which know nothing of
-the compiler's search, so that the two check each other; PIM times are the compiler's exact ones. What is fixed by a
-source is not fitted.
+The figures are the GPU's time for all convolutions; the share of it that Newton++, pipelines, MD-DP and all together
+(PIMFlow) save; and the time and the speedup of the whole model. They are evaluated by the few lines below, which share
+nothing with the compiler's search, so that the two check each other; PIM times are the compiler's exact ones.
+Parameters with a source are not fitted.
 
-End to end, a residual Add is part of the convolution's kernel on the GPU (cuDNN adds a second tensor in its epilogue)
-and a kernel of its own behind PIM, whose results cannot meet a second tensor on their way out.
+End to end, a residual Add is part of the convolution's kernel on the GPU (cuDNN adds a second tensor in its epilogue),
+and a separate kernel after PIM, which cannot add a second tensor to its results.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ PUBLISHED = {
     "whole baseline": 1.44562e6,  # GPU cycles of the whole model on the GPU alone
     "whole pimflow": 1.44562e6 / 1.047831e6,
 }
-"""What is fitted to: MobileNetV2 with 16 PIM channels and 4 buffers (PIMFlow, CGO 2023; see docs/results.md)."""
+"""The figures to fit: MobileNetV2 with 16 PIM channels and 4 buffers (PIMFlow, CGO 2023; see docs/results.md)."""
 
 BOUNDS = {
     "step_cycles": (400.0, 2000.0),  # a load from DRAM takes 400 to 600 cycles on Turing when nothing else runs
@@ -54,9 +54,9 @@ BOUNDS = {
     "matrix_efficiency": (0.1, 0.9),
     "depthwise_macs_per_sm_cycle": (1.0, 64.0),  # an SM has 64 lanes; depthwise kernels spend most of them on addresses
 }
-"""What is fitted, within what is physically plausible."""
+"""The fitted parameters and their physically plausible ranges."""
 
-TARGET = override(load_target("pimflow"), timing="artifact")  # the published figures were made with it
+TARGET = override(load_target("pimflow"), timing="artifact")  # the profile that the published figures were made with
 SEARCH = MappingSearch(timing_profile(TARGET.pim))
 MODEL = "mobilenet-v2"
 PIM_CHANNELS = TARGET.pim.channels
@@ -88,7 +88,7 @@ class Layer:
         return window
 
     def part(self, start: int, stop: int) -> tuple[Conv2d, tuple[int, ...], int]:
-        """The op and input shape that make output rows [start, stop), and how many these are."""
+        """The op and input shape that produce output rows [start, stop), and the number of these rows."""
         window = self.window(start, stop)
         _, left, _, right = self.op.pads
         batch, channels, _, width = self.source.shape or ()
@@ -116,7 +116,7 @@ def layers(model: str) -> tuple[Layer, ...]:
 
 @cache
 def pim_cycles(layer: Layer, start: int, stop: int) -> float:
-    """GPU cycles that PIM takes for output rows [start, stop), on the published machine and mapping."""
+    """The time in GPU cycles that PIM takes for output rows [start, stop), on the published machine and mapping."""
     op, shape, _ = layer.part(start, stop)
     out_channels = (layer.weights.shape or ())[0]
     problem = ConvProblem(shape[0], shape[1], out_channels, shape[2], shape[3], op.kernel, op.strides, op.pads)
@@ -126,7 +126,7 @@ def pim_cycles(layer: Layer, start: int, stop: int) -> float:
 
 
 def gpu_cycles(layer: Layer, start: int, stop: int, gpu: GpuSpec, channels: int) -> float:
-    """GPU cycles that the GPU takes for output rows [start, stop)."""
+    """The time in GPU cycles that the GPU takes for output rows [start, stop)."""
     op, shape, rows = layer.part(start, stop)
     out = Value("out", (shape[0], (layer.weights.shape or ())[0], rows, layer.columns))
     work = gpu_work(op, [Value("in", shape), layer.weights], [out], gpu.element_bytes)
@@ -137,7 +137,7 @@ def gpu_cycles(layer: Layer, start: int, stop: int, gpu: GpuSpec, channels: int)
 class Evaluation:
     """Times of MobileNetV2 under the published policies, in GPU cycles, for one set of GPU parameters.
 
-    `whole` counts everything, else convolutions alone.
+    `whole` counts the whole model, otherwise only convolutions count.
     """
 
     def __init__(self, gpu: GpuSpec, whole: bool) -> None:
@@ -153,7 +153,7 @@ class Evaluation:
         return self._memo[key]
 
     def addition(self, layer: Layer, rows: int) -> float:
-        """The kernel that adds the residual to rows that PIM made."""
+        """The kernel that adds the residual to rows computed on PIM."""
         if not self.whole or not layer.residual:
             return 0.0
         elements = (layer.weights.shape or ())[0] * rows * layer.columns
@@ -167,7 +167,7 @@ class Evaluation:
         return sum(self.on_gpu(layer, 0, layer.rows, every) for layer in self.layers) + self.tail(every, pim=False)
 
     def tail(self, channels: int, pim: bool) -> float:
-        """Pooling and classifier, where the whole model counts."""
+        """Pooling and classifier, if the whole model counts."""
         if not self.whole:
             return 0.0
         features, pixels, classes = 1280, 49, 1000
@@ -197,7 +197,7 @@ class Evaluation:
         return best
 
     def pipeline(self, run: Sequence[Layer]) -> float:
-        """Two halves, bottom first: the makespan of the run's parts on the two devices, in order of stage."""
+        """Two halves, bottom first: the makespan of the run's parts on the two devices, in order of stages."""
         ends = {"gpu": 0.0, "pim": 0.0}
         done = [0.0, 0.0]
 
@@ -229,7 +229,7 @@ class Evaluation:
 
 
 def figures(gpu: GpuSpec) -> dict[str, float]:
-    """Our counterparts of `PUBLISHED`."""
+    """The model's counterparts of `PUBLISHED`."""
     conv, whole = Evaluation(gpu, whole=False), Evaluation(gpu, whole=True)
     base, whole_base = conv.baseline(), whole.baseline()
     return {
@@ -244,7 +244,7 @@ def figures(gpu: GpuSpec) -> dict[str, float]:
 
 
 def _halves(run: Sequence[Layer], half: int) -> list[list[tuple[int, int]]]:
-    """Output rows (start, stop) of both stages of every layer, bottom first; the top makes what is not yet made."""
+    """Output rows (start, stop) of both stages of every layer, bottom first; the top stage makes the remaining rows."""
     bottom, top = (half, run[-1].rows), (0, half)
     parts = [[bottom, top]]
     for consumer in reversed(run[1:]):
@@ -297,7 +297,7 @@ def _moves(gpu: GpuSpec, rng: random.Random, width: float) -> Iterator[tuple[str
 
 
 def report(gpu: GpuSpec) -> None:
-    """Prints parameters, and figures beside the published ones."""
+    """Print the parameters, and the figures next to the published ones."""
     print(", ".join(f"{name} = {getattr(gpu, name):.4g}" for name in BOUNDS))
     ours = figures(gpu)
     print(f"{'':16}{'published':>12}{'ours':>12}{'error':>9}")

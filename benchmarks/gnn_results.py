@@ -1,9 +1,9 @@
-"""Makes docs/gnn-results.md: aggregations on UPMEM modules beside what PyGim published, graph by graph.
+"""Makes docs/gnn-results.md: aggregations on UPMEM modules next to PyGim's published figures, graph by graph.
 
     python benchmarks/gnn_results.py            # all graphs, about three minutes and 8 GiB
     python benchmarks/gnn_results.py --share 16 # a sixteenth of every graph, to try it out
 
-Graphs are generated with the sizes and degrees of the data sets: the data sets themselves are not needed.
+Graphs are generated with the sizes and degrees of the data sets; the data sets themselves are not needed.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from pimflow.targets.schema.upmem import ElementType, UpmemSpec
 PAGE = Path(__file__).parent.parent / "docs" / "gnn-results.md"
 FEATURES = 256
 PEAKS = {"int32": 0.12e12, "fp32": 0.025e12}
-"""Operations a second of all cores, as PyGim's slides have them."""
+"""Operations per second of all cores, from PyGim's slides."""
 AT_REST = "a module at rest, all the time"
 FASTER, SAVED = 3.04, 1.55
 """Speed and energy over the CPU in int32, from PyGim's abstract."""
 LAUNCHES_US = (0.0, 100.0, 1000.0)
-"""What starting the cores may take."""
+"""Assumed times to launch the cores."""
 PUBLISHED = {"int32": 13.86, "fp32": 9.13}
 """Utilisation on Reddit in percent, from the same slides."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A graph that figures are made for."""
+    """A graph to evaluate."""
 
     name: str
     make: Callable[[int], Graph]
@@ -67,7 +67,7 @@ OTHERS = [
 
 @dataclass(frozen=True)
 class Row:
-    """What one graph comes to."""
+    """The figures of one graph."""
 
     name: str
     graph: str
@@ -117,13 +117,13 @@ def measure(case: Case, share: int, spec: UpmemSpec) -> Row:
 
 
 def timed(search: Callable[[], Ranking]) -> tuple[Ranking, float]:
-    """What a search finds, and its seconds, passes over the edges included."""
+    """The result of a search, and its seconds, including passes over the edges."""
     begun = time.process_time()
     return search(), time.process_time() - begun
 
 
 def scaled(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Iterator[float]:
-    """Times with 4, 8, 16 and 32 ranks, one edge part on each."""
+    """Times with 4, 8, 16 and 32 ranks, with one edge part on each."""
     for ranks in (4, 8, 16, 32):
         fewer = replace(spec, ranks=ranks, cores=spec.cores * ranks // spec.ranks, dimms=max(1, ranks // 2))
         strategy = gnn.Strategy(1, ranks, "csr", "nnz", "nnz")
@@ -132,7 +132,7 @@ def scaled(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Iterator[float]
 
 
 def page(rows: list[Row], spec: UpmemSpec) -> str:
-    """The page, tables filled in."""
+    """The page, with its tables filled in."""
     reddit = next(row for row in rows if row.name == "reddit")
     sets = [row for row in rows if row.name in {case.name for case in DATA_SETS}]
     return TEMPLATE.format(
@@ -178,7 +178,7 @@ def _ratio(row: Row, element: str, name: str) -> float:
 
 
 def _energy_ratio(row: Row, element: str, name: str) -> float:
-    """Energy of the modules and the link, over that of the best strategy in time."""
+    """Energy of the modules and the link, relative to that of the fastest strategy."""
     cost, best = row.others[element][name], row.best[element].best.cost
     if isinstance(cost, Refusal):
         return math.nan
@@ -208,7 +208,7 @@ def _host(row: Row, spec: UpmemSpec) -> str:
 
 
 def _spent(row: Row, element: str, spec: UpmemSpec) -> dict[str, tuple[float, float]]:
-    """Millijoules on PIM, and with the CPU alone, by the constant that they are proportional to."""
+    """Millijoules on PIM and with the CPU alone, by the constant that they are proportional to."""
     cost, power = row.best[element].best.cost, load_target("upmem").units["cpu"].energy  # type: ignore[attr-defined]
     return {
         "a module while its cores run, beyond rest": (cost.kernel_mj, 0.0),
@@ -223,7 +223,7 @@ def _spent(row: Row, element: str, spec: UpmemSpec) -> dict[str, tuple[float, fl
 
 
 def _energy(row: Row, spec: UpmemSpec) -> Iterator[str]:
-    """By constant: shares of both energies, and their ratio if it were half or twice what it is."""
+    """For each constant: its shares of both energies, and the ratio of energies if it were half or twice as large."""
     spent = _spent(row, "int32", spec)
     pim_mj, alone_mj = (sum(part[place] for part in spent.values()) for place in (0, 1))
     for name, (on_pim, alone) in spent.items():
@@ -233,7 +233,7 @@ def _energy(row: Row, spec: UpmemSpec) -> Iterator[str]:
 
 
 def _gap(row: Row, spec: UpmemSpec) -> str:
-    """What is missing of the published ratio of energies, as a product of speed and power."""
+    """The gap to the published ratio of energies, as a product of speed and power."""
     spent, cost = _spent(row, "int32", spec), row.best["int32"].best.cost
     pim_mj, alone_mj = (sum(part[place] for part in spent.values()) for place in (0, 1))
     speed, energy = row.host_us / cost.time_us, alone_mj / pim_mj
@@ -245,7 +245,7 @@ def _gap(row: Row, spec: UpmemSpec) -> str:
 
 
 def _launch(row: Row) -> str:
-    """The best strategy's time by what starting the cores takes; every strategy starts them once."""
+    """The fastest strategy's time for each launch time of the cores; every strategy launches them once."""
     cost = row.best["int32"].best.cost
     times = [cost.time_us - cost.launch_us + launch_us for launch_us in LAUNCHES_US]
     cells = [f"{time / 1e3:,.2f} ({row.host_us / time:.2f})" for time in times]

@@ -1,4 +1,4 @@
-"""Makes docs/im2win.md and its chart: convolutions in window order beside what Im2win published, layer by layer.
+"""Makes docs/im2win.md and its chart: convolutions in window order next to Im2win's published figures, layer by layer.
 
     python benchmarks/im2win_results.py   # about a minute
 
@@ -40,7 +40,7 @@ WAYS = ("library", "im2col", "im2win", "fastest")
 MACHINES = ("rtx3090", "turing-pim")
 PIM_TARGET, ORDERS = "pimflow", ("column order", "window order")
 SYSTEMS = ("cublas", "cudnn", "direct", "im2win")
-"""What was measured: im2col with cuBLAS, cuDNN, the paper's direct kernels, and its own in window order."""
+"""The measured systems: im2col with cuBLAS, cuDNN, the paper's direct kernels, and its own in window order."""
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class Layer:
     Args:
         name: as published.
         channels, size, filters, kernel, stride: C, H = W, O, kh = kw, the stride.
-        memory_mib: of the process, published, of `SYSTEMS`.
-        tflops: published, of the same.
+        memory_mib: published memory of the process, in the order of `SYSTEMS`.
+        tflops: published, in the same order.
     """
 
     name: str
@@ -65,33 +65,33 @@ class Layer:
 
     @cached_property
     def sizes(self) -> Sizes:
-        """Of all images."""
+        """The sizes for all images."""
         result = (self.size - self.kernel) // self.stride + 1
         op = Conv2d((self.kernel, self.kernel), (self.stride, self.stride))
         return Sizes(op, (IMAGES, self.channels, self.size, self.size), (IMAGES, self.filters, result, result))
 
     def operands_mib(self, images: int = IMAGES) -> float:
-        """Input, weights and results."""
+        """The size of input, weights and results."""
         sizes = self.sizes
         maps = math.prod(sizes.source[1:]) + math.prod(sizes.result[1:])
         return (images * maps + sizes.weights) * BYTES / MIB
 
     def published_mib(self, system: str) -> int:
-        """Memory of the process."""
+        """The published memory of the process."""
         return self.memory_mib[SYSTEMS.index(system)]
 
     @property
     def window_mib(self) -> int:
-        """What was published for window order beside the direct kernels, which put nothing down."""
+        """The published memory of window order beyond that of the direct kernels, which store no transformed tensor."""
         return self.published_mib("im2win") - self.published_mib("direct")
 
     def tensor_mib(self, images: int = IMAGES) -> tuple[float, float]:
-        """What im2col and im2win put down."""
+        """The sizes of the tensors that im2col and im2win store."""
         each = images * BYTES / MIB
         return each * self.sizes.columns(), each * self.sizes.windows()
 
     def time_us(self, algorithm: Algorithm, workspace_mib: float = NO_LIMIT_MIB) -> float:
-        """On the machine of the paper."""
+        """The time on the machine of the paper."""
         choice = ConvolutionChoice((algorithm,), workspace_mib)
         host = GpuHost("gpu", replace(load_target(TARGET).any_gpu, convolutions=choice))
         build = Builder(self.name)
@@ -100,12 +100,12 @@ class Layer:
         return host.cost(graph, graph.nodes[0]).time_us
 
     def ours_tflops(self, algorithm: Algorithm, workspace_mib: float = NO_LIMIT_MIB) -> float:
-        """Twice the multiply-accumulates over the time, the copy included."""
+        """Twice the multiply-accumulates over the time, including the copy."""
         return 2 * self.sizes.macs / self.time_us(algorithm, workspace_mib) / 1e6
 
     @property
     def an_image_mib(self) -> float:
-        """A workspace in which im2col has room for one image: how PyTorch runs it."""
+        """A workspace in which im2col has room for one image, which is how PyTorch runs it."""
         return self.tensor_mib(1)[0]
 
 
@@ -128,7 +128,7 @@ TEMPLATE = Path(__file__).with_name("im2win_template.md")
 
 
 def chart() -> str:
-    """Elements in both orders over those of the input."""
+    """Elements in both orders, relative to those of the input."""
     rows = [
         [of(layer.sizes) / math.prod(layer.sizes.source[1:]) for layer in LAYERS]
         for of in (Sizes.columns, Sizes.windows)
@@ -149,20 +149,21 @@ def _percent(share: float) -> str:
 
 
 def _saved(layer: Layer) -> tuple[float, float, float]:
-    """Of the tensor, of all that is taken, and as published."""
+    """The savings: of the tensor, of all memory, and as published."""
     columns, windows = layer.tensor_mib()
     published = 1 - layer.published_mib("im2win") / layer.published_mib("cublas")
     return 1 - windows / columns, (columns - windows) / (columns + layer.operands_mib()), published
 
 
 def _saved_of_process(layer: Layer) -> float:
-    """With the tensors of 64 images beside what the process of the direct kernels holds, which puts nothing down."""
+    """The saving of the process, from the tensors of 64 images and the memory of the direct kernels, which store
+    none."""
     columns, windows = layer.tensor_mib(64)
     return (columns - windows) / (layer.published_mib("direct") + columns)
 
 
 def memory_rows() -> Iterable[str]:
-    """Counted and published, a row a layer."""
+    """Counted and published memory, one row per layer."""
     for layer in LAYERS:
         kernels = f"{layer.filters} of {layer.kernel}x{layer.kernel}, {layer.stride}"
         shape = f"{layer.channels}x{layer.size}x{layer.size}, {kernels}"
@@ -173,7 +174,7 @@ def memory_rows() -> Iterable[str]:
 
 
 def _product_tflops(layer: Layer) -> float:
-    """Of im2win without its copy, which takes as long as a copy of as many bytes."""
+    """The speed of im2win without its copy, which takes as long as any copy of the same number of bytes."""
     host = GpuHost("gpu", load_target(TARGET).any_gpu)
     moved = (math.prod(layer.sizes.source) + IMAGES * layer.sizes.windows()) * BYTES
     return 2 * layer.sizes.macs / (layer.time_us("im2win") - host.copy_cost(moved, "float32").time_us) / 1e6
@@ -191,25 +192,25 @@ OURS: tuple[tuple[str, Callable[[Layer], float]], ...] = (
 
 @dataclass(frozen=True)
 class Speeds:
-    """TFLOPS of the twelve layers, by what ran them."""
+    """TFLOPS of the twelve layers, by system."""
 
     published: dict[str, tuple[float, ...]]
     ours: dict[str, tuple[float, ...]]
 
     @classmethod
     def of(cls, layers: Sequence[Layer]) -> Speeds:
-        """Of layers, in order."""
+        """The speeds of layers, in order."""
         published = zip(*(layer.tflops for layer in layers), strict=True)
         ours = {name: tuple(map(rate, layers)) for name, rate in OURS}
         return cls(dict(zip(SYSTEMS, published, strict=True)), ours)
 
     @property
     def columns(self) -> tuple[tuple[float, ...], ...]:
-        """Published, then ours."""
+        """The published columns, then ours."""
         return (*self.published.values(), *self.ours.values())
 
     def rows(self) -> Iterable[str]:
-        """A row a layer, and one of their means."""
+        """One row per layer, and one of their means."""
         for layer, *rates in zip(LAYERS, *self.columns, strict=True):
             yield _row(layer.name, *map(_rate, rates))
         means = map(geometric_mean, self.columns)
@@ -241,7 +242,7 @@ def _networks() -> Iterable[str]:
 
 @cache
 def _free() -> Target:
-    """The target `pimflow`, were a COMP to name columns of buffer and row apart."""
+    """The target `pimflow`, if a COMP could name columns of buffer and row independently."""
     target = load_target(PIM_TARGET)
     return target.with_units(pim=replace(target.pim, any_slot_any_column=True))
 
@@ -260,7 +261,7 @@ def fill_rows() -> Iterable[str]:
 
 
 def _error() -> float:
-    """Of the last layer, one image: columns against windows, over the largest result."""
+    """The difference between columns and windows for one image of the last layer, relative to the largest result."""
     layer, random = LAYERS[-1], np.random.default_rng(0)
     x = random.standard_normal((1, *layer.sizes.source[1:])).astype(np.float32)
     weights = random.standard_normal((layer.filters, layer.channels, layer.kernel, layer.kernel)).astype(np.float32)
@@ -288,7 +289,7 @@ def page() -> str:
 
 
 def _memory_figures() -> dict[str, str]:
-    """What processes take beside operands and tensors."""
+    """The memory of processes beyond operands and tensors."""
     conv4, conv8, conv12 = (next(layer for layer in LAYERS if layer.name == f"Conv{count}") for count in (4, 8, 12))
     contexts = [layer.published_mib("direct") - layer.operands_mib(64) for layer in LAYERS]
     return {
@@ -304,7 +305,7 @@ def _memory_figures() -> dict[str, str]:
 
 
 def _speed_figures(speeds: Speeds) -> dict[str, str]:
-    """Window order over the others, and means."""
+    """Speedups of window order over the others, and means."""
     published, ours = speeds.published, speeds.ours
     return {
         "over_cublas": _ratio(fmean, published["im2win"], published["cublas"]),

@@ -1,4 +1,4 @@
-"""What long benchmarks keep in build/, piece by piece: a run that was cut off goes on where it stopped."""
+"""Stores intermediate results of long benchmarks in build/, so that an interrupted run continues where it stopped."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ BUILD = Path(__file__).resolve().parent.parent / "build"
 
 
 def kept_file(study: str, name: str, asked: Any) -> Path:
-    """Where a piece of a study is kept: under a name made of what it depends on, code and data of costs included.
+    """The file of an intermediate result, named after everything that it depends on, including the code and data of
+    costs.
 
     Args:
         study: a folder of `build/`.
         name: for readers.
-        asked: all else that the piece depends on, as plain data.
+        asked: everything else that the result depends on, as plain data.
     """
     text = json.dumps(asked, sort_keys=True) + _fingerprint()
     return BUILD / study / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
 def kept(path: Path, make: Callable[[], Any]) -> Any:
-    """What a file keeps; where there is none, plain data that are made, and kept."""
+    """The content of a file; if it does not exist, plain data that `make` computes, which are then stored."""
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
     made = make()

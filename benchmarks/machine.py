@@ -1,4 +1,4 @@
-"""What a benchmark runs on, so that its seconds can be read."""
+"""A description of the machine that a benchmark runs on, to put its seconds into context."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ def here() -> str:
 
 
 def _processor() -> str:
-    """The processor's name where Linux tells it, else the architecture."""
+    """The processor's name if Linux knows it, otherwise the architecture."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:

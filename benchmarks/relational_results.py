@@ -1,11 +1,11 @@
-"""Makes docs/relational-results.md: relational layers with and without what Hector does, on graphs of its sizes.
+"""Makes docs/relational-results.md: relational layers with and without Hector's optimisations, on graphs of its sizes.
 
     python benchmarks/relational_results.py              # a quarter of an hour on two cores, 6 GB
-    python benchmarks/relational_results.py --most 20000 # graphs of so many edges at most, to try it out
+    python benchmarks/relational_results.py --most 20000 # graphs with at most this many edges, to try it out
 
-Graphs are random, with the published numbers of vertices, edges and types: the data sets themselves are not needed.
-Rows are kept in build/relational, by the graphs and by all code and data that costs depend on: a run that was cut off
-goes on where it stopped.
+Graphs are random, with the published numbers of vertices, edges and types; the data sets themselves are not needed.
+Rows are stored in build/relational, by the graphs and by all code and data that costs depend on: an interrupted run
+continues where it stopped.
 """
 
 from __future__ import annotations
@@ -46,10 +46,11 @@ Ints = npt.NDArray[Any]
 PAGE = Path(__file__).parent.parent / "docs" / "relational-results.md"
 TARGET, COLUMNS = "rtx3090", 64
 MOST_EDGES, MOST_TRAINED = 25_000_000, 700_000
-"""Of larger graphs a part is taken; of a training step, whose forms are many more to price, a smaller one."""
+"""The maximum number of edges: larger graphs are reduced. Training has a lower limit, since it has many more forms to
+price."""
 LAYERS = ("rgcn", "rgat", "hgt")
 FUSED = (SegmentGemm, FuseTraversal, ScatterProducts)
-"""The passes of Hector's own code without compaction and reordering, which is what it is compared with."""
+"""The passes of Hector's own code without compaction and reordering: the baseline for these two."""
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ DATA_SETS = (
 
 
 Gains = tuple[float, ...] | None
-"""By compaction, by reordering, and by both; None where the layer without them had no memory."""
+"""Gains from compaction, from reordering, and from both; None if the layer without them ran out of memory."""
 
 PUBLISHED: dict[tuple[str, str], tuple[Gains, Gains]] = {
     ("rgat", "AIFB"): ((1.04, 1.24, 1.12), (0.84, 1.17, 0.85)),
@@ -95,12 +96,12 @@ PUBLISHED: dict[tuple[str, str], tuple[Gains, Gains]] = {
     ("hgt", "ogbn-mag"): ((1.11, 1.11, 0.90), (1.08, 1.08, 1.14)),
     ("hgt", "ogbl-biokg"): ((1.05, 1.05, 0.95), (1.04, 1.02, 1.15)),
 }
-"""Of inference and training, by layer and graph: `hrt/utils/calc_tables.py` of Hector's repository (K-Wu/HET)."""
+"""Gains in inference and training, by layer and graph: `hrt/utils/calc_tables.py` of Hector's repository (K-Wu/HET)."""
 
 
 @dataclass(frozen=True)
 class Forms:
-    """What a layer comes to: without the passes, with the best of `FUSED`, and in the form that is cheapest."""
+    """The costs of a layer: without the passes, with the best of `FUSED`, and in the cheapest form."""
 
     plain: float
     fused: float
@@ -114,13 +115,13 @@ class Forms:
 
     @property
     def over_fused(self) -> str:
-        """What compaction and reordering gain."""
+        """The gain from compaction and reordering."""
         return f"{self.fused / self.best:.2f}x"
 
 
 @dataclass(frozen=True)
 class Row:
-    """One layer on one graph; the peaks are without the passes, and of the cheapest form."""
+    """One layer on one graph; the peaks are those without the passes, and of the cheapest form."""
 
     data: DataSet
     share: int
@@ -134,7 +135,7 @@ class Row:
 
 @lru_cache(maxsize=2)
 def graph_like(data: DataSet, share: int) -> Adjacency:
-    """A random graph with skewed degrees, whose types are drawn by Zipf's law, whatever an edge's ends are."""
+    """A random graph with skewed degrees; types are drawn by Zipf's law, independently of an edge's ends."""
     vertices, edges = data.vertices // share, data.edges // share
     graph = generate.power_law(vertices, edges, max(edges // 50, 8))
     types = min(data.types, edges)
@@ -144,13 +145,13 @@ def graph_like(data: DataSet, share: int) -> Adjacency:
 
 
 def repeated(ends: Ints, kinds: Ints) -> float:
-    """Pairs of a vertex and a type that occur, over edges."""
-    pairs = np.sort(ends.astype(np.int64) * (int(kinds.max()) + 1) + kinds)  # sorted sooner than hashed
+    """Distinct pairs of a vertex and a type, relative to the number of edges."""
+    pairs = np.sort(ends.astype(np.int64) * (int(kinds.max()) + 1) + kinds)  # sorting is faster than hashing
     return (1 + int(np.count_nonzero(np.diff(pairs)))) / len(pairs)
 
 
 def row_of(data: DataSet, layer: str, most: int) -> Row:
-    """A row, of a graph of so many edges at most; as it is kept if it was measured before."""
+    """The row of a graph with at most `most` edges; read from its file if it was measured before."""
     share, trained = (-(-data.edges // min(most, edges)) for edges in (MOST_EDGES, MOST_TRAINED))
     edges, part = graph_like(data, share), graph_like(data, trained)
     costs = Machine.of(Options.of(target=TARGET, policy="gpu")).costs
@@ -198,7 +199,7 @@ def training(layer: str, data: DataSet, edges: Adjacency, costs: CostModel) -> F
 
 
 def model_of(layer: str, types: int) -> ModelProto:
-    """A layer over edges of so many types."""
+    """A layer over edges with `types` types."""
     model: ModelProto = pimflow_zoo.relational_layer(Net(layer, 1), layer, COLUMNS, types)
     return model
 
@@ -209,18 +210,18 @@ def as_exported(layer: str, data: DataSet, edges: Adjacency) -> Graph:
 
 
 def carried_out(graph: Graph, passes: tuple[Pass, ...]) -> Graph:
-    """The graph behind passes."""
+    """The graph after the passes."""
     return PassManager(passes).run(graph).graph
 
 
 def beside(layer: str, graph: str, inference: str, step: str) -> str:
-    """A row of gains over "fused" beside those of Hector's repository."""
+    """A row of gains over "fused" next to those of Hector's repository."""
     published = [_gains(gains) for gains in PUBLISHED[layer, graph]]
     return f"| {graph} | {layer} | {published[0]} | {inference} | {published[1]} | {step} |"
 
 
 def _gains(gains: Gains) -> str:
-    """Each, and the largest."""
+    """Each gain, and the largest."""
     if gains is None:
         return "baseline out of memory | "
     return f"{', '.join(f'{gain:.2f}x' for gain in gains)} | {max(1, *gains):.2f}x"
@@ -333,13 +334,13 @@ def page(rows: list[Row]) -> str:
 
 
 def spans(found: list[Forms]) -> str:
-    """The least and the largest gain over each of the two forms."""
+    """The smallest and the largest gain over each of the two forms."""
     exported, fused = [one.plain / one.best for one in found], [one.fused / one.best for one in found]
     return " | ".join(f"{min(gains):.2f}x to {max(gains):.2f}x" for gains in (exported, fused))
 
 
 def main() -> None:
-    """Measures, and writes the page."""
+    """Measure, and write the page."""
     parser = argparse.ArgumentParser(description="make docs/relational-results.md")
     parser.add_argument("--most", type=int, default=MOST_EDGES, metavar="N", help="edges of a graph at most")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE.md")

@@ -2,8 +2,8 @@
 
     python benchmarks/reproduce.py [--jobs 2] [--fresh] [--only STUDY ...]
 
-Every study is a list of jobs: a model on a machine under some policies. A job's result is kept in build/reproduce,
-under a name made of the job and of all code and data that costs depend on: a run that was cut off goes on where it
+Every study is a list of jobs: a model on a machine under some policies. A job's result is stored in build/reproduce,
+under a name made from the job and from all code and data that costs depend on: an interrupted run continues where it
 stopped.
 """
 
@@ -46,8 +46,8 @@ POLICIES = ("newton+", "newton++", "md-dp", "pipeline", "pimflow", "auto")
 PUBLISHED_POLICIES = POLICIES[:-1]
 MEASURED_POLICIES = ("newton++", "pimflow", "auto")
 TOKENS = (1, 16, 64, 128)
-LAYERS = 2  # of BERT base's twelve, which are alike
-# What was fitted to a few published figures, and what the paper's machine takes for granted.
+LAYERS = 2  # of BERT base's twelve layers, which are all alike
+# Values that were fitted to a few published figures, and values that the paper's machine assumes.
 SENSITIVITY = (
     *("gpu.step_cycles", "gpu.fill_cycles", "gpu.matrix_efficiency", "gpu.depthwise_macs_per_sm_cycle"),
     *("gpu.conv_launches", "gpu.launch_cycles", "gpu.channel_gb_per_s", "gpu.energy.busy_w"),
@@ -59,7 +59,7 @@ CHANNELS = (4, 8, 12, 16, 20, 24)
 BUFFERS = (1, 2, 4)
 STAGES = (2, 3, 4, 5)
 BUSY_WATTS = (24.0, 95.0)  # half and twice what the target file assumes
-# Other ends of the search (fit_gpu.py --starts 14 --steps 600): how much do predictions move along the valley?
+# Other optima of the search (fit_gpu.py --starts 14 --steps 600), to see how much predictions move along the valley.
 NEAR_FITS = (
     {
         "step_cycles": 1736.0,
@@ -104,7 +104,7 @@ class Job:
     factor: float | None = None
 
     def target(self) -> Target:
-        """The machine with this job's knobs turned."""
+        """The machine with this job's overrides."""
         target = load_target(self.machine)
         target = override(target, timing=self.timing, pim_channels=self.channels)
         if self.buffers is not None:
@@ -140,7 +140,7 @@ def _scaled_in(spec: Any, path: str, factor: float) -> Any:
 
 
 def all_jobs() -> list[Job]:
-    """Every job, the long ones first so that the processes end together."""
+    """Every job, the longest first, so that the processes end at about the same time."""
     jobs = [Job("strict", model, ("auto",), timing="strict") for model in MODELS]
     jobs += [
         Job("sensitivity", model, ("pimflow", "auto"), timing="strict", scaled=path, factor=factor)
@@ -201,7 +201,7 @@ def _file(job: Job) -> Path:
 
 
 def run(job: Job) -> list[Record]:
-    """The job's results, one record per policy; from its file if that exists."""
+    """The job's results, one record per policy; read from its file if that exists."""
     records: list[Record] = kept(_file(job), lambda: _results(job))
     return records
 
@@ -234,7 +234,7 @@ def run_all(jobs: Iterable[Job], processes: int) -> list[Record]:
 
 
 def product_share(model: str) -> float:
-    """Part of the GPU's run time that 1x1 convolutions and matrix products take."""
+    """The share of the GPU's run time that 1x1 convolutions and matrix products take."""
     options = Options(use_cache=False)
     graph = clean_graph(model_source(_model(model)), options).graph
     costs = Machine(options.target).costs.host_only()
@@ -248,7 +248,7 @@ def product_share(model: str) -> float:
 
 
 def main() -> None:
-    """Runs what is missing, then writes the page."""
+    """Run what is missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")

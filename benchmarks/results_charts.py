@@ -22,9 +22,9 @@ DOCS = Path(__file__).parent.parent / "docs"
 MEAN = "mean of five"
 SPEEDUP = "speedup over the GPU"
 COLORS = {"Newton+": "d0 s4", "Newton++": "d0 s3", "Pipeline": "d0 s2", "MD-DP": "d0 s1", "PIMFlow": "d0", "auto": "d1"}
-"""By policy: what the paper has from light to dark, and what it does not have."""
+"""Colours by policy: the paper's policies from light to dark, then those that it does not have."""
 MODEL_COLORS = ("d0", "d2", "link", "d3", "d1", "total")
-"""Of the five models and their mean."""
+"""Colours of the five models and their mean."""
 PUBLISHED = {  # (figure, model, policy) to the published value
     ("conv", LABELS["mobilenet-v2"], "Newton++"): 1.365,
     ("conv", LABELS["mobilenet-v2"], "Pipeline"): 1.413,
@@ -44,21 +44,21 @@ class Table:
     """A table of the page.
 
     Args:
-        columns: what stands above the figures.
-        rows: the figures by what stands before them.
+        columns: the headings above the figures.
+        rows: the figures, by the labels to their left.
     """
 
     columns: Sequence[str]
     rows: Mapping[str, Sequence[float]]
 
     def of(self, columns: Sequence[str]) -> list[list[float]]:
-        """The figures of some columns, a row for each."""
+        """The figures of some columns, one list per row."""
         places = [self.columns.index(column) for column in columns]
         return [[row[place] for row in self.rows.values()] for place in places]
 
 
 def tables(page: str, heading: str) -> list[Table]:
-    """The tables below a heading and above the next, in their order, but that of what the search did."""
+    """The tables between a heading and the next, in order, without the one about the search."""
     below = page[page.index(f"\n{heading}\n") + len(heading) + 2 :]
     section = re.split(r"^#", below, maxsplit=1, flags=re.MULTILINE)[0]
     texts = re.findall(r"^\|.*\n\|[-|]+\n(?:\|.*\n)+", section, flags=re.MULTILINE)
@@ -71,7 +71,7 @@ def _table(text: str) -> Table:
 
 
 def charts(page: str) -> Mapping[str, str]:
-    """The pictures of the page by the names of their files."""
+    """The pictures of the page, by file name."""
     strict, published = (
         tables(page, "## Five models, all policies"),
         tables(page, "### Five models under the published rules"),

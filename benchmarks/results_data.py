@@ -1,4 +1,4 @@
-"""What both the results page and its charts ask of the records of `reproduce.py`, and the published figures."""
+"""Queries on the records of `reproduce.py` that the results page and its charts share, and the published figures."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ POLICY_LABELS = {
 
 
 def one(records: Sequence[Record], study: str, model: str, policy: str, **knobs: Any) -> Record:
-    """The single record of a study for a model and a policy, with these knobs."""
+    """The single record of a study for a model and a policy, with these overrides."""
     found = [
         record
         for record in records
@@ -44,13 +44,13 @@ def one(records: Sequence[Record], study: str, model: str, policy: str, **knobs:
 
 
 def mean(records: Sequence[Record], study: str, policy: str, figure: str, **knobs: Any) -> float:
-    """The arithmetic mean of a figure over the five models, as the paper takes it."""
+    """The arithmetic mean of a figure over the five models, as in the paper."""
     return fmean(one(records, study, model, policy, **knobs)[figure] for model in MODELS)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A published figure beside ours."""
+    """A published figure and ours."""
 
     what: str
     published: float
@@ -60,7 +60,7 @@ class Figure:
 
     @property
     def error(self) -> str:
-        """How far ours is from the published one: relative, or in points for what is in percent already."""
+        """The difference of ours from the published figure: relative, or in points for percentages."""
         if self.unit in ("%", "share"):
             return f"{100 * (self.ours - self.published):+.1f} points"
         return f"{100 * (self.ours / self.published - 1):+.1f} %"

@@ -1,4 +1,4 @@
-"""The text of docs/results.md: the tables and numbers that `results_template.md` asks for, from the records."""
+"""The text of docs/results.md: fills the tables and numbers into `results_template.md`, from the records."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ GPU = load_target("pimflow").gpu
 TEMPLATE = Path(__file__).with_name("results_template.md")
 MEASURED_TABLES = sorted((Path(__file__).parent.parent / "tests" / "data" / "measured").glob("*.csv"))
 MACHINES = {"strict": "pimflow", "measured-gpu": "turing-pim", "free-launches": "turing-pim, PIM launches free"}
-"""Studies of the default machine and of the measured GPU, and what they are called."""
+"""Studies of the default machine and of the measured GPU, and their names on the page."""
 MEASURED = ("newton++", "pimflow", "auto")
 FITTED = ("step_cycles", "fill_cycles", "matrix_efficiency", "depthwise_macs_per_sm_cycle")
 
@@ -31,7 +31,7 @@ def page(
 
     Args:
         records: of all studies.
-        shares: part of the GPU's run time that 1x1 convolutions and matrix products take, by model.
+        shares: share of the GPU's run time that 1x1 convolutions and matrix products take, by model.
         near_fits: the parameter sets of the study "near-fits", in order.
         made: one line on how long this took, and where.
     """
@@ -130,7 +130,7 @@ def _predicted(records: Sequence[Record], shares: Mapping[str, float]) -> list[F
 
 
 def _misses(records: Sequence[Record]) -> dict[str, str]:
-    """The numbers in the discussion of what differs."""
+    """The numbers in the discussion of the differences."""
 
     def over_newton(figure: str) -> float:
         return mean(records, "policies", "pimflow", figure) / mean(records, "policies", "newton++", figure)
@@ -183,7 +183,7 @@ def _modes(records: Sequence[Record]) -> str:
     return _table(header, rows)
 
 
-# ---- the machine varied
+# ---- variations of the machine
 
 
 def _study(records: Sequence[Record], study: str, policy: str, knob: str, figure: str) -> str:
@@ -244,7 +244,7 @@ def _machines(records: Sequence[Record], figure: str, text: Callable[[float], st
 
 
 def _conclusions(records: Sequence[Record]) -> str:
-    """What the figures say on each machine, as gains, and what becomes of the gain on the machine of the paper."""
+    """The gains on each machine, and how much of each gain remains relative to the machine of the paper."""
 
     def gain(study: str, policy: str, figure: str = "speedup") -> float:
         return mean(records, study, policy, figure, timing="strict") - 1
@@ -273,7 +273,7 @@ def _conclusions(records: Sequence[Record]) -> str:
 
 
 def _verdict(there: float, here: float) -> str:
-    """What becomes of a gain: three quarters of it hold, and less than two percent are none."""
+    """How much of a gain remains: at least three quarters counts as holding, less than two percent as none."""
     if here >= 0.75 * there > 0:
         return "holds"
     if here >= 0.02:
@@ -281,7 +281,7 @@ def _verdict(there: float, here: float) -> str:
     return "does not hold" if here > -0.02 else "reversed"
 
 
-# ---- how firm the fit is
+# ---- robustness of the fit
 
 
 def _power(records: Sequence[Record]) -> str:
@@ -292,7 +292,7 @@ def _power(records: Sequence[Record]) -> str:
 
 
 def _sensitivity(records: Sequence[Record]) -> str:
-    """Means of the five models with one value changed, the value that matters most for `auto` first."""
+    """Means of the five models with one value changed, the most influential value for `auto` first."""
 
     def row(what: str, study: str, **knobs: Any) -> tuple[str, ...]:
         found = (

@@ -18,7 +18,7 @@ LENGTHS = (1250, 2500, 5000)
 
 
 def chain(length: int) -> Graph:
-    """`length` 3x3 convolutions, a ReLU behind each, over [1, 4, 16, 16]; all share their weights."""
+    """`length` 3x3 convolutions, each followed by a ReLU, over [1, 4, 16, 16]; all share their weights."""
     build = Builder("chain")
     x = build.input(1, 4, 16, 16)
     weights = build.constant(np.full((4, 4, 3, 3), 0.1, np.float32))
@@ -29,7 +29,7 @@ def chain(length: int) -> Graph:
 
 
 def splits(graph: Graph, length: int) -> tuple[Decision, ...]:
-    """Every convolution split in halves, its ReLU following."""
+    """Every convolution split in halves, with its ReLU."""
     return tuple(SplitRows(f"conv{index}", 8, "newton++", (f"relu{index}",)) for index in range(length))
 
 
@@ -47,7 +47,7 @@ def seconds(function: Callable[..., object], *arguments: object) -> float:
 
 
 def applied(graph: Graph, decide: Callable[[Graph, int], tuple[Decision, ...]], length: int) -> None:
-    """Makes the decisions, carries them out and verifies the result."""
+    """Make the decisions, apply them and verify the result."""
     verify_graph(ApplyPlan(Plan("benchmark", decide(graph, length), 0.0, 0.0)).run(graph).graph)
 
 

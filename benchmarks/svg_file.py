@@ -1,4 +1,4 @@
-"""A chart of the HTML report's as a file of its own, for pages that show pictures."""
+"""A chart of the HTML report as a separate file, for pages that show pictures."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ MARGIN = 12
 
 
 def picture(svg: str, *sheets: str) -> str:
-    """A chart as a file: with the style of the page, a ground in its colour, and a margin.
+    """A chart as a file: with the style of the page, a background in its colour, and a margin.
 
     Args:
         svg: the chart.
-        sheets: style sheets of the page's that it needs beside that of all charts.
+        sheets: style sheets of the page that it needs in addition to that of all charts.
     """
     width, height = map(float, re.findall(r'viewBox="0 0 ([\d.]+) ([\d.]+)"', svg)[0])
     box = f"{-MARGIN} {-MARGIN} {width + 2 * MARGIN:g} {height + 2 * MARGIN:g}"

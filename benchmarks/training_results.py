@@ -1,8 +1,8 @@
-"""Makes docs/training.md: SSDTrain's machine and models, with what becomes of activations under every choice.
+"""Makes docs/training.md: SSDTrain's machine and models, and the plan for their activations under every choice.
 
     python benchmarks/training_results.py
 
-Weights are never made: a model is differentiated, priced and planned by its shapes.
+Weights are never computed: a model is differentiated, priced and planned from its shapes.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ BATCH, TOKENS, HEAD, SHARE, WORDS = 16, 1024, 256, 2, 30592
 
 
 class Transformer(Builder):
-    """An encoder with the norms in front (Megatron's BERT), the share of one of two GPUs that divide every layer.
+    """An encoder with pre-norm layers (Megatron's BERT), as seen by one of two GPUs that divide every layer.
 
-    Each has half of the heads, of the inner features and of the words; sums over both GPUs are not modelled.
+    Each GPU has half of the heads, of the inner features and of the words; sums over both GPUs are not modelled.
     """
 
     def lazy(self, *shape: int) -> str:
-        """A weight of half precision without elements in memory."""
+        """A half-precision weight without elements in memory."""
         return self.constant(np.broadcast_to(np.zeros((), np.float16), shape), "weight")
 
     def linear(self, x: str, inner: int, outer: int) -> str:
@@ -47,11 +47,11 @@ class Transformer(Builder):
         return self.add(self.op(MatMul(), x, self.lazy(inner, outer)), self.lazy(outer))
 
     def norm(self, x: str, features: int) -> str:
-        """Over the features."""
+        """Layer norm over the features."""
         return self.onnx("LayerNormalization", x, self.lazy(features), self.lazy(features), axis=-1)
 
     def attention(self, x: str, features: int) -> str:
-        """Of this GPU's heads, operator by operator."""
+        """Attention with this GPU's heads, operator by operator."""
         heads = features // HEAD // SHARE
         orders = ((0, 2, 1, 3), (0, 2, 3, 1), (0, 2, 1, 3))
         query, key, value = (
@@ -64,7 +64,7 @@ class Transformer(Builder):
         return self.linear(self.reshape(joined, BATCH, TOKENS, heads * HEAD), heads * HEAD, features)
 
     def layer(self, x: str, features: int) -> str:
-        """Attention and two linear layers, each behind a norm and beside a skip."""
+        """Attention and two linear layers, each after a norm and with a skip connection."""
         x = self.add(x, self.attention(self.norm(x, features), features))
         inner = 4 * features // SHARE
         up = self.elementwise("Gelu", self.linear(self.norm(x, features), features, inner))
@@ -72,7 +72,7 @@ class Transformer(Builder):
 
 
 def transformer(features: int, layers: int) -> Graph:
-    """Words, layers, and scores of words."""
+    """Word embeddings, layers, and scores of words."""
     net = Transformer("bert", opset=20)
     words = net.input(BATCH, TOKENS, name="words", dtype="int64")
     table = net.lazy(WORDS // SHARE, features)
@@ -83,7 +83,7 @@ def transformer(features: int, layers: int) -> Graph:
 
 
 def uniform(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000) -> Trace:
-    """Layers that each save one buffer, whose backward pass takes twice the forward pass."""
+    """Layers that each save one buffer, with a backward pass that takes twice as long as the forward pass."""
     buffers = tuple(Buffer(f"saved{layer}", layer_bytes, layer_bytes) for layer in range(layers))
     ahead = [Kernel(f"forward{layer}", layer_us, (layer - 1,) if layer else (), (layer,)) for layer in range(layers)]
     back = [Kernel(f"backward{layer}", 2 * layer_us, (layer,), ()) for layer in reversed(range(layers))]
@@ -99,7 +99,7 @@ class Row:
 
 
 def choices(trace: Trace, channel: Channel) -> Iterator[Row]:
-    """Keep, the rule, and what the search finds with more and more to choose from."""
+    """Keep all, the rule, and the search with an increasing set of choices."""
     yield Row("keep", follow(trace, ActivationPlan()))
     yield Row("SSDTrain's rule", follow(trace, adaptive_rule(trace, channel, trace.modules), channel))
     yield Row("recompute, up to 10 % slower", plan_activations(trace, None, Wish(slower_percent=10)).run)
@@ -148,7 +148,7 @@ def transformers() -> str:
 
 
 def chains() -> str:
-    """The rule and the search over drives of more and more bandwidth."""
+    """The rule and the search, with drives of increasing bandwidth."""
     trace = uniform(24)
     rows = []
     for share in (0.2, 0.4, 0.8, 1.0, 1.2, 2.0, 4.0):

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/tutorial.md: charts of the HTML report of MobileNetV2, each as a file of its own.
+"""Makes the pictures of docs/tutorial.md: charts of the HTML report of MobileNetV2, each as a separate file.
 
 python benchmarks/tutorial_pictures.py
 
@@ -17,19 +17,19 @@ import pimflow
 
 FOLDER = Path(__file__).parent.parent / "docs" / "images"
 MODEL, POLICY = "zoo:mobilenet-v2", "pimflow"
-"""What the tutorial compiles."""
+"""The model and policy that the tutorial compiles."""
 CHARTS = {"tutorial-gains.svg": "gains", "tutorial-schedule.svg": "schedule", "tutorial-roofline.svg": "roofline"}
-"""By file, the part of the report whose first chart it is."""
+"""The part of the report whose first chart is drawn, by file."""
 
 
 def pictures() -> Mapping[str, str]:
-    """The pictures by the names of their files."""
+    """The pictures, by file name."""
     page = pimflow.html_report(pimflow.compile(MODEL, policy=POLICY)).html
     return {name: picture(chart(page, part)) for name, part in CHARTS.items()}
 
 
 def chart(page: str, part: str) -> str:
-    """The first chart of a section of the page, with the charts within it."""
+    """The first chart in a section of the page, including nested charts."""
     start = page.index("<svg", page.index(f'<section id="{part}"'))
     depth = 0
     for tag in re.compile(r"<svg|</svg>").finditer(page, start):

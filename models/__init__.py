@@ -1,8 +1,8 @@
 """The zoo: well-known networks built as ONNX with seeded weights; no network access, no framework.
 
-Topologies and shapes are torchvision's, Hugging Face's and Keras', in inference form. Weights are random but of a scale
-at which outputs vary, with a standard deviation near 1, and depend on the input, so that a wrong rewrite shows in the
-values. They are drawn when a model is built; nothing of them is stored.
+Topologies and shapes are torchvision's, Hugging Face's and Keras', in inference form. Weights are random, but scaled so
+that outputs vary with a standard deviation near 1 and depend on the input, which makes a wrong rewrite visible in the
+values. They are drawn when a model is built; none of them are stored.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ Make = Callable[[Net], onnx.ModelProto]
 
 
 class Apart(NamedTuple):
-    """A model, and its large constants by name: the model has their names, types and shapes alone."""
+    """A model and its large constants by name; the model itself holds only their names, types and shapes."""
 
     proto: onnx.ModelProto
     constants: dict[str, npt.NDArray[Any]]
@@ -79,7 +79,7 @@ class Entry:
     Args:
         make: writes the model into an empty `Net`.
         seed: of its weights.
-        input: what goes in: an image's channels, height and width, or how many tokens.
+        input: an image's channels, height and width, or a number of tokens.
         parameters: trained parameters (weights, biases, norms' scale and shift).
         macs: multiply-accumulates in convolutions, matrix products and LSTMs, for one image or text.
     """
@@ -170,12 +170,12 @@ _NETWORKS = {
 
 
 def names() -> tuple[str, ...]:
-    """The models' names, graph networks apart."""
+    """The models' names, without graph networks."""
     return tuple(_ENTRIES)
 
 
 def networks() -> tuple[str, ...]:
-    """Names of the graph networks, which run on a graph: by default on `graph`."""
+    """Names of the graph networks, which run on a graph: by default on the one that `graph` returns."""
     return tuple(_NETWORKS)
 
 
@@ -207,9 +207,9 @@ def entry(name: str) -> Entry:
 
 
 def build(name: str) -> onnx.ModelProto:
-    """Builds a model; the same bytes every time, whatever Python and numpy.
+    """Build a model; its bytes are the same every time, whatever the versions of Python and numpy.
 
-    An image network has one float32 input `input` [1, 3, S, S] and one output `logits`; one that reads text has
+    An image network has one float32 input `input` [1, 3, S, S] and one output `logits`; a network for text has
     `input_ids`, int64 [1, tokens]. A graph network has `x` and `edge_index` (and `edge_type`) of any size.
 
     Raises:
@@ -231,7 +231,7 @@ def build_apart(name: str) -> Apart:
 
 
 def skeleton(name: str) -> onnx.ModelProto:
-    """A model without the data of its weights, made at once: its nodes and shapes can be looked at, but not run.
+    """A model without the data of its weights, which is fast to build: it can be inspected, but not run.
 
     Raises:
         UnknownModel: there is no such model.

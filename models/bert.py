@@ -1,6 +1,6 @@
 """BERT base and large (Devlin et al., NAACL 2019): embeddings, encoder and pooler, as in Hugging Face's BertModel.
 
-One sequence of which no token is masked; all tokens are of the first segment.
+One sequence, with no token masked; all tokens belong to the first segment.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def _bert(net: Writer, tokens: int, layers: int, features: int, heads: int) -> o
 
 
 def _embedded(net: Writer, tokens: int, features: int) -> Tokens:
-    """The sum of what word, segment and position stand for."""
+    """The sum of word, segment and position embeddings."""
     words = net.value_input("input_ids", (1, tokens), TensorProto.INT64)
     segments = net.constant("token_type_ids", np.zeros((1, tokens), np.int64))
     positions = net.constant("position_ids", np.arange(tokens, dtype=np.int64)[None])

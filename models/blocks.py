@@ -8,7 +8,7 @@ from .builder import Activation, Net, Signal, Size
 
 
 class Excite(NamedTuple):
-    """Squeeze-and-excitation within a block: channels in the middle, and the functions behind the convolutions."""
+    """Squeeze-and-excitation within a block: the squeezed channels, and the functions after the two convolutions."""
 
     squeezed: int
     inner: Activation
@@ -33,7 +33,7 @@ def inverted_residual(
     act: Activation,
     excite: Excite | None = None,
 ) -> Signal:
-    """Expansion to `wide` channels unless there are as many, depthwise, projection (Sandler et al., CVPR 2018)."""
+    """Expansion to `wide` channels (unless x has that many), depthwise, projection (Sandler et al., CVPR 2018)."""
     y = x
     if wide != x.channels:
         y = act(net, net.conv(y, f"{name}.expand", wide), f"{name}.expand.{act.__name__}")
@@ -55,7 +55,8 @@ def bottleneck(
     groups: int = 1,
     excite: Excite | None = None,
 ) -> Signal:
-    """1x1, 3x3 with the stride, 1x1, and the sum (He et al., CVPR 2016; in groups, Xie et al., CVPR 2017)."""
+    """1x1, 3x3 with the stride, 1x1, and the residual sum (He et al., CVPR 2016; with groups, Xie et al., CVPR
+    2017)."""
     y = conv_relu(net, x, f"{name}.conv1", width)
     y = net.relu(net.conv(y, f"{name}.conv2", width, 3, stride, groups), f"{name}.conv2.relu")
     if excite is not None:
@@ -64,13 +65,13 @@ def bottleneck(
 
 
 def basic_block(net: Net, x: Signal, name: str, channels: int, stride: int) -> Signal:
-    """Two 3x3 convolutions and the sum (He et al., CVPR 2016)."""
+    """Two 3x3 convolutions and the residual sum (He et al., CVPR 2016)."""
     y = conv_relu(net, x, f"{name}.conv1", channels, 3, stride)
     return _residual(net, x, net.conv(y, f"{name}.conv2", channels, 3, linear=True), name, stride)
 
 
 def image_head(net: Net, x: Signal) -> Signal:
-    """Mean over the image, flat."""
+    """Global average pooling, flattened."""
     return net.flatten(net.global_average(x, "pool"), "flatten")
 
 

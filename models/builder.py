@@ -1,4 +1,5 @@
-"""`Net`: builds an inference-form image network layer by layer, with seeded weights that do not forget the input."""
+"""`Net`: builds an inference-form image network layer by layer, with seeded weights whose outputs depend on the
+input."""
 
 from __future__ import annotations
 
@@ -23,20 +24,20 @@ Size = int | tuple[int, int]
 _SHIFT = (0.5, 1.3)
 _LINEAR_SHIFT = (-0.2, 0.2)
 _GAIN = (0.8, 1.2)
-# Share of the mean input that dense filters are blind to; the rest is left for running means and biases to take away.
-# It keeps what the statistics get wrong (a mean a few percent off) from drowning what depends on the input.
+# Share of the mean input that dense filters ignore; the rest is left for running means and biases to remove. It keeps
+# errors of the statistics (a mean that is off by a few percent) from drowning the part that depends on the input.
 _BLIND = 0.75
 # Squeeze-and-excitation: spatial means are taken over at most this many independent pixels.
 _POOLED_PIXELS = 16
-# Elements of a weight matrix that are multiplied at once in double precision: what a cache holds.
+# Elements of a weight matrix that are multiplied at once in double precision: enough to fit a cache.
 _BLOCK_ELEMENTS = 1 << 16
 
 
 @dataclass(frozen=True, eq=False)
 class Signal:
-    """A tensor [1, channels, height, width] in the making, with the mean and variance expected of each channel.
+    """A tensor [1, channels, height, width] under construction, with the expected mean and variance of each channel.
 
-    `before` holds (function, mean, variance) of the normal pre-activation, where there is one: max pooling needs it.
+    `before` holds (function, mean, variance) of the normal pre-activation, if there is one: max pooling needs it.
     """
 
     name: str
@@ -60,7 +61,7 @@ class Net(Writer):
     epsilon = 1e-5
 
     def input(self, size: int, channels: int = 3) -> Signal:
-        """The input image [1, channels, size, size]; meant for pixels of mean 0 and variance 1."""
+        """The input image [1, channels, size, size]; its pixels are expected to have mean 0 and variance 1."""
         name = self.value_input("input", (1, channels, size, size))
         return Signal(name, channels, size, size, np.zeros(channels), np.ones(channels))
 
@@ -91,12 +92,12 @@ class Net(Writer):
         shift: tuple[float, float] = _SHIFT,
         gain: float = 1.0,
     ) -> Signal:
-        """Convolution with a bias; its output has the standard deviation `gain`, and means in `shift`."""
+        """Convolution with a bias; its output has the standard deviation `gain`, and means within `shift`."""
         target = self.uniform(shift, channels)
         return self._conv(x, name, channels, kernel, stride, groups, pad, bias=target, gain=gain)
 
     def conv_plain(self, x: Signal, name: str, channels: int, kernel: Size = 1) -> Signal:
-        """Convolution alone: no bias, and a norm only if one follows elsewhere."""
+        """Convolution without a bias; a norm, if any, is added separately."""
         return self._conv(x, name, channels, kernel, 1, 1, None, bias=None)
 
     def norm(self, x: Signal, name: str, linear: bool = False) -> Signal:
@@ -139,7 +140,7 @@ class Net(Writer):
         return replace(x, name=out, mean=x.mean + y.mean, variance=x.variance + y.variance, before=None)
 
     def concat(self, parts: Sequence[Signal], name: str) -> Signal:
-        """Signals of one height and width behind each other, along the channels."""
+        """Concatenation of signals of the same height and width along the channels."""
         out = self.node("Concat", name, *(part.name for part in parts), axis=1)
         mean, variance = (np.concatenate([getattr(part, key) for part in parts]) for key in ("mean", "variance"))
         return Signal(out, len(mean), parts[0].height, parts[0].width, mean, variance)
@@ -185,7 +186,7 @@ class Net(Writer):
         out = self.node("MaxPool", name, x.name, **window, **rounding)
         spare = stride - 1 if ceil else 0
         height, width = ((size + 2 * pad - kernel + spare) // stride + 1 for size in (x.height, x.width))
-        # The largest of what an activation makes is what it makes of the largest.
+        # For a rising activation, the largest output is the output of the largest input.
         function, before_mean, before_variance = x.before or (mean_field.identity, x.mean, x.variance)
         mean, variance = mean_field.moments(function, before_mean, before_variance, largest_of=kernel * kernel)
         return Signal(out, x.channels, height, width, mean, variance)
@@ -197,7 +198,7 @@ class Net(Writer):
         return Signal(out, x.channels, 1, 1, x.mean, x.variance / pixels)
 
     def average_pool(self, x: Signal, name: str, kernel: int, stride: int | None = None, pad: int = 0) -> Signal:
-        """Average pooling, zeros of the padding included, over windows that touch unless a stride is given."""
+        """Average pooling that includes zeros of the padding; windows touch unless a stride is given."""
         stride = stride or kernel
         padding: dict[str, Any] = {"pads": [pad] * 4, "count_include_pad": 1} if pad else {}
         out = self.node("AveragePool", name, x.name, kernel_shape=[kernel] * 2, strides=[stride] * 2, **padding)
@@ -205,7 +206,7 @@ class Net(Writer):
         return Signal(out, x.channels, height, width, x.mean, x.variance / kernel**2)
 
     def flatten(self, x: Signal, name: str, output: str | None = None) -> Signal:
-        """[1, C, H, W] to [1, C*H*W]; a signal of C*H*W channels."""
+        """Reshape [1, C, H, W] to [1, C*H*W]: a signal of C*H*W channels."""
         out = self.node("Flatten", name, x.name, output=output, axis=1)
         pixels = x.height * x.width
         mean, variance = (np.repeat(per_channel, pixels) for per_channel in (x.mean, x.variance))
@@ -220,7 +221,8 @@ class Net(Writer):
         gain: float = 1.0,
         output: str | None = None,
     ) -> Signal:
-        """Fully connected layer of a flat signal. `gain` is the standard deviation aimed at, `shift` the means."""
+        """Fully connected layer of a flat signal. `gain` is the target standard deviation, `shift` the range of the
+        means."""
         std = gain / np.sqrt(x.variance.sum())
         weight, seen = self._matrix(x, f"{name}.weight", features, std)
         bias = self.constant(f"{name}.bias", settled(self.uniform(shift, features) - seen))
@@ -230,8 +232,8 @@ class Net(Writer):
     def classifier(self, x: Signal, name: str, gain: float, classes: int = CLASSES) -> onnx.ModelProto:
         """The last fully connected layer; returns the finished model, whose output is `logits` [1, classes].
 
-        `gain` makes up for what the statistics do not see (pixels of one map are not independent): it is measured
-        once per model, so that logits have a standard deviation near 1.
+        `gain` corrects for what the statistics ignore (pixels of one map are not independent): it is measured once per
+        model, so that logits have a standard deviation near 1.
         """
         self.linear(x, name, classes, shift=_LINEAR_SHIFT, gain=gain, output="logits")
         self.value_output("logits", (1, classes))
@@ -249,7 +251,8 @@ class Net(Writer):
         bias: Floats | None,
         gain: float = 1.0,
     ) -> Signal:
-        """`bias`: means that the output is to have, None for no bias; `gain`: then its standard deviation."""
+        """A convolution. `bias`: the desired means of the output, None for no bias; `gain`: with a bias, its standard
+        deviation."""
         window = (kernel, kernel) if isinstance(kernel, int) else kernel
         pads = [size // 2 if pad is None else pad for size in window]
         axes = list(zip((x.height, x.width), window, pads, strict=True))
@@ -269,7 +272,7 @@ class Net(Writer):
         return Signal(out, channels, height, width, mean, variance)
 
     def _filters(self, x: Signal, name: str, shape: tuple[int, ...], std: float, taps: Floats) -> tuple[Floats, Floats]:
-        """Draws and stores filters; mean and variance, per output channel, of what they make of the signal."""
+        """Draw and store filters; return the mean and variance, per output channel, of their response to the signal."""
         if not self.has_weights:
             self.reserve(name, shape)
             return np.zeros(shape[0]), np.ones(shape[0])
@@ -282,7 +285,7 @@ class Net(Writer):
         return mean, _per_group(_over_taps(np.square(weight), taps), x.variance, groups)
 
     def _matrix(self, x: Signal, name: str, features: int, std: float) -> tuple[str, Floats]:
-        """Draws and stores a matrix; its name, and what it makes of the mean signal."""
+        """Draw and store a matrix; return its name, and its product with the mean signal."""
         if not self.has_weights:
             return self.reserve(name, (features, x.channels)), np.zeros(features)
         weight = self.draw((features, x.channels), std)
@@ -299,7 +302,7 @@ class Net(Writer):
 
 
 def _blind(weight: npt.NDArray[np.float32], mean: Floats) -> None:
-    """Takes most of the mean input (of brightness, for the image itself) out of dense filters [O, I, kh, kw]."""
+    """Remove most of the mean input (of brightness, for the image itself) from dense filters [O, I, kh, kw]."""
     direction = mean if mean.any() else np.ones_like(mean)
     direction = settled(direction / np.linalg.norm(direction))
     seen = settled(np.einsum("oikl,i->o", weight, direction) / weight[0, 0].size)
@@ -307,8 +310,8 @@ def _blind(weight: npt.NDArray[np.float32], mean: Floats) -> None:
 
 
 def _over_taps(weight: npt.NDArray[np.float32], taps: Floats) -> Floats:
-    """Filters [O, I, kh, kw] added up over their taps, each weighted; [O, I]."""
-    if taps.size == 1:  # the same, and not a product for each
+    """Weighted sum of filters [O, I, kh, kw] over their taps; [O, I]."""
+    if taps.size == 1:  # the same, without a product per tap
         return np.asarray(weight[:, :, 0, 0] * taps[0])
     return np.asarray(weight.reshape(*weight.shape[:2], -1) @ taps)
 

@@ -12,7 +12,7 @@ from .transformer import feed_forward, layer_norm
 
 _STAGES = ((96, 3), (192, 3), (384, 9), (768, 3))
 _EPSILON = 1e-6
-# Of what a block adds, per channel (a trained network's; a new one begins at 1e-6).
+# Scale of a block's branch, per channel (as in a trained network; an untrained one begins at 1e-6).
 _SCALE = (0.3, 0.7)
 _SHIFT = (-0.05, 0.05)
 

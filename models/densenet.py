@@ -31,6 +31,6 @@ def densenet_121(net: Net) -> onnx.ModelProto:
 
 
 def _before(net: Net, x: Signal, name: str, channels: int, kernel: int = 1) -> Signal:
-    """Batch norm and Relu in front of a convolution."""
+    """Batch norm and Relu before a convolution."""
     x = net.relu(net.norm(x, f"{name}.norm"), f"{name}.relu")
     return net.conv_plain(x, name, channels, kernel)

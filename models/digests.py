@@ -1,4 +1,4 @@
-"""What `export` writes, known without building it."""
+"""Digests of the files that `export` writes, so that they are known without building a model."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Graph networks as PyTorch's exporters write them, and a graph like Cora's to run them on.
+"""Graph networks as PyTorch's exporters write them, and a graph like Cora to run them on.
 
-ONNX has no sparse product: an aggregation is a Gather of a row for every edge and a ScatterElements into rows of
+ONNX has no sparse product: an aggregation is a Gather of one row per edge and a ScatterElements into rows of
 destinations, with an index that is expanded to the shape of the features of all edges.
 """
 
@@ -21,16 +21,16 @@ FEATURES, CLASSES = 1433, 7
 HIDDEN = 16
 HEADS, PER_HEAD = 8, 8
 RELATIONS = 3
-ENCODED = 32  # features behind the first product of relational attention, whose matrices are copied for every edge
+ENCODED = 32  # features after the first product of relational attention, whose matrices are copied for every edge
 
 VERTICES, PAIRS = 2708, 5278
-"""Of Cora (Sen et al., AI Magazine 29, 2008): papers, and citations, which lead both ways."""
+"""The size of Cora (Sen et al., AI Magazine 29, 2008): papers, and citations, which count in both directions."""
 _WITHIN = 0.81  # share of Cora's citations that stay within a class
 
 
 @dataclass(frozen=True, eq=False)
 class Edges:
-    """A graph: sources and destinations [2, E], how many vertices, and the type of every edge."""
+    """A graph: sources and destinations [2, E], the number of vertices, and the type of every edge."""
 
     index: Ints
     vertices: int
@@ -38,13 +38,13 @@ class Edges:
 
 
 def citations() -> Edges:
-    """A random graph of Cora's size: classes that mostly cite themselves, and degrees that are skewed as Cora's are.
+    """A random graph of Cora's size: classes that mostly cite themselves, and degrees that are skewed like Cora's.
 
-    The same on every machine: of numpy's generator only uniform numbers are asked for.
+    It is the same on every machine, because it only uses uniform numbers from numpy's generator.
     """
     rng = np.random.default_rng(0)
     classes = np.minimum((rng.random(VERTICES) * CLASSES).astype(np.int64), CLASSES - 1)
-    shares = settled((1 - rng.random(VERTICES)) ** -0.5)  # a Pareto law: few papers are cited by many
+    shares = settled((1 - rng.random(VERTICES)) ** -0.5)  # a Pareto distribution: few papers are cited by many
     everyone = (np.arange(VERTICES), np.cumsum(shares))
     members = [np.flatnonzero(classes == kind) for kind in range(CLASSES)]
     groups = [(ids, np.cumsum(shares[ids])) for ids in members]
@@ -60,7 +60,7 @@ def citations() -> Edges:
 
 
 def _drawn(group: tuple[Ints, npt.NDArray[np.float64]], number: float) -> int:
-    """A member of a group, by its share in it."""
+    """The member of a group at a position in the cumulative distribution of its shares."""
     members, sums = group
     return int(members[np.searchsorted(sums, number * sums[-1])])
 
@@ -141,14 +141,14 @@ class _Network:
         return self.net.node("Reshape", f"{name}.flat", x, self.net.integers(f"flat_{columns}", -1, columns))
 
     def by_type(self, rows: str, kinds: str, weight: str, name: str, axis: int = 1) -> str:
-        """Rows of edges, each times the matrix of its type: a matrix is copied for every edge."""
+        """Rows of edges, each times the matrix of its type, with one copy of a matrix per edge."""
         picked = self.net.node("Gather", f"{name}.matrices", weight, kinds, axis=0)
         at = self.net.integers(f"axis_{axis}", axis)
         column = self.net.node("Unsqueeze", f"{name}.row", rows, at)
         return self.net.node("Squeeze", name, self.net.node("MatMul", f"{name}.product", column, picked), at)
 
     def finish(self, x: str, columns: int = CLASSES) -> onnx.ModelProto:
-        """The model, whose output are scores of classes."""
+        """The finished model, whose output is the scores of classes."""
         self.net.node("Identity", "scores", x, output="logits")
         self.net.value_output("logits", ("num_nodes", columns))
         return self.net.finish()
@@ -224,7 +224,7 @@ def gin(net: Writer) -> onnx.ModelProto:
 
 
 def gat(net: Writer) -> onnx.ModelProto:
-    """A layer of eight heads and one of one head of graph attention (Velickovic et al., ICLR 2018)."""
+    """Graph attention: one layer with eight heads and one with a single head (Velickovic et al., ICLR 2018)."""
     network = _Network(net)
     source, destination = network.ends(network.edges, "given")
     x, width = network.x, FEATURES
@@ -270,7 +270,7 @@ def rgcn(net: Writer) -> onnx.ModelProto:
 
 
 def _of_relation(network: _Network, kinds: str, relation: int) -> tuple[str, str, str]:
-    """Sources and destinations of the edges of one type, and how many lead to each vertex (at least 1), as a column."""
+    """Sources and destinations of the edges of one type, and as a column the in-degree of each vertex (at least 1)."""
     net, name = network.net, f"relation{relation}"
     chosen = net.node("Equal", f"{name}.mask", kinds, net.shared(f"type_{relation}", np.int64(relation)))
     pairs = net.node("Transpose", f"{name}.pairs", net.node("NonZero", f"{name}.nonzero", chosen), perm=[1, 0])
@@ -285,9 +285,9 @@ def _of_relation(network: _Network, kinds: str, relation: int) -> tuple[str, str
 
 
 def rgat(net: Writer) -> onnx.ModelProto:
-    """Relational graph attention across all relations (Busbridge et al., 2019), as PyTorch Geometric's RGATConv has it.
+    """Relational graph attention across all relations (Busbridge et al., 2019), as in PyTorch Geometric's RGATConv.
 
-    Words become few features first; then a layer of four heads and one of one head.
+    A linear layer first reduces words to few features; then follow a layer with four heads and one with a single head.
     """
     network = _Network(net)
     kinds = net.value_input("edge_type", ("num_edges",), TensorProto.INT64)
@@ -302,7 +302,7 @@ def rgat(net: Writer) -> onnx.ModelProto:
 def _attended(
     network: _Network, x: str, kinds: str, width: int, heads: tuple[int, int], relations: int, name: str
 ) -> str:
-    """A layer of RGAT: both ends times the weights of the edge's type, a logit of each, messages from the sources."""
+    """A layer of RGAT: both ends times the weights of the edge's type, a logit for each, messages from the sources."""
     net, columns = network.net, heads[0] * heads[1]
     source, destination = network.ends(network.edges, name)
     weight = net.weight(f"{name}.weight", (relations, width, columns), 1.0 / np.sqrt(width))
@@ -321,9 +321,9 @@ def _attended(
 
 
 def hgt(net: Writer) -> onnx.ModelProto:
-    """Two layers of a heterogeneous graph transformer (Hu et al., WWW 2020), papers being the one type of vertices.
+    """Two layers of a heterogeneous graph transformer (Hu et al., WWW 2020), with papers as the only type of vertex.
 
-    As PyTorch Geometric's HGTConv computes it; matrices of relations are picked for every edge.
+    It follows PyTorch Geometric's HGTConv; the matrix of its relation is gathered for every edge.
     """
     network = _Network(net)
     kinds = net.value_input("edge_type", ("num_edges",), TensorProto.INT64)
@@ -342,7 +342,7 @@ def hgt(net: Writer) -> onnx.ModelProto:
 def _transformed(
     network: _Network, x: str, kinds: str, width: int, heads: tuple[int, int], relations: int, name: str
 ) -> str:
-    """Attention of HGT: keys and values times a matrix for every relation and head, a prior for each."""
+    """Attention of HGT: keys and values times a matrix per relation and head, with a prior for each."""
     net, columns = network.net, heads[0] * heads[1]
     source, destination = network.ends(network.edges, name)
     lines = {end: network.linear(x, width, columns, f"{name}.{end}") for end in ("k", "q", "v")}
@@ -372,7 +372,7 @@ def _gelu(net: Writer, x: str, name: str) -> str:
 
 
 def relational_layer(net: Writer, kind: str, columns: int, relations: int, heads: int = 1) -> onnx.ModelProto:
-    """One layer alone, of as many features in as out: "rgcn" in its fast form, "rgat" or "hgt"."""
+    """A single layer with equally many input and output features: "rgcn" in its fast form, "rgat" or "hgt"."""
     network = _Network(net, columns)
     kinds = net.value_input("edge_type", ("num_edges",), TensorProto.INT64)
     if kind != "rgcn":

@@ -1,6 +1,6 @@
 """GoogLeNet (Szegedy et al., CVPR 2015, with batch norms) and Inception v3 (CVPR 2016), with torchvision's topology.
 
-As they are in inference: without auxiliary classifiers.
+In inference form: without auxiliary classifiers.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import onnx
 from .blocks import conv_relu, image_head
 from .builder import Net, Signal, Size
 
-# Table 1 of the GoogLeNet paper: channels of 1x1, of the 1x1 before the first 3x3 and of that, of the second (5x5 in
-# the paper, 3x3 in torchvision), and of the 1x1 behind the pooling. None: a pooling between blocks.
+# Table 1 of the GoogLeNet paper: channels of the 1x1; of the 1x1 before the first 3x3, and of that 3x3; the same for
+# the second (5x5 in the paper, 3x3 in torchvision); and of the 1x1 after the pooling. None: a pooling between blocks.
 _GOOGLENET = {
     "3a": (64, 96, 128, 16, 32, 32),
     "3b": (128, 128, 192, 32, 96, 64),
@@ -26,7 +26,7 @@ _GOOGLENET = {
     "5b": (384, 192, 384, 48, 128, 128),
 }
 
-# A branch: channels and kernel of each convolution; with a third, the stride, it has no padding.
+# A branch: channels and kernel of each convolution; if a third number, the stride, is given, there is no padding.
 Branch = tuple[tuple[int, Size] | tuple[int, Size, int], ...]
 
 
@@ -82,20 +82,20 @@ def _branch(net: Net, x: Signal, name: str, convolutions: Branch) -> Signal:
 
 
 def _mixed(net: Net, x: Signal, name: str, branches: tuple[Branch, ...], pooled: int) -> Signal:
-    """Branches, and one behind an average pooling, side by side."""
+    """Branches, and one after an average pooling, concatenated."""
     parts = [_branch(net, x, f"{name}.branch{index}", branch) for index, branch in enumerate(branches, start=1)]
     average = net.average_pool(x, f"{name}.pool", 3, 1, pad=1)
     return net.concat([*parts, _branch(net, average, f"{name}.pooled", ((pooled, 1),))], name)
 
 
 def _reduced(net: Net, x: Signal, name: str, branches: tuple[Branch, ...]) -> Signal:
-    """Branches that end with a stride of 2, and a max pooling, side by side."""
+    """Branches that end with a stride of 2, and a max pooling, concatenated."""
     parts = [_branch(net, x, f"{name}.branch{index}", branch) for index, branch in enumerate(branches, start=1)]
     return net.concat([*parts, net.max_pool(x, f"{name}.pool", 3, 2)], name)
 
 
 def _widened(net: Net, x: Signal, name: str) -> Signal:
-    """Two branches that end in a 1x3 and a 3x1 side by side, one of 1x1, and the pooling (figure 7 of the paper)."""
+    """Two branches that end in a 1x3 next to a 3x1, one 1x1, and the pooling, concatenated (figure 7 of the paper)."""
     starts: tuple[Branch, ...] = (((384, 1),), ((448, 1), (384, 3)))
     parts = [_branch(net, x, f"{name}.branch1", ((320, 1),))]
     for index, start in enumerate(starts, start=2):

@@ -1,4 +1,4 @@
-"""A classifier of texts: two bidirectional LSTMs, as Keras' example "Bidirectional LSTM on IMDB" (Chollet, 2020)."""
+"""A text classifier: two bidirectional LSTMs, as in Keras' example "Bidirectional LSTM on IMDB" (Chollet, 2020)."""
 
 from __future__ import annotations
 
@@ -35,9 +35,10 @@ def lstm_classifier(net: Writer) -> onnx.ModelProto:
 
 
 def _lstm(net: Writer, x: str, name: str, features: int) -> tuple[str, str]:
-    """A bidirectional LSTM; what it makes at every step [T, 2, 1, H], and at each direction's last [2, 1, H]."""
+    """A bidirectional LSTM; its outputs at every step [T, 2, 1, H], and at the last step of each direction [2, 1,
+    H]."""
     gates = 4 * _HIDDEN
-    # ONNX adds a second bias, of the recurrent product, where Keras has one: that is no parameter, and zero.
+    # ONNX has a second bias, for the recurrent product, which Keras lacks: it is zero and not counted as a parameter.
     biases = np.concatenate([net.uniform((-0.2, 0.2), 2 * gates).reshape(2, gates), np.zeros((2, gates))], axis=1)
     inputs = (
         x,

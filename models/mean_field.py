@@ -1,9 +1,10 @@
-"""Closed-form signal statistics: what mean and variance a channel has after a layer, for inputs of mean 0, variance 1.
+"""Closed-form signal statistics: the mean and variance of a channel after a layer, for inputs of mean 0, variance 1.
 
-A freshly drawn network forgets its input: activations with a positive mean drown it, and the logits of any two images
-agree. The zoo therefore centres every layer (running mean of a batch norm, or a bias) on the mean that its input
-really has, which mean-field theory gives without running the network: channels and pixels are taken as independent
-and pre-activations as normal (Poole et al., "Exponential expressivity in deep neural networks", NeurIPS 2016).
+A freshly drawn network is insensitive to its input: activations with a positive mean drown it, and the logits of any
+two images agree. The zoo therefore centres every layer (with the running mean of a batch norm, or a bias) on the actual
+mean of its input, which mean-field theory gives without running the network. It treats channels and pixels as
+independent and pre-activations as normal (Poole et al., "Exponential expressivity in deep neural networks", NeurIPS
+2016).
 """
 
 from __future__ import annotations
@@ -61,7 +62,7 @@ def moments(function: Function, mean: Floats, variance: Floats, largest_of: int 
     """Mean and variance of function(z), z normal with the given mean and variance, per channel.
 
     With `largest_of` = n, of the largest among n independent draws (max pooling after a rising function): the largest
-    of n normals has density n * pdf(z) * cdf(z) ** (n - 1). Gauss-Hermite quadrature.
+    of n normals has density n * pdf(z) * cdf(z) ** (n - 1). Computed by Gauss-Hermite quadrature.
     """
     z = mean[:, None] + np.sqrt(variance)[:, None] * _NODES
     weights = _WEIGHTS * largest_of * _BELOW ** (largest_of - 1)
@@ -73,7 +74,8 @@ def moments(function: Function, mean: Floats, variance: Floats, largest_of: int 
 
 
 def tap_coverage(size: int, kernel: int, stride: int, pad: int) -> Floats:
-    """Share of output positions at which each kernel tap reads the input and not its zero padding, along one axis."""
+    """Share of output positions at which each kernel tap reads the input rather than its zero padding, along one
+    axis."""
     out = (size + 2 * pad - kernel) // stride + 1
     positions = np.arange(out)[None, :] * stride + np.arange(kernel)[:, None] - pad
     return np.asarray(((positions >= 0) & (positions < size)).mean(axis=1))

@@ -1,4 +1,4 @@
-"""MnasNet-B1 (Tan et al., CVPR 2019) of three widths, with torchvision's topology."""
+"""MnasNet-B1 (Tan et al., CVPR 2019) in three widths, with torchvision's topology."""
 
 from __future__ import annotations
 

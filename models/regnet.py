@@ -7,8 +7,8 @@ import onnx
 from .blocks import Excite, bottleneck, conv_relu, image_head
 from .builder import Net
 
-# Width and depth of each stage: what the paper's rule gives for w_a = 24.48, w_0 = 24, w_m = 2.54 and d = 22, and for
-# w_a = 27.89, w_0 = 48, w_m = 2.09 and d = 16.
+# Width and depth of each stage, from the paper's rule for w_a = 24.48, w_0 = 24, w_m = 2.54 and d = 22, and for w_a =
+# 27.89, w_0 = 48, w_m = 2.09 and d = 16.
 _X = ((32, 1), (64, 2), (160, 7), (400, 12))
 _Y = ((48, 1), (104, 3), (208, 6), (440, 6))
 

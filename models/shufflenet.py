@@ -23,14 +23,14 @@ def shufflenet_v2(net: Net) -> onnx.ModelProto:
 
 
 def _unit(net: Net, x: Signal, name: str) -> Signal:
-    """Half of the channels pass by."""
+    """A unit in which half of the channels bypass the convolutions."""
     passed, y = net.split(x, f"{name}.split")
     y = _separable(net, conv_relu(net, y, f"{name}.conv1", y.channels), f"{name}.branch", y.channels, stride=1)
     return net.shuffle(net.concat([passed, y], f"{name}.concat"), f"{name}.shuffle", groups=2)
 
 
 def _halved(net: Net, x: Signal, name: str, width: int) -> Signal:
-    """Both branches halve height and width."""
+    """A unit whose two branches halve height and width."""
     side = _separable(net, x, f"{name}.side", width, stride=2)
     y = _separable(net, conv_relu(net, x, f"{name}.conv1", width), f"{name}.branch", width, stride=2)
     return net.shuffle(net.concat([side, y], f"{name}.concat"), f"{name}.shuffle", groups=2)

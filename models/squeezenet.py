@@ -6,7 +6,7 @@ import onnx
 
 from .builder import CLASSES, Net, Signal
 
-# Channels squeezed to, and of each of the two expansions behind; None: a pooling.
+# Channels of the squeeze, and of each of the two expansions after it; None: a pooling.
 _FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))
 
 

@@ -1,6 +1,6 @@
 """SSDlite320 with MobileNetV3-Large (Howard et al., ICCV 2019), a detector, with torchvision's topology.
 
-What leaves it are all boxes and their scores, before the suppression of boxes that overlap.
+Its outputs are all boxes and their scores, before non-maximum suppression.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ _CLASSES = 91
 _RATIOS = (2, 3)
 _SCALES = (0.2, 0.35, 0.5, 0.65, 0.8, 0.95, 1.0)
 _BOXES = 2 + 2 * len(_RATIOS)
-# Channels of the maps that are added behind the backbone.
+# Channels of the maps that are added after the backbone.
 _EXTRA = (512, 256, 256, 128)
-# Of what the network says of a box: offsets of its centre, logarithms of its size.
+# Scales of the predicted code of a box: offsets of its centre, logarithms of its size.
 _CODE = (10.0, 5.0)
 
 
@@ -42,7 +42,7 @@ def ssdlite_320(net: Net) -> onnx.ModelProto:
 
 
 def _maps(net: Net) -> Iterator[Signal]:
-    """Features at 20x20 (of the expansion in block 13), 10x10, 5x5, 3x3, 2x2 and 1x1."""
+    """Feature maps at 20x20 (of the expansion in block 13), 10x10, 5x5, 3x3, 2x2 and 1x1."""
     x = mobilenet_v3_blocks(net, mobilenet_v3_stem(net, _SIZE), LARGE[:12])
     # The last three blocks are half as wide as the classifier's.
     tail = [
@@ -68,7 +68,7 @@ def _depthwise(net: Net, x: Signal, name: str, stride: int = 1) -> Signal:
 
 
 def _head(net: Net, x: Signal, name: str, columns: int) -> str:
-    """[1, boxes of this map, columns]."""
+    """A prediction head: [1, boxes of this map, columns]."""
     y = net.conv_bias(_depthwise(net, x, f"{name}.depthwise"), name, _BOXES * columns, shift=(-0.2, 0.2))
     apart = net.integers(f"{name}.apart", 1, _BOXES, columns, x.height, x.width)
     boxes = net.node("Reshape", f"{name}.boxes", y.name, apart)
@@ -83,7 +83,7 @@ def _joined(net: Net, parts: list[str], name: str, columns: int) -> str:
 
 
 def _anchors(size: int, scale: float, following: float) -> Floats:
-    """Centre, width and height, in pixels, of the boxes that a map of size x size offers (Liu et al., ECCV 2016)."""
+    """Centre, width and height, in pixels, of the anchor boxes of a size x size map (Liu et al., ECCV 2016)."""
     between = math.sqrt(scale * following)
     shapes = [(scale, scale), (between, between)]
     for ratio in _RATIOS:
@@ -95,7 +95,7 @@ def _anchors(size: int, scale: float, following: float) -> Floats:
 
 
 def _decode(net: Net, codes: str, anchors: Floats) -> None:
-    """`boxes`: corners, from what the network says of every anchor (Girshick et al., CVPR 2014, appendix C)."""
+    """`boxes`: corners, from the predicted code of every anchor (Girshick et al., CVPR 2014, appendix C)."""
     halves = net.integers("halves", 2, 2)
     offsets, sizes = net.node_of_many("Split", "boxes.parts", (codes, halves), ["boxes.offsets", "boxes.sizes"], axis=2)
     centre, size = anchors[None, :, :2], anchors[None, :, 2:]

@@ -1,6 +1,6 @@
 """Layers of transformers, with every operation spelled out, and an encoder of any size.
 
-Vaswani et al., "Attention is all you need", NeurIPS 2017. Weights are such that what has unit variance keeps it.
+Vaswani et al., "Attention is all you need", NeurIPS 2017. Weights are scaled to preserve unit variance.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ import onnx
 
 from .writer import Writer
 
-# Biases are small: they are what two inputs have in common.
+# Biases are small: they are the part that two inputs have in common.
 _BIAS = (-0.05, 0.05)
 _GAIN = (0.8, 1.2)
-# What a causal mask adds to scores of later tokens; exp of it is 0.
+# Added by a causal mask to the scores of later tokens; its exp is 0.
 _HIDDEN = -1e9
 
 
@@ -33,13 +33,13 @@ class Tokens:
 Function = Callable[[Writer, str, str], str]
 
 
-# Scores have this standard deviation: tokens then attend to some of the others, not to the mean of all, which says
-# little of any.
+# Standard deviation of scores: tokens then attend to some of the others, not to the mean of all, which carries little
+# information about any.
 _SHARPNESS = 2.0
 
 
 def linear(net: Writer, x: str, name: str, width: int, columns: int, gain: float = 1.0, centred: bool = False) -> str:
-    """x @ w + b, over the last axis, `gain` times as large as x. `centred`: blind to the mean of x."""
+    """x @ w + b, over the last axis, `gain` times as large as x. `centred`: insensitive to the mean of x."""
     weight = net.weight(f"{name}.weight", (width, columns), gain / math.sqrt(width), centred)
     product = net.node("MatMul", f"{name}.product", x, weight)
     return net.node("Add", name, product, net.constant(f"{name}.bias", net.uniform(_BIAS, columns)))
@@ -60,7 +60,7 @@ def gelu(net: Writer, x: str, name: str) -> str:
 
 
 def gelu_tanh(net: Writer, x: str, name: str) -> str:
-    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as GPT-2 has it."""
+    """x / 2 * (1 + tanh(sqrt(2 / pi) * (x + 0.044715 x^3))), as in GPT-2."""
     cube = net.node("Pow", f"{name}.cube", x, net.scalar("three", 3.0))
     bent = net.node("Add", f"{name}.bent", x, net.node("Mul", f"{name}.part", cube, net.scalar("bend", 0.044715)))
     tanh = net.node(
@@ -73,7 +73,7 @@ def gelu_tanh(net: Writer, x: str, name: str) -> str:
 def feed_forward(net: Writer, x: str, name: str, features: int, hidden: int, function: Function = gelu) -> str:
     """Two linear layers with a function between."""
     up = function(net, linear(net, x, f"{name}.up", features, hidden), f"{name}.gelu")
-    return linear(net, up, f"{name}.down", hidden, features, centred=True)  # Gelu's outputs are positive in the mean
+    return linear(net, up, f"{name}.down", hidden, features, centred=True)  # Gelu's outputs have a positive mean
 
 
 def attention(net: Writer, x: Tokens, name: str, heads: int, packed: bool = False, causal: bool = False) -> str:
@@ -104,7 +104,7 @@ def attention(net: Writer, x: Tokens, name: str, heads: int, packed: bool = Fals
 
 
 def post_norm_layer(net: Writer, x: Tokens, name: str, heads: int, hidden: int, epsilon: float = 1e-5) -> Tokens:
-    """An encoder layer of BERT: norms behind the sums."""
+    """An encoder layer of BERT: norms after the sums."""
     attended = net.node("Add", f"{name}.residual1", attention(net, x, f"{name}.attention", heads), x.name)
     attended = layer_norm(net, attended, f"{name}.norm1", x.features, epsilon)
     down = feed_forward(net, attended, name, x.features, hidden)
@@ -121,7 +121,7 @@ def pre_norm_layer(
     causal: bool = False,
     function: Function = gelu,
 ) -> Tokens:
-    """A layer of ViT or GPT-2: norms in front of the branches, four times as many features in the middle."""
+    """A layer of ViT or GPT-2: norms before the branches, and a hidden layer four times as wide."""
     normed = replace(x, name=layer_norm(net, x.name, f"{name}.norm1", x.features, epsilon))
     attended = attention(net, normed, f"{name}.attention", heads, packed=True, causal=causal)
     attended = net.node("Add", f"{name}.residual1", attended, x.name)
@@ -148,7 +148,7 @@ def encoder(
 
 
 def _heads(net: Writer, x: Tokens, heads: int, last: list[int]) -> str:
-    """[1, count, features] as [1, heads, ...], with the axes `last` of [1, count, heads, width] behind."""
+    """[1, count, features] as [1, heads, ...], with the axes `last` of [1, count, heads, width] at the end."""
     shape = net.integers("heads", 1, x.count, heads, x.features // heads)
     apart = net.node("Reshape", f"{x.name}.apart", x.name, shape)
     return net.node("Transpose", f"{x.name}.heads", apart, perm=[0, 2, *last])
