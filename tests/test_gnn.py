@@ -49,7 +49,7 @@ def test_the_gradients_of_a_graph_are_those_of_its_transpose() -> None:
         ({"features": True}, OptionError, "features is True"),
         ({"features": 2.5}, OptionError, "features is 2.5"),
         ({"features": 8, "dtype": "int64"}, OptionError, "unknown dtype 'int64'"),
-        ({"features": 8, "dtype": "fp32", "wide": True}, OptionError, "fp32 does not add up"),
+        ({"features": 8, "dtype": "fp32", "wide": True}, OptionError, "fp32 cannot be accumulated"),
         ({"features": 8, "heads": 3}, OptionError, "heads is 3"),
         ({"features": 8, "heads": -1}, OptionError, "heads is -1"),
         ({"features": 8, "target": "pimflow"}, TargetError, "no UPMEM modules"),

@@ -165,7 +165,7 @@ def test_a_model_without_parameters() -> None:
 def test_a_model_whose_outputs_hang_on_no_input() -> None:
     nodes = [helper.make_node("Sigmoid", ["a"], ["y"]), helper.make_node("Relu", ["x"], ["unread"])]
     weights = {"a": np.ones((2, 2), np.float32)}
-    with pytest.raises(ModelError, match="computes the same whatever it is given"):
+    with pytest.raises(ModelError, match="computes the same for every input"):
         pimflow.train(model_of(nodes, {"x": (2, 2)}, ["y"], weights, opset=17))
 
 
