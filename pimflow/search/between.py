@@ -1,14 +1,14 @@
-"""Plans between the corners of a front: what no price of energy asks for, but no other plan beats in both.
+"""Plans between the corners of a front: optimal at no energy price, but not dominated by any other plan.
 
-The corners of the convex hull of all plans are each the cheapest at some price of energy. A plan between two of them
-lies in the triangle below the point that is as slow as the one and spends as much as the other (the two-phase method:
-Ulungu and Teghem, Foundations of Computing and Decision Sciences 20, 1995). At the price at which both corners cost the
-same, it costs more than these and less than that point: that rules out most candidates by what they take and spend at
-least, and the rest are priced. Then a dynamic program over the execution order keeps of the plans of all nodes so
-far those of which no other is both faster and more frugal (labels: Martins, EJOR 16, 1984).
+The corners of the convex hull of all plans are each the cheapest at some energy price. A plan between two of them lies
+in the triangle below the point that is as slow as the slower one and spends as much energy as the faster one (the
+two-phase method: Ulungu and Teghem, Foundations of Computing and Decision Sciences 20, 1995). At the price at which
+both corners cost the same, it costs more than the corners and less than that point: that rules out most candidates by
+lower bounds on their time and energy, and the rest are priced. Then a dynamic program over the execution order keeps
+the nondominated plans of all nodes so far (labels: Martins, EJOR 16, 1984).
 
-Of plans that take and spend almost the same it keeps one: for every plan that is left out there is one that is no
-slower and spends at most a stated share more (Warburton, Operations Research 35, 1987).
+Of plans with almost the same time and energy it keeps one: for every plan that is dropped, one is kept that is no
+slower and spends at most a given share more (Warburton, Operations Research 35, 1987).
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ Places = npt.NDArray[np.intp]
 
 _ROUNDING = 1e-9
 _MOST_AT_ONCE = 64
-"""Candidates are looked at before it is told again which ones there is any use in looking at."""
+"""How many candidates to price before checking again which ones are still promising."""
 
 
 @dataclass(slots=True)
 class _Entry:
-    """A candidate, and what it takes and spends: at least, as long as it is not `priced`."""
+    """A candidate with its time and energy: lower bounds until it is `priced`."""
 
     start: int
     stop: int
@@ -52,16 +52,16 @@ class _Entry:
 
 
 class Gaps:
-    """What plans between the corners of a front are made of, with what it takes and spends as far as that is known.
+    """The entries that plans between the corners of a front consist of, priced as far as necessary.
 
-    These are a policy's candidates, the decisions of the corners, and those a step away from them.
+    These are a policy's candidates, the decisions of the corners, and variations of those.
 
     Args:
         graph: cleaned up, as for `solve`.
-        policy: says which candidates there are.
+        policy: determines the candidates.
         pricer: prices them.
-        corners: the plans that are known.
-        budget_s: seconds for pricing; what is not priced by then is in no plan.
+        corners: the known plans.
+        budget_s: the time limit for pricing in seconds; no plan contains a candidate that is not priced by then.
     """
 
     def __init__(
@@ -99,11 +99,12 @@ class Gaps:
         """The plans between two corners, the fastest first.
 
         Args:
-            corner: the plan of the faster one.
-            left: what it takes and spends.
-            right: the same of the more frugal one.
-            within: of these or of the corners there is one for every plan between them that is no slower, and spends at
-                most this share of what the right corner spends more; 0: all of which no other is better in both.
+            corner: the plan of the faster corner.
+            left: its time and energy.
+            right: the time and energy of the other corner, which is slower and spends less energy.
+            within: the tolerance: for every plan between the corners, one of the returned plans or of the corners is no
+                slower and spends more by at most this share of the right corner's energy; 0 returns all nondominated
+                plans.
         """
         triangle = _Triangle(left, right)
         entries = self._priced_within(triangle)
@@ -123,7 +124,7 @@ class Gaps:
                 )
 
     def _priced_within(self, triangle: _Triangle) -> list[_Entry]:
-        """What plans in the triangle are made of, all of it priced."""
+        """The entries of plans in the triangle, all of them priced."""
         while True:
             entries = _near(self._entries, self._size, triangle)
             unsure = [entry for entry in entries if not entry.priced]
@@ -141,13 +142,13 @@ class Gaps:
 
 
 def _switches_spent(costs: Costs, count: int) -> Spent:
-    """What memory channels that change hands so many times take and spend."""
+    """The time and energy of a number of switches of memory channels."""
     time_us = count * (costs.channel_switch_us or 0.0)
     return Spent(time_us, costs.static_energy_mj(time_us))
 
 
 def _candidates(candidates: Candidates, line: Line, corners: Sequence[Plan]) -> Iterator[Candidate]:
-    """A policy's candidates, the decisions of plans, and those a step away from them."""
+    """A policy's candidates, the decisions of the corners, and variations of those."""
     if candidates.policy.spaces:
         yield from line.with_all_channels()
         yield from candidates
@@ -160,7 +161,7 @@ def _candidates(candidates: Candidates, line: Line, corners: Sequence[Plan]) -> 
 
 
 def _stretches(candidates: Candidates, plan: Plan) -> list[Interval[tuple[Decision, ...]]]:
-    """The decisions of a plan by the units of the order that they cover."""
+    """The decisions of a plan, grouped by the units of the order that they cover."""
     ends = {unit.stop for unit in candidates.scene.units}
     found: list[Interval[tuple[Decision, ...]]] = []
     start, stop = 0, 0
@@ -176,19 +177,20 @@ def _stretches(candidates: Candidates, plan: Plan) -> list[Interval[tuple[Decisi
 
 @dataclass(frozen=True)
 class _Triangle:
-    """What is faster than the right corner, more frugal than the left one, and cheaper than both of these would be."""
+    """The region between two corners: faster than the right one, less energy than the left one, and cheaper than the
+    point with the right one's time and the left one's energy."""
 
     left: Spent
     right: Spent
 
     def costs(self, time_us: Array, energy_mj: Array) -> Array:
-        """At the price at which both corners cost the same."""
+        """The costs at the energy price at which both corners cost the same."""
         saved, lost = self.left.energy_mj - self.right.energy_mj, self.right.time_us - self.left.time_us
         found: Array = saved * time_us + lost * energy_mj
         return found
 
     def has(self, time_us: Array, energy_mj: Array, costs: Array) -> npt.NDArray[np.bool_]:
-        """Which plans may be in it, by what they take, spend and cost at least."""
+        """Which plans may be in the triangle, given lower bounds on their time, energy and cost."""
         corner = self.costs(np.array(self.right.time_us), np.array(self.left.energy_mj))
         inside: npt.NDArray[np.bool_] = (
             (time_us < self.right.time_us * (1 - _ROUNDING))
@@ -199,9 +201,9 @@ class _Triangle:
 
 
 def _near(entries: Sequence[_Entry], size: int, triangle: _Triangle) -> list[_Entry]:
-    """The candidates through which a plan in the triangle may lead, by what all take and spend at least.
+    """The candidates that a plan in the triangle may contain, by lower bounds on the time and energy of all candidates.
 
-    Those come first through which the cheapest plan leads.
+    They are ordered by the cost of the cheapest plan through each.
     """
     time_us, energy_mj, costs = (_through(entries, size, each) for each in _amounts(entries, triangle))
     inside = triangle.has(time_us, energy_mj, costs)
@@ -209,21 +211,21 @@ def _near(entries: Sequence[_Entry], size: int, triangle: _Triangle) -> list[_En
 
 
 def _amounts(entries: Sequence[_Entry], triangle: _Triangle) -> tuple[Array, Array, Array]:
-    """What candidates take, spend and cost."""
+    """The times, energies and costs of candidates."""
     time_us = np.array([entry.spent.time_us for entry in entries])
     energy_mj = np.array([entry.spent.energy_mj for entry in entries])
     return time_us, energy_mj, triangle.costs(time_us, energy_mj)
 
 
 def _through(entries: Sequence[_Entry], size: int, amounts: Array) -> Array:
-    """Of every candidate the least sum of amounts over all covers that have it."""
+    """By candidate, the least sum of amounts over all covers that contain it."""
     before, behind = _least_before(entries, size, amounts), _least_behind(entries, size, amounts)
     found: Array = np.array([before[entry.start] + behind[entry.stop] for entry in entries]) + amounts
     return found
 
 
 def _least_before(entries: Sequence[_Entry], size: int, amounts: Array) -> list[float]:
-    """By position, the least sum over what covers those before it."""
+    """By position, the least sum over covers of the positions before it."""
     least = [0.0] + [math.inf] * size
     for place in sorted(range(len(entries)), key=lambda place: entries[place].start):
         entry = entries[place]
@@ -232,7 +234,7 @@ def _least_before(entries: Sequence[_Entry], size: int, amounts: Array) -> list[
 
 
 def _least_behind(entries: Sequence[_Entry], size: int, amounts: Array) -> list[float]:
-    """By position, the least sum over what covers it and those behind it."""
+    """By position, the least sum over covers of it and the positions behind it."""
     least = [math.inf] * size + [0.0]
     for place in sorted(range(len(entries)), key=lambda place: -entries[place].stop):
         entry = entries[place]
@@ -242,7 +244,8 @@ def _least_behind(entries: Sequence[_Entry], size: int, amounts: Array) -> list[
 
 @dataclass(frozen=True)
 class _Front:
-    """Plans for the positions before one: time, energy, the candidate that each ends with, and the plan before that."""
+    """Plans for the positions before one: time, energy, each plan's last candidate, and the index of the plan before
+    that."""
 
     time_us: Array
     energy_mj: Array
@@ -250,11 +253,11 @@ class _Front:
     before: Places
 
     def at(self, kept: Places | npt.NDArray[np.bool_]) -> _Front:
-        """Some of them."""
+        """The plans at some indices."""
         return _Front(self.time_us[kept], self.energy_mj[kept], self.entries[kept], self.before[kept])
 
     def undominated(self, step_mj: float) -> _Front:
-        """In order of time, each more frugal than all before it; of each step of energy the fastest."""
+        """The plans in order of time, each with less energy than all before it; only the fastest per step of energy."""
         order = np.lexsort((self.energy_mj, self.time_us))
         least = np.minimum.accumulate(np.append(math.inf, self.energy_mj[order]))
         front = self.at(order[self.energy_mj[order] < least[:-1] * (1 - _ROUNDING)])
@@ -267,8 +270,9 @@ class _Front:
 class _Labels:
     """The dynamic program.
 
-    What is kept of a step of energy is faster than what is left out of it and spends less than a step more. Every
-    candidate of a plan adds one such error, so that a step is the error that is allowed over the positions.
+    The plan kept for a step of energy is faster than those dropped from it and spends less than a step more. Every
+    candidate of a plan adds one such error, so the step is the allowed error divided by the number of positions at
+    which candidates end.
     """
 
     def __init__(self, entries: Sequence[_Entry], size: int, triangle: _Triangle, error_mj: float) -> None:
@@ -286,9 +290,10 @@ class _Labels:
             self._fronts[stop] = None if found is None else found.undominated(error_mj / len(ending))
 
     def _longer(self, place: int, behind: Sequence[float]) -> _Front | None:
-        """The plans before a candidate with it, as far as they may lead into the triangle; None if there are none.
+        """The plans before a candidate, extended by it, as far as they may lead into the triangle; None if there are
+        none.
 
-        `behind` is what the rest takes, spends and costs at least.
+        `behind` has lower bounds on the time, energy and cost of the rest.
         """
         entry = self._entries[place]
         before = self._fronts[entry.start]
@@ -301,8 +306,8 @@ class _Labels:
         return _Front(time_us, energy_mj, np.full(len(time_us), place), numbers).at(near)
 
     def thinned(self, error_mj: float) -> Iterator[tuple[float, list[tuple[Decision, ...]]]]:
-        """The plans for all positions, the fastest first, each with what it takes; of those that spend almost the same
-        the fastest."""
+        """The times and decisions of plans for all positions, the fastest first; of plans with almost the same energy
+        only the fastest."""
         last = self._fronts[-1]
         if last is None:
             return
@@ -313,7 +318,7 @@ class _Labels:
                 spent_mj = energy_mj
 
     def _chosen(self, label: int) -> list[tuple[Decision, ...]]:
-        """The candidates of a plan for all positions, in order."""
+        """The decisions of a plan for all positions, candidate by candidate, in order."""
         found: list[tuple[Decision, ...]] = []
         position = len(self._fronts) - 1
         while position:
@@ -326,7 +331,7 @@ class _Labels:
 
 
 def _joined(fronts: Sequence[_Front]) -> _Front | None:
-    """All of some; None if there are none."""
+    """All fronts as one; None if there are no plans."""
     if not any(len(front.time_us) for front in fronts):
         return None
     columns = zip(*((front.time_us, front.energy_mj, front.entries, front.before) for front in fronts), strict=True)

@@ -1,15 +1,15 @@
-"""What decisions take at least, by arithmetic on rows: most candidates are out of the running before any is built.
+"""Lower bounds on the time of decisions, by arithmetic on rows: most candidates are ruled out before any is built.
 
 The parts of a decision follow from its layout (`passes/rowwise`). Each part is priced once, however many candidates
-have it: on the host exactly; on a unit at first by what its backend says that the work takes at least, and exactly
-where that leaves a candidate in the running. No schedule of the parts is shorter than
+contain it: on the host exactly; on a unit first with its backend's lower bound for the work, and exactly only if the
+candidate is still competitive. No schedule of the parts is shorter than
 
-- for every device, what comes before the first of some of its parts, those parts one after the other, and what has to
-  come behind the last of them,
-- the longest chain of parts of which each reads the one before.
+- for each device and any set of its parts: the earliest start of any of them, plus the parts one after the other, plus
+  the shortest tail that has to follow the last of them,
+- the longest chain of parts in which each reads the one before.
 
-Movements and copies over links only add to that. So a candidate whose bound exceeds what is known for its nodes is in
-no cheapest plan.
+Movements and copies over links only add to that. So a candidate whose bound exceeds the known cost of covering its
+nodes is in no cheapest plan.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ from pimflow.search.together import Item, item_of, together
 
 
 class Bounds:
-    """Bounds on what decisions over nodes of one graph take."""
+    """Lower bounds on the time of decisions over the nodes of one graph."""
 
     def __init__(self, graph: Graph, costs: Costs) -> None:
         self._graph = graph
@@ -66,15 +66,15 @@ class Bounds:
 
     @property
     def priced(self) -> int:
-        """How much work of units was priced exactly."""
+        """How many pieces of work of units were priced exactly."""
         return self._prices.priced
 
     def least_us(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions take at least, by arithmetic alone; infinite if they cannot be carried out."""
+        """A lower bound on the time of the decisions, by arithmetic alone; infinite if they cannot be carried out."""
         return sum(map(shortest, self._steps_of(decisions)))
 
     def split_us(self, split: SplitRows) -> float:
-        """What a split takes at least by the parts of its node alone, told before they are laid out."""
+        """A lower bound on the time of a split from the parts of its node alone, without laying them out."""
         node = self._graph.node(split.node)
         rows = node_rows(self._graph, node)
         if not 0 < split.gpu_rows < rows or node.placement.fused_into is not None:
@@ -82,29 +82,31 @@ class Bounds:
         return max(self.shares_us(node, split.gpu_rows, split.device, split.choice))
 
     def shares_us(self, node: Node, on_host: int, device: str, choice: str) -> tuple[float, float]:
-        """What the host takes at least for the first rows of a node, and a unit for the others; 0 where it cannot."""
+        """Lower bounds on the host's time for the first rows of a node and on a unit's time for the others; 0 for rows
+        that cannot be computed on their own."""
         host_rows, unit_rows = (0, on_host), (on_host, node_rows(self._graph, node))
         return self._rows_us(node, host_rows, self._host, choice), self._rows_us(node, unit_rows, device, choice)
 
     def _rows_us(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> float:
-        """What some rows of a node take at least by themselves; 0 where that cannot be told."""
+        """A lower bound on the time of some rows of a node on their own; 0 if they cannot be computed on their own."""
         part = self._rows_part(node, rows, device, choice)
         return part.us - part.avoidable_us
 
     def _rows_part(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> Part:
-        """Some rows of a node by themselves; free where they cannot be told."""
+        """Some rows of a node on their own; free if they cannot be computed on their own."""
         made = None if rows[0] == rows[1] else self._part_of(node, *rows)
         if made is None or isinstance(made, Refusal):
             return FREE
         return self._prices.of_rows(node, rows, made, device, choice)
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions spend at least, static power apart; what units spend counts once it is priced."""
+        """A lower bound on the energy of the decisions without static power; the energy of units counts once it is
+        priced."""
         return sum(self._prices.spent_mj(part) for steps in self._steps_of(decisions) for part in steps.parts)
 
     def together_busy_us(self, parallel: Parallel) -> float:
-        """How long what is put together keeps a device busy at least, by what was known of each of its decisions when
-        it was first asked for."""
+        """A lower bound on how long the joined decisions keep the busiest device busy, from the bounds that each
+        decision had when it was first asked for."""
         where = self._devices((parallel,))
         busy_us: dict[str, float] = {}
         for decision in parallel.decisions:
@@ -113,7 +115,7 @@ class Bounds:
         return max(busy_us.values())
 
     def least_busy_us(self, decisions: tuple[Decision, ...]) -> dict[str, float]:
-        """How long the decisions keep every device busy at least; infinite if they cannot be carried out."""
+        """A lower bound on how long the decisions keep each device busy; infinite if they cannot be carried out."""
         busy_us: dict[str, float] = {}
         for steps in self._steps_of(decisions):
             for device, part in zip(steps.devices, steps.parts, strict=True):
@@ -121,9 +123,9 @@ class Bounds:
         return busy_us
 
     def exactly_us(self, decisions: tuple[Decision, ...]) -> float | None:
-        """What the decisions take, where that follows from their parts; None where only carrying them out tells.
+        """The time of the decisions if it follows from their parts; None if they have to be carried out to find it.
 
-        It does if what brings rows from part to part is free, so that a timeline has parts alone.
+        It follows if bringing rows from part to part is free, so that a timeline consists of the parts alone.
         """
         steps = self._steps_of(decisions)
         follows = all(some.parts and (some.complete or len(some.parts) == 1) for some in steps)
@@ -140,7 +142,7 @@ class Bounds:
 
     @cached_property
     def _places_are_free(self) -> bool:
-        """Whether the cost model charges nothing for Slices and Concats that are free."""
+        """Whether the cost model charges nothing for Slices and Concats that are marked free."""
         rows, free = (1, 1, 2, 2), MovementVerdict(True, "")
         values = {name: Value(name, rows, "float32") for name in ("x", "part", "all")}
         placement = Placement(self._host, movement=free)
@@ -152,10 +154,10 @@ class Bounds:
         return not any(self._costs.node_cost(graph, node).time_us for node in nodes)
 
     def _scheduled_us(self, steps: Steps) -> float | None:
-        """The makespan of parts: the jobs that a timeline has of them; None where it has them in another order, as a
-        kernel waits for what is written behind it.
+        """The makespan of the parts, scheduled as the jobs of a timeline; None if a kernel waits for a part that is
+        written after it, because a timeline then has the parts in another order.
 
-        What takes no time is no job: what waits for that waits for what it waits for.
+        A part that takes no time is not a job: its successors wait for its predecessors instead.
         """
         jobs: list[Job] = []
         last: dict[int, set[int]] = {}
@@ -167,7 +169,7 @@ class Bounds:
             before = {job for source in steps.reads[at] for job in last[source]}
             kernels_us = part.kernels_us or (part.us,)
             for kernel, us in enumerate(kernels_us, 1):
-                if kernel == len(kernels_us):  # not the Pad before it
+                if kernel == len(kernels_us):  # only the last kernel: the Pad before it does not wait
                     before = before.union(*[last[source] for source in awaited])
                 if us <= 0:
                     continue
@@ -179,9 +181,10 @@ class Bounds:
         return makespan_us(jobs)
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
-        """Prices work of units exactly, the longest first, until what the decisions take at least has risen.
+        """Price work of units exactly, the longest first, until the lower bound of the decisions has risen, and return
+        it.
 
-        It is what `least_us` says from then on. Where it has not risen, nothing is left to price.
+        `least_us` returns the same bound afterwards. If it has not risen, nothing is left to price.
         """
         steps = self._steps_of(decisions)
         before = after = sum(map(shortest, steps))
@@ -194,7 +197,7 @@ class Bounds:
         return after
 
     def _steps_of(self, decisions: tuple[Decision, ...]) -> Sequence[Steps]:
-        """The parts of decisions, told once: what they take is told by the parts themselves as they are priced."""
+        """The parts of decisions, cached; the times of the parts are updated in place as they are priced."""
         known = self._known.get(decisions)
         if known is None:
             where = self._devices(decisions)
@@ -202,12 +205,12 @@ class Bounds:
         return known
 
     def _devices(self, decisions: Sequence[Decision]) -> dict[str, str]:
-        """The device of every node that decisions place whole."""
+        """The device of every node that the decisions place as a whole."""
         single = [item for decision in decisions for item in singles(decision)]
         return {item.node: item.device for item in single if isinstance(item, OnDevice)}
 
     def _steps(self, decision: Decision, where: Mapping[str, str]) -> Steps:
-        """The parts of a decision; none of one whose parts are not told here."""
+        """The parts of a decision; empty for a kind of decision whose parts are not modelled here."""
         if isinstance(decision, Parallel):
             return together([self._item(item, where) for item in decision.decisions])
         if isinstance(decision, OnDevice):
@@ -226,7 +229,7 @@ class Bounds:
         return Steps()
 
     def _item(self, decision: Single, where: Mapping[str, str]) -> Item:
-        """A decision among others, told once: where it is on one device it hangs on that of what it is fused into."""
+        """A decision in a `Parallel`, cached; for a fused node on one device it depends on the device of its root."""
         root = self._graph.node(decision.node).placement.fused_into if isinstance(decision, OnDevice) else None
         key = (decision, "" if root is None else where.get(root, self._host))
         known = self._items.get(key)
@@ -235,7 +238,8 @@ class Bounds:
         return known
 
     def _dense_us(self, split: SplitEdges) -> float:
-        """What a unit takes at least for its part of the edges; 0 of a division that nobody offers."""
+        """A lower bound on a unit's time for its part of the edges; 0 for a division that the cost model does not
+        offer."""
         offered = self._costs.edge_divisions(self._graph, self._graph.node(split.node), split.device)
         dense = (split.group, split.at_least)
         return next((way.least_us for way in offered if (way.group, way.at_least) == dense), 0.0)
@@ -248,7 +252,7 @@ class Bounds:
         return placed.device, self._prices.whole(placed)
 
     def _row_steps(self, decision: SplitRows | Pipeline) -> Steps:
-        """The parts of a layout, each with those that it reads."""
+        """The parts of a layout, each with the parts that it reads."""
         layout = self._laid_out(decision)
         if layout is None:
             return side_by_side([(self._host, REFUSED)])
@@ -263,7 +267,7 @@ class Bounds:
         return Steps(devices, parts, [part.reads for part in laid], written, roots, layout.complete)
 
     def _run_steps(self, pipeline: Pipeline) -> Steps:
-        """The parts of a pipeline, as its end tells them, or else its layout."""
+        """The parts of a pipeline, from the shared end of its run if possible, otherwise from its layout."""
         end = self.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         places = (None if end is None else end.places(pipeline, self._host)) or ()
         whole = [by_stage(where, end.stages) for where in places if end and not isinstance(where, Shares)]
@@ -275,16 +279,17 @@ class Bounds:
         return Steps(devices, parts, grid.reads, grid.written, grid.roots, grid.complete)
 
     def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> list[Sequence[Part]]:
-        """By node, front to back, and by stage, the parts of the last nodes of a run; not of the last `beyond`.
+        """The parts of the last nodes of a run except the last `beyond`, by node, front to back, and by stage.
 
-        Of a node whose rows are divided within a stage they are those that are shared out, and nothing is told of what
-        is fused into it.
+        For a node whose rows are divided within a stage these are its shares, and the nodes fused into it count as
+        free.
         """
         size = len(devices)
         return [self._layer_parts(end, place, devices, choice) for place in range(size - 1, beyond - 1, -1)]
 
     def _layer_parts(self, end: End, place: int, devices: Sequence[Where], choice: str) -> Sequence[Part]:
-        """The parts of the node at a place from the end of a run: nothing where it is in another's kernel."""
+        """The parts of the node at a place counted from the end of a run; free where the node is part of another's
+        kernel."""
         node, device = end.layers[place].node, devices[-1 - place]
         root = node.placement.fused_into
         at = None if root is None else end.place.get(root, len(devices))
@@ -302,7 +307,7 @@ class Bounds:
         return [part if apart or not same else FREE for part, apart, same in zip(own, roots, alike, strict=True)]
 
     def _own_parts(self, end: End, place: int, device: Where, choice: str) -> Sequence[Part]:
-        """The parts of a node by themselves; what makes nothing is free."""
+        """The parts of a node as kernels of its own; free in stages that compute no rows of it."""
         if isinstance(device, Shares):
             shared = zip(device.devices, device.rows, strict=True)
             return [self._rows_part(end.layers[place].node, rows, where, choice) for where, rows in shared]
@@ -329,14 +334,14 @@ class Bounds:
         return None if isinstance(layout, Refusal) else laid_out(self._graph, layout.jobs)
 
     def _row_part(self, laid: LaidPart, device: str, root_device: str, choice: str) -> Part:
-        """What a part takes; `root_device` runs the part that it is fused into, if there is one."""
+        """The cost of a part; `root_device` runs the part that it is fused into, if there is one."""
         node, root = laid.node, laid.node.placement.fused_into
         if laid.spared or (laid.root is not None and root and not self._prices.has_kernel(node, root, root_device)):
             return FREE
         return self._prices.of_rows(node, (laid.start, laid.stop), laid.part, device, choice)
 
     def _column_parts(self, split: SplitColumns) -> list[tuple[str, Part]]:
-        """The two parts of a node; what follows them is left out."""
+        """The two parts of a node; its followers are left out."""
         node, most = self._graph.node(split.node), node_columns(self._graph, self._graph.node(split.node))
         if not divides_by_columns(self._graph, node) or not 0 < split.gpu_columns < most:
             return [(self._host, REFUSED)]
@@ -344,7 +349,7 @@ class Bounds:
         return [(device, self._prices.of_columns(node, count, device, split.choice)) for device, count in counts]
 
     def _k_steps(self, split: SplitK) -> Steps:
-        """The two parts of a sum, and the host's kernel that adds them up."""
+        """The two parts of a split sum, and the host's kernel that adds them up."""
         node = self._graph.node(split.node)
         if whole_k(self._graph, node) is not None or not 0 < split.gpu_k < node_k(self._graph, node):
             return side_by_side([(self._host, REFUSED)])
@@ -356,6 +361,6 @@ class Bounds:
         return Steps([self._host, split.device, self._host], parts, [(), (), (0, 1)])
 
     def added_us(self, split: SplitK) -> float:
-        """What the host takes at least to add up both parts of a sum."""
+        """A lower bound on the host's time for adding up both parts of a split sum."""
         added = self._prices.added(self._graph.node(split.node))
         return added.us - added.avoidable_us

@@ -1,19 +1,20 @@
-"""The cheapest cover that fits into the memories of units, of candidates that are priced where they may matter alone.
+"""The cheapest cover that fits into the memories of units, with only those candidates priced that may matter.
 
-The weights of all kernels of a plan are in a unit's memory at once. Plans seldom come near the limit, so the dynamic
-program ignores it at first. Where its plan does not fit, three steps find one that does:
+The weights of all kernels of a plan are in a unit's memory at the same time. Plans seldom come near the limit, so the
+dynamic program ignores it at first. If its plan does not fit, three steps find one that does:
 
-1. Every candidate is charged for the share of the memories that it takes, at a price per memory. The price rises to
-   where one cheapest cover fits and another does not: of two covers that are the cheapest at two prices, the next price
+1. Every candidate is charged for the share of the memories that it uses, at one price for every memory. The price rises
+   until one cheapest cover fits and another does not: given two covers that are cheapest at two prices, the next price
    is the one at which both cost the same. By Lagrangian duality no cover that fits is cheaper than the charged optimum
-   less the price of all memories.
-2. Between two positions that both covers come to, each is as cheap as the other at that price: what fills the
-   memories best is taken from the one that does not fit, as much as there is room for.
-3. What lies between that cover and the bound is searched by a dynamic program over (cost, shares) that leaves out what
-   is dominated, and what the bound excludes. It ends with an optimum, unless too much is left to look at.
+   minus the price of all memories.
+2. Between two positions that are boundaries of both covers, each is as cheap as the other at that price: the cheaper
+   segments, which need more memory, are taken from the cover that does not fit, as far as there is room.
+3. The gap between that cover and the bound is searched by a dynamic program over (cost, shares) that drops dominated
+   partial covers and those that the bound excludes. It ends with an optimum unless too many remain.
 
-A candidate is looked at more closely where a cover has it, and in the last step where a cover with it may be cheaper
-than the one that is known: it is bounded by what it costs and keeps at least, so that it costs no less at any price.
+A candidate is refined when a cover contains it, and in the last step when a cover with it may be cheaper than the best
+known one. Until then it is represented by lower bounds on its cost and memory, so it never costs less at any price than
+it is charged.
 """
 
 from __future__ import annotations
@@ -38,12 +39,13 @@ _STEPS = 60
 MOST_LABELS = 500_000
 _ROUNDING = 1e-12
 _AT_ONCE = 64
-"""Candidates are looked at before it is told again which ones there is any use in looking at."""
+"""How many candidates to refine before checking again which ones are still promising."""
 
 
 @dataclass(frozen=True)
 class Fitting(Generic[Payload]):
-    """A cover that fits, its cost, and what no such cover can cost less than: the same, if it is an optimum."""
+    """A cover that fits, its cost, and a lower bound on the cost of all such covers: the same number if it is an
+    optimum."""
 
     cost: float
     chosen: tuple[Taken[Payload], ...]
@@ -51,31 +53,31 @@ class Fitting(Generic[Payload]):
 
 
 class Looks(Protocol[Payload]):
-    """What tells more of candidates."""
+    """Refines what is known about candidates."""
 
     def has_time(self) -> bool:
-        """Whether more may be priced; what is not priced when there is no time is in no cover."""
+        """Whether more candidates may be priced; after that, those that are not priced are left out of covers."""
 
     def closer(self, entry: Entry[Payload]) -> None:
-        """Prices a candidate, or raises what it takes at least."""
+        """Price a candidate, or raise its lower bound."""
 
     def least_kept(self, payload: Payload) -> Mapping[str, int]:
-        """What a candidate keeps at least, by device."""
+        """A lower bound on what a candidate stores in each memory, by device."""
 
     def kept(self, payload: Payload) -> Mapping[str, int]:
-        """The same of one that is priced, exactly."""
+        """What a priced candidate stores in each memory, by device, exactly."""
 
 
 def cover_that_fits(
     pool: Pool[Payload], looks: Looks[Payload], capacities: Mapping[str, int], most_labels: int = MOST_LABELS
 ) -> Fitting[Payload] | None:
-    """The cheapest cover that keeps no more than the memories hold.
+    """The cheapest cover that stores no more than the memories hold.
 
     Args:
-        pool: the candidates, of which some cover everything.
-        looks: tells more of them.
-        capacities: what every memory holds.
-        most_labels: partial covers that are looked at before the search settles for the best cover found so far.
+        pool: the candidates, some of which cover everything.
+        looks: refines them.
+        capacities: the capacity of every memory.
+        most_labels: how many partial covers to consider before settling for the best cover found so far.
 
     Returns:
         None if no cover was found that fits.
@@ -90,7 +92,7 @@ def cover_that_fits(
 
 
 class _Step(NamedTuple):
-    """A candidate in a cover: its place in the space, and how far behind that it is."""
+    """A candidate in a cover: its place in the space, and its shift in positions."""
 
     place: int
     shift: int
@@ -98,20 +100,20 @@ class _Step(NamedTuple):
 
 @dataclass(frozen=True)
 class _Cover:
-    """Candidates of a cover, or of a part of one: what they cost, and the share of every memory that they take."""
+    """The candidates of a cover or of a part of one: their cost, and the share of every memory that they use."""
 
     cost: float
     shares: Shares
     steps: tuple[_Step, ...]
 
     def charged(self, price: float) -> float:
-        """What it costs where the shares have a price."""
+        """The cost plus the price of the shares."""
         return self.cost + price * sum(self.shares)
 
 
 @dataclass(frozen=True)
 class _Found:
-    """The best cover that fits so far, what none that fits is below, and the price that this comes from."""
+    """The best cover that fits so far, a lower bound on all covers that fit, and the price that gives the bound."""
 
     cover: _Cover
     bound: float
@@ -119,13 +121,13 @@ class _Found:
 
 
 class _Space(Generic[Payload]):
-    """The candidates of a pool, stretch by stretch, in columns: what they cost and take, at least if not `sure`.
+    """The candidates of a pool, stretch by stretch, as columns of costs and shares: lower bounds until `sure`.
 
     Attributes:
         entries: the candidates.
-        stretches: where they may be.
-        stretch: by candidate, the place of its stretch.
-        shares: by candidate, of every memory.
+        stretches: the positions that they may cover.
+        stretch: by candidate, the index of its stretch.
+        shares: by candidate, its share of every memory.
     """
 
     def __init__(self, pool: Pool[Payload], looks: Looks[Payload], capacities: Mapping[str, int]) -> None:
@@ -145,19 +147,19 @@ class _Space(Generic[Payload]):
         self.sure = np.zeros(len(self.entries), bool)
 
     def charged(self, price: float) -> Array:
-        """What all cost at least where the shares have a price."""
+        """Lower bounds on the costs of all candidates with the price of their shares."""
         total: Array = self.costs + price * self._loads
         return total
 
     def least(self, charged: Array) -> list[float]:
-        """By stretch, the least of what its candidates cost."""
+        """By stretch, the minimum cost of its candidates."""
         found = np.full(len(self.stretches), math.inf)
         found[self._filled] = np.minimum.reduceat(charged, self._first[self._filled])
         least: list[float] = found.tolist()
         return least
 
     def cheapest(self, price: float) -> _Cover | None:
-        """The cheapest cover at a price, all of it known; None if there is none."""
+        """The cheapest cover at a price, with everything in it known exactly; None if there is no cover."""
         for looks in accumulate(repeat(1), lambda before, _: 2 * before):
             charged = self.charged(price)
             total, found = self.pool.cover(self.least(charged))
@@ -171,7 +173,7 @@ class _Space(Generic[Payload]):
         raise AssertionError("what is looked at often enough is sure")
 
     def _look_within(self, number: int, price: float, looks: int) -> None:
-        """Looks at the cheapest candidates of a stretch, some times at most."""
+        """Refine the cheapest candidates of a stretch, at most a given number of times."""
         for _ in range(looks):
             place = self._best_of(number, price)
             if self.sure[place]:
@@ -184,20 +186,20 @@ class _Space(Generic[Payload]):
         return int(self._first[number] + np.argmin(charged))
 
     def cover(self, steps: Sequence[_Step]) -> _Cover:
-        """What candidates of which all is known come to."""
+        """The cover of candidates that are known exactly."""
         places = [step.place for step in steps]
         shares = self.shares[places].sum(axis=0)
         return _Cover(math.fsum(self.costs[places].tolist()), tuple(shares.tolist()), tuple(steps))
 
     def stop(self, step: _Step) -> int:
-        """Where a candidate of a cover ends."""
+        """The position where a candidate of a cover ends."""
         return self.entries[step.place].stop + step.shift
 
     def _shares(self, kept: Mapping[str, int]) -> list[float]:
         return [kept.get(device, 0) / amount for device, amount in self._capacities.items()]
 
     def look_at(self, place: int) -> None:
-        """Prices a candidate, as far as one look goes; of one that is priced it is told what it keeps."""
+        """Refine a candidate by one step: its cost until it is priced, then the memory that it uses."""
         entry = self.entries[place]
         if entry.priced:
             self.shares[place] = self._shares(self.looks.kept(entry.payload))
@@ -215,7 +217,7 @@ def _fits(shares: Iterable[float]) -> bool:
 
 
 def _by_price(space: _Space[Payload]) -> _Found | None:
-    """The best cover that a price of memory leads to."""
+    """The best cover that can be found with a price for memory."""
     low = space.cheapest(0.0)
     if low is None or _fits(low.shares):
         return None if low is None else _Found(low, low.cost, 0.0)
@@ -237,8 +239,8 @@ def _by_price(space: _Space[Payload]) -> _Found | None:
 
 
 def _filled(space: _Space[Payload], fits: _Cover, more: _Cover) -> _Cover:
-    """A cover that fits, with what is cheaper of one that does not between positions that both come to, as much as
-    there is room for: the largest first."""
+    """A cover that fits, improved by cheaper segments of one that does not, as far as there is room: the largest first.
+    Segments lie between positions that are boundaries of both covers."""
     parts = [tuple(map(space.cover, pair)) for pair in _between_meetings(space, fits.steps, more.steps)]
     order = sorted(range(len(parts)), key=lambda place: sum(parts[place][0].shares) - sum(parts[place][1].shares))
     used = fits.shares
@@ -253,7 +255,7 @@ def _filled(space: _Space[Payload], fits: _Cover, more: _Cover) -> _Cover:
 def _between_meetings(
     space: _Space[Payload], one: Sequence[_Step], other: Sequence[_Step]
 ) -> Iterator[tuple[Sequence[_Step], Sequence[_Step]]]:
-    """What two covers are made of between one position that both come to and the next."""
+    """The steps of two covers between each position that is a boundary of both and the next."""
     ends = [[space.stop(step) for step in steps] for steps in (one, other)]
     places = [{stop: place + 1 for place, stop in enumerate(stops)} for stops in ends]
     mine = its = 0
@@ -265,7 +267,7 @@ def _between_meetings(
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """A cover of the first positions, by its last candidate and the cover before that."""
+    """A cover of the first positions, as its last candidate and the cover before that."""
 
     cost: float
     shares: Shares
@@ -273,11 +275,11 @@ class _Label:
     before: _Label | None = None
 
     def dominates(self, other: _Label) -> bool:
-        """Whether it is as good in everything; of two, it costs no more."""
+        """Whether its shares are no larger; it is the one of the two that costs no more."""
         return all(mine <= theirs for mine, theirs in zip(self.shares, other.shares, strict=True))
 
     def steps(self) -> list[_Step]:
-        """All candidates, in order."""
+        """All candidates of the cover, in order."""
         found, label = [], self
         while label.last is not None and label.before is not None:
             found.append(label.last)
@@ -286,7 +288,7 @@ class _Label:
 
 
 def _close_gap(space: _Space[Payload], known: _Found, most_labels: int) -> _Found | None:
-    """The cheapest cover that fits; None if there are more partial covers to look at than `most_labels`, or no time."""
+    """The cheapest cover that fits; None if there are more than `most_labels` partial covers, or no time."""
     if known.cover.cost - known.bound <= _ROUNDING * known.cover.cost:
         return known
     ceiling = known.cover.cost + known.price * space.memories
@@ -317,9 +319,9 @@ def _close_gap(space: _Space[Payload], known: _Found, most_labels: int) -> _Foun
 
 
 def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] | None:
-    """The candidates that a cover may have which is charged less than a ceiling, all of them known, in order.
+    """The candidates of covers that are charged less than a ceiling, all of them known exactly, in order.
 
-    None if there is no time to price what may be one.
+    None if there is no time to price those that may be in one.
     """
     while True:
         charged = space.charged(price)
@@ -348,7 +350,7 @@ def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] |
 def _undominated(labels: list[_Label]) -> list[_Label]:
     kept: list[_Label] = []
     for label in sorted(labels, key=lambda label: (label.cost, label.shares)):
-        rivals = kept[-1:] if len(label.shares) == 1 else kept  # of one memory the last takes the least
+        rivals = kept[-1:] if len(label.shares) == 1 else kept  # with one memory, the last one kept uses the least
         if not any(better.dominates(label) for better in rivals):
             kept.append(label)
     return kept

@@ -1,7 +1,7 @@
-"""What nodes take at least, by device, at the best rate that any share of them has.
+"""Lower bounds on the times of nodes, by device, at the best rate that any share of a node has.
 
 A share is a number of output rows, or of columns or inner elements (K) where the search divides by them; its rate is
-what it takes over the share. So launches and half-empty waves count as far as no division avoids them.
+its time divided by the share. So launches and half-empty waves count only as far as no division avoids them.
 """
 
 from __future__ import annotations
@@ -31,33 +31,34 @@ from pimflow.search.parts import (
 )
 
 SLACK = 0.002
-"""What a rate may be too low by, at most, so that few shares have to be priced."""
+"""The tolerance for underestimating a rate, so that only a few shares have to be priced."""
 _PART_SIZES = 8
-"""Of the smaller parts of a node, of which a size stands for all up to the next."""
+"""The number of ranges for the size of the smaller part of a node; each range is bounded by its ends."""
 GROWTH = 1.05
-"""A share is at least this much larger than the one priced before it, whatever `SLACK` says."""
+"""Each priced share is at least this factor larger than the previous one, whatever `SLACK` says."""
 
 
 class Costs(part_prices.Costs, Protocol):
-    """What is asked of a cost model here."""
+    """The part of a cost model that these bounds need."""
 
     @property
     def channel_switch_us(self) -> float | None:
-        """How long memory channels take to change hands; None if units hold theirs for the whole run."""
+        """How long it takes for memory channels to change hands; None if units hold theirs for the whole run."""
 
     def measured_us(self, op: Op) -> float:
-        """The shortest time that was measured of any kernel of an op's name."""
+        """The shortest time measured for any kernel of an op's name."""
 
     def least_transfers_us(self, graph: Graph) -> Mapping[str, float]:
-        """What bringing rows of tables from the host's memory takes at least, by the nodes that bring them."""
+        """Lower bounds on the time for fetching rows of tables from the host's memory, by the node that fetches
+        them."""
 
 
 class Least(NamedTuple):
-    """What a node takes on a device at least.
+    """The minimum time of a node on a device.
 
-    `whole_us` is all of it at the best rate of any share, `link_us` the same of copies, `first_us` the smallest share
-    with its copies. Where a unit computes the product in an operator, `beside_us` is what the host takes for the rest
-    of it, and `around_us` the longest chain of that through the product.
+    `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies, `first_us` the smallest
+    share with its copies. If a unit computes only the product of an operator, `beside_us` is the host's time for the
+    rest, and `around_us` the longest chain of that rest through the product.
     """
 
     device: str
@@ -69,14 +70,14 @@ class Least(NamedTuple):
 
     @property
     def path_us(self) -> float:
-        """All of it, with its copies."""
+        """All of it, with its copies and the longest chain around the product."""
         return self.whole_us + self.link_us + self.around_us
 
 
 @dataclass(frozen=True)
 class Times:
-    """A node on all devices that it can run on, the host first, and whether it can be in one decision with others that
-    it reads or that read it."""
+    """The minimum times of a node on all devices that can run it, the host first; whether it can be divided; and
+    whether it can be in one decision with nodes that it reads or that read it."""
 
     least: tuple[Least, ...]
     divided: bool
@@ -84,7 +85,7 @@ class Times:
 
     @cached_property
     def whole_us(self) -> float:
-        """What all of it takes, on all devices at once where it can be divided."""
+        """The time of the whole node, on all devices at once if it can be divided."""
         times = [least.path_us for least in self.least]
         if not self.divided or min(times) <= 0:
             return min(times)
@@ -92,24 +93,24 @@ class Times:
 
     @cached_property
     def first_us(self) -> float:
-        """What the first part of it takes, if it is in one decision with others."""
+        """The time of its first part, if it can be in one decision with others."""
         parts = [least.first_us for least in self.least] if self.flows else []
         return min([self.whole_us, *parts])
 
 
 class _Price(NamedTuple):
-    """What a share of a node takes on a device, and its copies over the link."""
+    """The time of a share of a node on a device, and of its copies over the link."""
 
     run_us: float
     link_us: float
 
 
 _KNOWN: WeakKeyDictionary[Costs, dict[Hashable, Times]] = WeakKeyDictionary()
-"""By likeness, as long as a cost model lives: the search asks for the same as the bound."""
+"""By likeness, for the lifetime of a cost model: the search and the bound ask for the same times."""
 
 
 class LeastTimes:
-    """What nodes take at least; nodes alike are looked at once."""
+    """Lower bounds on the times of nodes; nodes of equal likeness share one computation."""
 
     def __init__(self, graph: Graph, costs: Costs) -> None:
         self._graph = graph
@@ -121,15 +122,17 @@ class LeastTimes:
         self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
 
     def whole_us(self, node: Node, device: str) -> float:
-        """What all of a node takes on a device at the best rate of any share, copies apart; 0 where it cannot run."""
+        """The time of a whole node on a device at the best rate of any share, without copies; 0 if it cannot run
+        there."""
         return next((least.whole_us for least in self.of(node).least if least.device == device), 0.0)
 
     def first_us(self, node: Node, device: str) -> float:
-        """What the fewest rows of a node take on a device, copies and all: any rows do. 0 where it cannot run."""
+        """The time of a node's smallest share on a device with its copies: no set of rows takes less. 0 if it cannot
+        run there."""
         return next((least.first_us for least in self.of(node).least if least.device == device), 0.0)
 
     def of(self, node: Node) -> Times:
-        """A node's times. Of what is fused into another, of movements and of copies from the host they are 0."""
+        """A node's times. They are 0 for fused nodes, movements and copies from the host."""
         if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:
             return Times((Least(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
         key = likeness(self._graph, node)
@@ -138,10 +141,10 @@ class LeastTimes:
         return self._known[key]
 
     def apart_us(self, node: Node) -> float | None:
-        """What all of a node takes the host at least in two parts or more; None if it has no rows to be divided by.
+        """The host's minimum time for a node in two parts or more; None if it has no rows to divide.
 
-        Of three parts or more the two smallest have two thirds of the rows at most, and the others have no better rate
-        than the best that there is.
+        With three parts or more, the two smallest have at most two thirds of the rows, and the others have at most the
+        best rate.
         """
         rows = node_rows(self._graph, node) if self.of(node).flows else 1
         if rows < 2:
@@ -180,18 +183,18 @@ class LeastTimes:
         return Times(least, divided=max(rows, columns, inner) > 1, flows=flows)
 
     def _columns(self, node: Node, rows: int) -> int:
-        """The columns that the search may divide; 1 where it does not."""
+        """The number of columns that the search may divide; 1 if it does not divide them."""
         few = node.op.is_matrix_product or rows < FEW_ROWS
         return node_columns(self._graph, node) if few and divides_by_columns(self._graph, node) else 1
 
     def _inner(self, node: Node) -> int:
-        """What the node sums over, if the search may divide it; else 1."""
+        """The number of inner elements (K) if the search may divide them; otherwise 1."""
         return node_k(self._graph, node) if self._divides_sums and divides_by_k(self._graph, node) else 1
 
     def _sparse(self, device: str, node: Node) -> Least | None:
-        """Sums over edges: parts that are made of them read what all of it reads, and more.
+        """Sums over edges: their parts read everything that the whole reads, and more.
 
-        A division of the edges leaves a unit what it takes for its part, and the host nothing that is known.
+        If the edges can be divided, a unit only needs the time for its part, and nothing is known about the host's.
         """
         whole = self._whole(device, node)
         if whole is None:
@@ -202,9 +205,10 @@ class LeastTimes:
         )
 
     def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> Least | None:
-        """Any other node, in shares of its rows, its columns or its K; None where it cannot run there.
+        """Any other node, in shares of its rows, its columns or its K; None if it cannot run there.
 
-        What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
+        An elementwise node takes a launch plus time in proportion to its size: no share of it has a better rate than
+        all of it.
         """
         whole = self._whole(device, node)
         if whole is None:
@@ -233,7 +237,7 @@ class LeastTimes:
         return Least(device, run_us, link_us, min(first_us, run_us + link_us), beside_us, around_us)
 
     def _rest_us(self, node: Node) -> tuple[float, float]:
-        """What the host takes at least for an operator but for the product in it: all of that, and its longest chain
+        """The host's minimum time for everything in an operator except its product: the sum, and the longest chain
         through the product."""
         apart = expand(self._graph, node, elements=False) if is_expandable(node.op) else None
         if apart is None or isinstance(apart, Refusal):
@@ -243,7 +247,7 @@ class LeastTimes:
         return sum(kernels.values()), _longest_through(apart, kernels)
 
     def _kernel_us(self, graph: Graph, node: Node) -> float:
-        """What a node takes in a kernel of its own on the host; 0 where it may be part of another kernel."""
+        """The time of a node in a kernel of its own on the host; 0 if it may be part of another kernel."""
         if node.op.is_movement or node.op.is_elementwise:
             return 0.0
         placed = node.placed(device=self._host)
@@ -251,24 +255,26 @@ class LeastTimes:
         return min(self._costs.node_cost(graph, placed).time_us - spared_us, self._costs.measured_us(node.op))
 
     def _whole(self, device: str, node: Node) -> _Price | None:
-        """What all of a node takes; on the host maybe with all memory channels, if they may be its for a while."""
+        """The time of the whole node; on the host with all memory channels if the host may have them for a while and
+        that is faster."""
         whole = self._price(device, self._graph, node)
         if whole is None or device != self._host or self._costs.channel_switch_us is None:
             return whole
         return min(whole, self._price(device, self._graph, node.placed(choice=ALL_CHANNELS)) or whole)
 
     def _rows(self, device: str, node: Node, rows: int, count: int) -> _Price:
-        """So many rows where they take least: at the top or at the bottom, whose windows reach into the padding."""
+        """The time of `count` rows where they are cheapest: at the top or at the bottom, where windows reach into the
+        padding."""
         parts = (row_part_alone(self._graph, node, start, start + count) for start in {0, rows - count})
         prices = [self._part(device, part) for part in parts if part is not None]
         return _Price(*map(min, zip(*prices, strict=True))) if prices else _Price(0.0, 0.0)
 
     def _part(self, device: str, alone: Graph) -> _Price:
-        """What a part takes; 0 where it cannot run alone, so that it bounds nothing."""
+        """The time of a part; 0 if it cannot run alone, so that it constrains nothing."""
         return self._price(device, alone, alone.nodes[0]) or _Price(0.0, 0.0)
 
     def _price(self, device: str, graph: Graph, node: Node) -> _Price | None:
-        """What a node, or a part of one, takes at least; None where it cannot run there."""
+        """The minimum time of a node or a part of one; None if it cannot run there."""
         if device == self._host:
             placed = node.placed(device=device, fused_into=None)
             spared_us = self._costs.avoidable_us(graph, placed)
@@ -295,22 +301,23 @@ class LeastTimes:
 
 
 def _least_share(price: Callable[[int], _Price], whole: _Price, size: int) -> _Price:
-    """What all of `size` rows or columns takes at least, in any number of parts.
+    """A lower bound on the time of all `size` rows or columns, in any number of parts.
 
     Args:
-        price: of so many; of more it is no less.
-        whole: of all of them, or what is known to be no more.
-        size: how many there are, more than one.
+        price: the price of a number of them; non-decreasing.
+        whole: the price of all of them, or a lower bound on it.
+        size: their number, more than one.
     """
     run_us = _least_rate(lambda count: price(count).run_us, whole.run_us, size)
     return _Price(run_us, _least_rate(lambda count: price(count).link_us, whole.link_us, size))
 
 
 def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> float:
-    """The least over all counts of their price, times `size` over the count; at most `SLACK` too low.
+    """A lower bound on the price of any count times `size` over that count; too low by at most `SLACK` or one step of
+    `GROWTH`.
 
-    What `count` rows take, so many more take as well: a price tells of all counts up to the one at which that would be
-    a better rate than the best so far.
+    No larger count has a lower price, so one price covers all counts up to the one at which it would give a better rate
+    than the best so far.
     """
     best = least = whole_us
     count = 1
@@ -325,7 +332,7 @@ def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> fl
 
 
 def _longest_through(apart: Expansion, kernels: Mapping[str, float]) -> float:
-    """The longest chain of kernels that wait for each other and for a product, which is not counted."""
+    """The longest chain of kernels that depend on each other and on the product, without the product's own time."""
     ends: dict[str, float] = {}
     through: dict[str, float] = {}
     for node in apart.graph.nodes:
@@ -338,7 +345,8 @@ def _longest_through(apart: Expansion, kernels: Mapping[str, float]) -> float:
 
 
 def _flows(graph: Graph, node: Node) -> bool:
-    """Whether a node's rows follow from rows of what it reads, so that parts of it can be in a decision with others."""
+    """Whether a node's rows follow from rows of its inputs, so that its parts can be in one decision with other
+    nodes."""
     if len(node.outputs) != 1:
         return False
     return not isinstance(node_part(graph, node, 0, max(node_rows(graph, node), 1)), Refusal)

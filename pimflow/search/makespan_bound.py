@@ -1,27 +1,26 @@
-"""What no plan for a graph and a machine is below, whatever the policy: a lower bound of the makespan.
+"""A lower bound on the makespan of every plan for a graph and a machine, whatever the policy.
 
-Every node is taken at the best rate that any share of it has on a device (`least_times`). Whatever a plan does with a
-node, it takes a share x_d of the devices d, which add up to one, and keeps each busy for at least x_d times what the
-node takes there at its best rate. Three things follow:
+Every node is assumed to run at the best rate that any share of it reaches on a device (`least_times`). Whatever a plan
+does with a node, it gives the devices d shares x_d of it, which add up to one, and keeps each device busy for at least
+x_d times the whole node's time there at its best rate. Three bounds follow:
 
-- **Load.** No resource is busy for longer than the makespan T. Where a unit computes a node, the host computes what of
-  its epilogue the unit cannot, and the rest of an operator whose product alone leaves it (all steps of an LSTM). The
-  least T over all shares is a linear program, the load balance of unrelated machines (Lenstra, Shmoys and Tardos,
-  Mathematical Programming 46, 1990, without integrality). By duality it is the largest, over prices of the resources
-  that add up to one, of the sum over the nodes of the cheapest device at these prices; any prices give a bound, so that
-  no solver's precision is in the result.
-- **Path.** A node starts when what it reads is there: all of it, or as much as one row needs where both may be parts
-  of one pipeline or split. It then takes as long as all devices together at their best rates, and ends no earlier than
-  what it reads, and one row of it behind that. The longest chain of these is the critical path.
-
-- **Meeting.** What all others wait for runs alone or in a pipeline, with a kernel of the host for every part
+- **Load.** No resource is busy for longer than the makespan T. Where a unit computes a node, the host computes the part
+  of its epilogue that the unit cannot, and, where only the product of an operator runs on the unit, the rest of that
+  operator (all steps of an LSTM). The least T over all shares is a linear program, the load balance of unrelated
+  machines (Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990, without integrality). By duality it is the
+  maximum, over prices of the resources that add up to one, of the sum over the nodes of the cheapest device at these
+  prices. Any prices give a valid bound, so the result does not depend on the precision of a solver.
+- **Path.** A node starts when its inputs are ready: all of each input, or as much as one row needs if both nodes may be
+  parts of one pipeline or split. It then takes as long as all devices together at their best rates, and ends no earlier
+  than one of its own rows after its inputs are complete. The longest chain of these is the critical path.
+- **Meeting.** A node that all others wait for runs alone or in a pipeline, with a kernel of the host for every part
   (`meeting_bound`).
 
-What brings rows of tables from the host's memory is a decision of its own in every plan, and nothing runs beside it:
-what that takes at least (**transfer**: every row once over the link, at the rate of the best way) comes on top.
+Fetching rows of tables from the host's memory is a decision of its own in every plan, and nothing runs in parallel with
+it. A lower bound on its time (**transfer**: every row once over the link, at the rate of the best way) is added.
 
-Movements and copies of results that the host adds up count for nothing. The host alone with all memory channels, which
-is a plan too, may be below all of them.
+Movements, and copies of results that the host adds up, do not count. The host alone with all memory channels is a plan
+too, and may be below all of these bounds.
 """
 
 from __future__ import annotations
@@ -45,13 +44,13 @@ from pimflow.search.meeting_bound import meeting_bound
 Array = npt.NDArray[np.float64]
 
 _STEPS = 60
-"""Of a search between two resources, each of which narrows it down by the golden ratio."""
+"""The number of steps of a search between two resources; each narrows it down by the golden ratio."""
 _GOLDEN = (math.sqrt(5) - 1) / 2
 
 
 @dataclass(frozen=True)
 class Bottleneck:
-    """A node, and how much of the bound it makes."""
+    """A node and its contribution to the bound."""
 
     node: str
     time_us: float
@@ -59,16 +58,16 @@ class Bottleneck:
 
 @dataclass(frozen=True)
 class MakespanBound:
-    """What no plan takes less than, and why.
+    """A lower bound on the makespan of every plan, and what it comes from.
 
     Args:
-        time_us: the smaller of `host_us` and of `transfer_us` and the largest of the three others.
-        load_us: what the work takes if it is divided over the resources as evenly as can be.
-        path_us: what the longest chain of nodes takes.
-        meeting_us: what the nodes take that all others wait for, as devices meet behind every decision.
-        transfer_us: what bringing rows of tables that lie in the host's memory takes.
+        time_us: the bound: the smaller of `host_us` and `transfer_us + max(load_us, path_us, meeting_us)`.
+        load_us: the time of the work if it is divided over the resources as evenly as possible.
+        path_us: the time of the longest chain of nodes.
+        meeting_us: the time of the nodes that all others wait for, as devices synchronize after every decision.
+        transfer_us: the time for fetching rows of tables from the host's memory.
         host_us: the host alone, with all memory channels.
-        bottlenecks: the fewest nodes that make half of it, the one that makes most of it first.
+        bottlenecks: the fewest nodes that make up half of the bound, the largest contribution first.
     """
 
     time_us: float
@@ -81,7 +80,7 @@ class MakespanBound:
 
     @property
     def binding(self) -> str:
-        """Which it is, or most of it: "load", "path", "meeting", "transfer" or "host"."""
+        """The bound that determines the result, or most of it: "load", "path", "meeting", "transfer" or "host"."""
         told = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us}
         most = max(told.values())
         if self.host_us < most + self.transfer_us:
@@ -89,17 +88,17 @@ class MakespanBound:
         return "transfer" if self.transfer_us > most else next(name for name, us in told.items() if us == most)
 
     def ratio(self, time_us: float) -> float:
-        """How much longer something takes; 1 where there is nothing to do."""
+        """The ratio of a time to the bound; 1 if there is nothing to do."""
         return time_us / self.time_us if self.time_us > 0 else 1.0
 
 
 def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
-    """The bound for a graph.
+    """The lower bound for a graph.
 
     Args:
-        graph: cleaned up, as the search gets it.
+        graph: cleaned up, as the search receives it.
         costs: the cost model in PIM mode.
-        host_us: what the host takes alone, with all memory channels.
+        host_us: the time of the host alone, with all memory channels.
     """
     least = LeastTimes(graph, costs)
     times = {node.name: least.of(node) for node in graph.nodes}
@@ -121,7 +120,7 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
 
 
 def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
-    """The fewest nodes that make half of the sum; of equal ones those that come first."""
+    """The fewest nodes that make up half of the sum; ties go to those that come first."""
     half, found = sum(shares.values()) / 2, []
     for name, share in sorted(shares.items(), key=lambda item: -item[1]):
         if half <= 0:
@@ -132,10 +131,11 @@ def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
 
 
 def _behind(graph: Graph, times: Mapping[str, Times], costs: Costs) -> dict[tuple[str, str], float]:
-    """By node and unit, what the host takes at least if the unit computes the node: for the epilogue, and for the rest
-    of an operator whose product alone leaves it.
+    """By node and unit, a lower bound on the host's time if the unit computes the node: for the epilogue, and for the
+    rest of an operator if only its product runs on the unit.
 
-    What is elementwise takes a launch and time in proportion: no share of it has a better rate than all of it.
+    An elementwise node takes a launch plus time in proportion to its size: no share of it has a better rate than all of
+    it.
     """
     found = {(name, least.device): least.beside_us for name, time in times.items() for least in time.least}
     host = costs.target.host
@@ -149,14 +149,14 @@ def _behind(graph: Graph, times: Mapping[str, Times], costs: Costs) -> dict[tupl
 
 
 def _alone_us(graph: Graph, node: Node, costs: Costs) -> float:
-    """What a node takes the host at least, in a kernel of its own."""
+    """A lower bound on the host's time for a node in a kernel of its own."""
     return min(costs.node_cost(graph, node).time_us - costs.avoidable_us(graph, node), costs.measured_us(node.op))
 
 
 def _load(
     times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], resources: Sequence[str]
 ) -> tuple[float, dict[str, float]]:
-    """The load balance, and what every node makes of it at the prices of the resources that it is found with."""
+    """The load balance, and each node's contribution to it at the optimal prices of the resources."""
     names = [name for name, time in times.items() if any(least.whole_us for least in time.least)]
     if not names:
         return 0.0, {}
@@ -167,7 +167,7 @@ def _load(
 
 
 def _loads(times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], resources: Sequence[str]) -> Array:
-    """What nodes load resources with: [nodes, devices, resources]; where there are fewer devices the last one again."""
+    """The loads of resources by node: [nodes, devices, resources]; nodes with fewer devices repeat their last one."""
     at = {resource: place for place, resource in enumerate(resources)}
     host, most = resources[0], max(len(time.least) for time in times.values())
     loads = np.zeros((len(times), most, len(resources)))
@@ -182,10 +182,10 @@ def _loads(times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], 
 
 
 def _best_prices(loads: Array) -> Array:
-    """Prices of resources, adding up to one, at which all nodes together cost most.
+    """The prices of resources, adding up to one, that maximize the total cost of the nodes.
 
-    What they cost is concave: along the line between any two prices it has one top, which the golden ratio narrows
-    down. With two resources that is all there is; with more it is done for every pair until nothing is gained.
+    The total cost is concave: along the line between any two prices it has one maximum, which the golden-section search
+    finds. With two resources that is enough; with more it is repeated for every pair until nothing is gained.
     """
     prices = np.full(loads.shape[2], 1 / loads.shape[2])
     best = -math.inf
@@ -200,7 +200,7 @@ def _best_prices(loads: Array) -> Array:
 
 
 def _best_between(loads: Array, prices: Array, first: int, second: int) -> Array:
-    """The same prices with what two of them have together divided anew."""
+    """The same prices, with the sum of two of them divided optimally."""
     both = prices[first] + prices[second]
 
     def divided(share: float) -> Array:
@@ -224,15 +224,15 @@ def _cost(loads: Array, prices: Array) -> float:
 
 
 def _link(device: str) -> str:
-    """The resource of copies to and from a device."""
+    """The resource for copies to and from a device."""
     return f"link of {device}"
 
 
 class _Reach(NamedTuple):
-    """Bounds on when the first part of a node has ended, and all of it.
+    """Lower bounds on when the first part of a node has ended, and all of it.
 
-    `behind` is the node whose end, or (`flows`) whose first part, it starts behind; `ends_behind` the node whose end it
-    ends a part behind, where that is later than all of it behind its start.
+    `behind` is the node after whose end, or (`flows`) after whose first part, it starts; `ends_behind` is the node
+    after whose end it still has one part to run, if that is later than its start plus its whole time.
     """
 
     first_us: float
@@ -243,7 +243,7 @@ class _Reach(NamedTuple):
 
 
 def _critical_path(graph: Graph, times: Mapping[str, Times]) -> tuple[float, dict[str, float]]:
-    """The longest chain, and what its nodes add to it."""
+    """The length of the longest chain, and the contributions of its nodes."""
     reached: dict[str, _Reach] = {}
     for node in graph.nodes:
         reached[node.name] = _reach(graph, node, times, reached)
@@ -254,7 +254,7 @@ def _critical_path(graph: Graph, times: Mapping[str, Times]) -> tuple[float, dic
 
 
 def _chain(last: str, times: Mapping[str, Times], reached: Mapping[str, _Reach]) -> dict[str, float]:
-    """What the nodes of the chain to a node's end add to it."""
+    """The contributions of the nodes of the chain to a node's end."""
     added: dict[str, float] = {}
     name: str | None = last
     whole = True
@@ -267,10 +267,11 @@ def _chain(last: str, times: Mapping[str, Times], reached: Mapping[str, _Reach])
 
 
 def _reach(graph: Graph, node: Node, times: Mapping[str, Times], reached: Mapping[str, _Reach]) -> _Reach:
-    """When a node has ended at least.
+    """A lower bound on when a node ends.
 
-    Behind what it reads whole it starts then. Of what it reads row by row the first rows are enough to start with, if
-    every part of it reads some; and if all of that is read, a part of it comes behind the last rows.
+    It starts after the end of any input that it reads whole. If it reads an input row by row, the first rows are enough
+    to start with, provided that every part of the node reads some; and if all of the input is read, one part of the
+    node follows the input's last rows.
     """
     own = times[node.name]
     start, behind, flows = 0.0, None, False

@@ -1,23 +1,24 @@
-"""What no plan takes less than, as all devices meet at the end of each of its decisions.
+"""A lower bound on the makespan that follows from all devices synchronizing at the end of each decision of a plan.
 
-A node is a *waist* if every other node is before it or behind it, it needs all rows of all nodes before it, and every
-row of every node behind it needs some of its own (through others, each time). So
+A node is a *waist* if every other node is before or behind it in the graph, it needs all rows of all nodes before it,
+and every row of every node behind it needs some of its rows (each through other nodes, if necessary). So
 
-- the waists of a decision follow each other: one between two of them could run neither before nor behind the decision,
+- the waists of a decision are consecutive: a waist between two of them could run neither before nor after the decision,
   and the same holds for all other nodes between two of them;
-- a waist in a decision of its own takes what it takes alone, and nothing else runs meanwhile. Elementwise nodes behind
-  a node that is divided may be part of its decision, and count for nothing;
-- several waists in one decision are parts of a pipeline, or of decisions that are put together. What has one part there
-  runs alone as well, as what is before it has ended and nothing behind it can begin: it is as if the decision were
-  two, with a decision of its own between them. All others have two parts or more. Of those that only the host can run
-  each is a kernel of it; what a unit can run too may be divided between both, and counts at its best rate. (What is
-  divided by columns or K is read whole: all of its parts run before anything behind it, as in a decision of its own.)
+- a waist in a decision of its own takes its time alone, and nothing else runs meanwhile. Elementwise nodes behind a
+  node that is divided may be part of its decision, and do not count;
+- several waists in one decision are parts of a pipeline, or of decisions that are joined. A waist with only one part
+  there also runs alone, because everything before it has ended and nothing behind it can begin: the decision is
+  equivalent to two, with a decision for the waist between them. All others have two parts or more. If only the host can
+  run a waist, each of its parts is a kernel of the host; if a unit can run it too, it may be divided between both and
+  counts at its best rate. (A node divided by columns or K is read as a whole: all of its parts run before anything
+  behind it, as in a decision of its own.)
 
-A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for as long
-as their best rates say. At any prices of the devices' time that add up to one that takes at least what they cost
-together, each on the device on which it costs least. The least sum over all ways to cut the waists into single ones and
-runs is found position by position; as it is with one price for all runs, and for the best of some prices,
-it is no larger than with a price for each.
+A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for at least
+the time that their best rates give. For any prices of device time that add up to one, the run takes at least the total
+cost of its nodes, each on the device where it is cheapest. The minimum over all ways to cut the waists into single ones
+and runs is computed position by position, with the best of a set of prices for each run; one price for all runs, or the
+best of some prices, gives no more than the optimal price for each.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ from pimflow.search.least_times import LeastTimes, Times
 Array = npt.NDArray[np.float64]
 
 PRICES = np.linspace(0.0, 1.0, 33)
-"""Of the host's time; what is left of one is divided among the units."""
+"""The prices of the host's time; the rest, up to one, is divided among the units."""
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,10 @@ class _Waist:
     """A waist.
 
     Args:
-        name: of the node.
-        alone_us: what it takes in a decision of its own.
-        apart_us: what it takes on the host at least in a decision with others; None if it has no parts.
-        before: the other nodes between the waist before and this one.
+        name: the node's name.
+        alone_us: its time in a decision of its own.
+        apart_us: its minimum time on the host in a decision with others; None if it cannot be divided into parts.
+        before: the other nodes between the previous waist and this one.
     """
 
     name: str
@@ -59,13 +60,13 @@ class _Waist:
 def meeting_bound(
     graph: Graph, times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], least: LeastTimes
 ) -> tuple[float, dict[str, float]]:
-    """The bound, and what the nodes make of it.
+    """The bound, and each node's contribution to it.
 
     Args:
         graph: cleaned up.
-        times: of its nodes, at least.
-        behind: by node and unit, what the host takes at least for the epilogue if the unit computes the node.
-        least: what told the times.
+        times: the minimum times of its nodes.
+        behind: by node and unit, the host's minimum time for the epilogue if the unit computes the node.
+        least: the source of the times.
     """
     waists = _waists(graph, times, least)
     cuts = _Cuts(times, behind)
@@ -78,7 +79,7 @@ class _Cuts:
     """The least sum over all ways to cut the waists so far, by their number, and where the last cut is.
 
     Attributes:
-        best_us: what the first waists take at least.
+        best_us: the minimum time of the first waists, by their number.
     """
 
     def __init__(self, times: Mapping[str, Times], behind: Mapping[tuple[str, str], float]) -> None:
@@ -86,15 +87,17 @@ class _Cuts:
         self._times = times
         self._behind = behind
         self._last: list[tuple[int, int | None]] = []
-        """Where the last run begins, and at which price it costs most; that is None of a waist on its own."""
+        """By waist, the start of the last run and the price at which it costs most; the price is None for a waist on
+        its own."""
         self._spent_us = np.zeros(len(PRICES))
-        """By price, what all that may be in runs costs so far."""
+        """By price, the cost so far of everything that may be in runs."""
         self._open_us = np.full(len(PRICES), np.inf)
         self._opened = np.zeros(len(PRICES), np.intp)
-        """By price, the start of the cheapest run that may go on, and what is before it, less what had been spent."""
+        """By price, the start of the cheapest run that may continue, and the best time before it minus `_spent_us` at
+        that point."""
 
     def add(self, waist: _Waist) -> None:
-        """The next waist: on its own, or at the end of a run."""
+        """Add the next waist: on its own, or at the end of a run."""
         place = len(self._last)
         single_us = self.best_us[-1] + waist.alone_us
         for name in waist.before:
@@ -114,7 +117,7 @@ class _Cuts:
         self._open_us = np.minimum(self._open_us, begins_us)
 
     def _cost(self, name: str, host_us: float) -> Array:
-        """Of a node in a run, on its cheapest device, at all prices."""
+        """The cost of a node in a run on its cheapest device, at all prices."""
         found: Array = PRICES * host_us
         units = self._times[name].least[1:]
         for unit in units:
@@ -123,7 +126,7 @@ class _Cuts:
         return found
 
     def weights(self, waists: Sequence[_Waist]) -> dict[str, float]:
-        """What nodes make of the bound."""
+        """The contributions of the nodes to the bound."""
         found: dict[str, float] = {}
         stop = len(waists)
         while stop:
@@ -142,8 +145,8 @@ class _Cuts:
 def _waists(graph: Graph, times: Mapping[str, Times], least: LeastTimes) -> list[_Waist]:
     """The waists that take time, in order.
 
-    In a topological order all nodes before one are before it in the graph if each is read by another up to it; and all
-    nodes behind it are behind it in the graph if each reads another from it on.
+    In a topological order, all nodes before a node are its ancestors if each of them is read by a node up to this one;
+    all nodes after it are its descendants if each of them reads a node from this one on.
     """
     place = {node.name: index for index, node in enumerate(graph.nodes)}
     first_reader = [len(place)] * len(place)
@@ -177,14 +180,15 @@ def _waists(graph: Graph, times: Mapping[str, Times], least: LeastTimes) -> list
 
 
 def _apart_us(node: Node, times: Times, least: LeastTimes) -> float | None:
-    """What a waist takes on the host at least in a decision with others, as far as it runs there: in two parts or more
-    where no unit can have one; None if it has no parts."""
+    """The host's minimum time for a waist in a decision with others: in two parts or more if no unit can run one; None
+    if it cannot be divided into parts."""
     apart_us = least.apart_us(node)
     return apart_us if apart_us is None or len(times.least) == 1 else times.least[0].whole_us
 
 
 def _may_follow(graph: Graph, node: Node, times: Mapping[str, Times]) -> bool:
-    """Whether a node may be part of the decision that divides another: it is elementwise, and reads what may be."""
+    """Whether a node may be part of the decision that divides another: it is elementwise, and reads such a node or
+    another elementwise one."""
     if not node.op.is_elementwise:
         return False
     makers = (graph.producer(name) for name in node.inputs if name)

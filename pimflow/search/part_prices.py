@@ -1,4 +1,4 @@
-"""What a part of a node takes: exactly on the host, at first by what its backend says at least on a unit."""
+"""The time of a part of a node: exact on the host, at first the backend's lower bound on a unit."""
 
 from __future__ import annotations
 
@@ -25,39 +25,39 @@ from pimflow.targets import Target
 
 
 class Unit(Protocol):
-    """What is asked of a unit beside the host."""
+    """The part of a unit other than the host that the search needs."""
 
     @property
     def choices(self) -> tuple[str, ...]:
-        """What it may be asked for."""
+        """The choices that it offers."""
 
     @property
     def default_choice(self) -> str:
-        """What it does where nothing of that is asked for."""
+        """The choice that applies if none is requested."""
 
     def meant_by(self, word: str) -> str:
         """The choice that a policy's word stands for."""
 
     def least_us(self, work: Any, choice: str) -> float:
-        """What work takes at least, by arithmetic alone."""
+        """A lower bound on the time of work, by arithmetic alone."""
 
     @property
     def least_kept(self) -> int:
-        """What every program keeps in the unit's memory at least."""
+        """The minimum number of bytes that any program stores in the unit's memory."""
 
     @property
     def learnt_of(self) -> str:
-        """All that what is learnt of work depends on, as text; "" of a unit that learns nothing."""
+        """Everything that learnt records depend on, as text; "" for a unit that learns nothing."""
 
     def recall(self, records: Records) -> None:
-        """Takes what was learnt in other runs."""
+        """Load what was learnt in other runs."""
 
     def learnt(self) -> Records:
-        """What has been learnt since this was last asked."""
+        """What has been learnt since the last call."""
 
 
 class Costs(Protocol):
-    """What is asked of a cost model here."""
+    """The part of a cost model that prices of parts need."""
 
     @property
     def target(self) -> Target:
@@ -65,36 +65,36 @@ class Costs(Protocol):
 
     @property
     def units(self) -> Mapping[str, Unit]:
-        """The units beside the host, by device."""
+        """The units other than the host, by device."""
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
-        """The units that apply functions as results are read out."""
+        """The functions that units apply while results are read out."""
 
     @property
     def padding_alike(self) -> tuple[str, ...]:
-        """The devices whose convolutions pad opposite sides alike."""
+        """The devices whose convolutions require equal padding on opposite sides."""
 
     def node_cost(self, graph: Graph, node: Node) -> NodePrice:
         """The node's time on its device."""
 
     def avoidable_us(self, graph: Graph, node: Node) -> float:
-        """Of that on the host what a plan need not wait for."""
+        """The part of a node's time on the host that a plan can avoid waiting for."""
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
-        """What a node asks of a unit, or why it cannot run there."""
+        """The work that a node is for a unit, or why it cannot run there."""
 
     def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
-        """Ways to divide the edges of a sparse node with a unit that may pay, most promising first."""
+        """Ways to divide the edges of a sparse node with a unit that may pay off, most promising first."""
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
         """What a unit's work costs under a choice."""
 
     def unit_time_us(self, device: str, work: Work, choice: str) -> float | Refusal:
-        """The time of that alone."""
+        """Only the time of a unit's work under a choice."""
 
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
-        """What the copies of a node cost; None if there are none."""
+        """The cost of a node's copies; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,15 +108,17 @@ class Pending:
 
 @dataclass(slots=True)
 class Part:
-    """What a part takes: at least, as long as there is something pending. What is `priced` tells its energy later.
+    """The time of a part: a lower bound while work is `pending`; `priced` is priced work whose energy is still to be
+    read.
 
-    `kernels_us` are its kernels, one after the other, where there are several; `whole` is whether nothing else costs.
+    `kernels_us` are the times of its consecutive kernels if there are several; `whole` is whether nothing else adds to
+    its cost.
     """
 
     us: float
     pending: Pending | None = None
     priced: Pending | None = None
-    avoidable_us: float = 0.0  # of a part among others
+    avoidable_us: float = 0.0  # when it is one of several parts
     energy_mj: float = 0.0
     kernels_us: tuple[float, ...] = ()
     whole: bool = True
@@ -128,9 +130,9 @@ REFUSED = Part(math.inf)
 
 
 class PartPrices:
-    """What parts of one graph's nodes take by themselves, each told once.
+    """The times of parts of one graph's nodes by themselves, each computed once.
 
-    `priced` counts the work of units that was priced exactly.
+    `priced` counts the pieces of work of units that were priced exactly.
     """
 
     def __init__(self, graph: Graph, costs: Costs) -> None:
@@ -147,7 +149,7 @@ class PartPrices:
         self.priced = 0
 
     def whole(self, placed: OnDevice) -> Part:
-        """What a node takes by itself, whatever it is fused into."""
+        """A whole node by itself, regardless of fusion."""
         node = self._graph.node(placed.node)
         key = (node.name, 0, -1, placed.device, placed.choice)
         if key not in self._parts:
@@ -158,7 +160,7 @@ class PartPrices:
         return self._parts[key]
 
     def of_rows(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
-        """What some rows of a node take by themselves, whatever they are fused into."""
+        """Some rows of a node by themselves, regardless of fusion."""
         key = (node.name, *rows, device, choice if device != self._host else "")
         known = self._parts.get(key)
         if known is None:
@@ -166,7 +168,7 @@ class PartPrices:
         return known
 
     def has_kernel(self, node: Node, root: str, device: str) -> bool:
-        """Whether a node that is fused into another has a kernel of its own where that runs on a device."""
+        """Whether a node that is fused into `root` has a kernel of its own if `root` runs on a device."""
         if device == self._host:
             return False
         if (node.name, device) not in self._kernels:
@@ -176,7 +178,7 @@ class PartPrices:
         return self._kernels[node.name, device]
 
     def of_columns(self, node: Node, count: int, device: str, choice: str) -> Part:
-        """What some columns of a node take, the first or the last."""
+        """Some columns of a node, the first or the last."""
         key = (node.name, -1, count, device, choice if device != self._host else "")
         if key not in self._parts:
             alone = columns_alone(self._graph, node, count)
@@ -188,7 +190,7 @@ class PartPrices:
         return self._parts[key]
 
     def of_k(self, node: Node, start: int, stop: int, device: str, choice: str) -> Part:
-        """What a sum over some of a node's inner elements or input channels takes."""
+        """A sum over some of a node's inner elements or input channels."""
         key = (self._kind(node), start, stop, device, choice)
         if key not in self._alike:
             alone = k_alone(self._graph, node, start, stop)
@@ -200,7 +202,7 @@ class PartPrices:
         return self._alike[key]
 
     def added(self, node: Node) -> Part:
-        """What the host takes to add up both parts of a sum."""
+        """The host's kernel that adds up both parts of a split sum."""
         key = (self._kind(node), "added")
         if key not in self._alike:
             alone = added_alone(self._graph, node)
@@ -208,7 +210,7 @@ class PartPrices:
         return self._alike[key]
 
     def price(self, part: Part) -> None:
-        """Prices work of a unit that is pending exactly."""
+        """Price a part's pending work exactly."""
         assert part.pending is not None
         self.priced += 1
         told = self._costs.unit_time_us(part.pending.device, part.pending.work, part.pending.choice)
@@ -216,14 +218,14 @@ class PartPrices:
         part.priced, part.pending = part.pending, None
 
     def spent_mj(self, part: Part) -> float:
-        """What a part spends, static power apart; of a unit's work 0 until it is priced."""
+        """The energy of a part without static power; 0 for a unit's work until it is priced."""
         if part.priced is not None:
             cost = self._costs.unit_cost(part.priced.device, part.priced.work, part.priced.choice)
             part.energy_mj, part.priced = (0.0 if isinstance(cost, Refusal) else cost.energy_mj), None
         return part.energy_mj
 
     def _part_alike(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
-        """What some rows take; looked at once for all nodes alike, and for all rows that read as many."""
+        """Some rows of a node, cached for all nodes of equal likeness, and for all rows that read equally many."""
         if any(callable(span) for span in part.spans) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
         read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
@@ -234,14 +236,14 @@ class PartPrices:
         return known
 
     def _kind(self, node: Node) -> int:
-        """A number that nodes alike have in common."""
+        """A number shared by all nodes of equal likeness."""
         if node.name not in self._likeness:
             kind = likeness(self._graph, node)
             self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
         return self._likeness[node.name]
 
     def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> Part:
-        """What some rows of a node take on a device; 0 for a movement of which nothing is decided."""
+        """Some rows of a node on a device; free, but not `whole`, for a movement that has not been classified."""
         if node.op.is_movement and node.placement.movement is None:
             return UNTOLD
         if rows is None and device == self._host and not any(uneven_padding(node.op)):
@@ -255,7 +257,7 @@ class PartPrices:
         return self._padded_part(alone, placed)
 
     def _padded_part(self, alone: Graph, placed: Node) -> Part:
-        """What a node takes on the host with what its padding may need."""
+        """A node on the host with the movements that its padding may need."""
         if not any(uneven_padding(placed.op)):
             return self._host_part(alone, [placed])
         alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph

@@ -1,4 +1,4 @@
-"""The parts of a decision in their order, and what no schedule of them is shorter than."""
+"""The parts of a decision in their order, and a lower bound on the length of their schedules."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pimflow.search.part_prices import FREE, Part
 
 
 class Steps(NamedTuple):
-    """The parts of a decision: where each runs, and which of those before it it reads.
+    """The parts of a decision: where each runs, and which earlier parts it reads.
 
-    `written` are those that are jobs, in order, each with its node and stage, as far as that is told; `complete` is
-    whether a schedule follows from these alone. `roots` is then, by part, the part of the same rows that it is fused
-    into where the host makes that, or the part itself.
+    `written` lists the parts that are jobs, in order, each with its node and stage, as far as they are known;
+    `complete` is whether these alone determine a schedule. In that case `roots` has, by part, the part of the same rows
+    that it is fused into if the host computes it, or the part itself.
     """
 
     devices: Sequence[str] = ()
@@ -26,7 +26,7 @@ class Steps(NamedTuple):
     complete: bool = False
 
     def epilogue_reads(self) -> dict[int, list[int]]:
-        """By part, those that are read by what is fused into it and are in other kernels."""
+        """By part, the parts that its fused parts read from other kernels."""
         kernels: list[int] = []
         found: dict[int, list[int]] = {}
         for at, root in enumerate(self.roots):
@@ -34,7 +34,7 @@ class Steps(NamedTuple):
                 kernels.append(at)
                 continue
             chain = [kernels[source] for source in self.reads[at] if self.roots[source] == root]
-            kernel = next((one for one in reversed(chain) if one != root), root)  # as `UnfuseEpilogues` has it
+            kernel = next((one for one in reversed(chain) if one != root), root)  # as in `UnfuseEpilogues`
             kernels.append(kernel)
             others = [source for source in self.reads[at] if kernels[source] != kernel]
             if others:
@@ -43,12 +43,12 @@ class Steps(NamedTuple):
 
 
 def side_by_side(parts: Sequence[tuple[str, Part]]) -> Steps:
-    """Parts of which none reads another, with their devices."""
+    """Parts with their devices, none of which reads another."""
     return Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
 
 
 def shortest(steps: Steps) -> float:
-    """What no schedule of the parts is shorter than."""
+    """A lower bound on the length of any schedule of the parts."""
     devices, parts, reads = steps.devices, steps.parts, steps.reads
     if len(parts) == 1:
         return parts[0].us
@@ -85,7 +85,8 @@ def _behind(reads: Sequence[Sequence[int]], us: Sequence[float]) -> list[float]:
 
 
 def _one_device(mine: list[int], us: Sequence[float], release: Sequence[float], behind: Sequence[float]) -> float:
-    """The same of the parts of one device: whichever of them come last by when they can start, none before that."""
+    """The bound from one device: the earliest start of its last parts, plus those parts, plus the shortest tail behind
+    them, maximized over how many of them count as last."""
     mine.sort(key=release.__getitem__, reverse=True)
     best, total, tail = 0.0, 0.0, math.inf
     for index in mine:

@@ -14,7 +14,7 @@ from pimflow.ir.ops.contraction import Contraction
 from pimflow.passes.k_split import whole_k
 
 FEW_ROWS = 16
-"""Convolutions with more rows are divided by rows alone, of which there are enough."""
+"""Convolutions with at least this many rows are divided by rows only: they have enough."""
 LEAST_K = 32
 """Sums of fewer elements are not divided."""
 Range = tuple[int, int, int]
@@ -22,7 +22,7 @@ Range = tuple[int, int, int]
 
 
 def likeness(graph: Graph, node: Node) -> Hashable:
-    """What nodes have in common whose parts take the same time: op, operands, results, and what is decided of them."""
+    """A key shared by nodes whose parts take the same time: op, operands, results, and what is decided about them."""
     operands = tuple(
         (None if value is None else (value.shape, value.dtype), name in graph.constants)
         for name, value in zip(node.inputs, graph.in_values(node), strict=True)
@@ -39,7 +39,7 @@ def rows_alone(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -
 
 
 def row_part_alone(graph: Graph, node: Node, start: int, stop: int) -> Graph | None:
-    """The same of the rows start .. stop-1; None where they are not computed by themselves."""
+    """Rows start .. stop-1 of a node as a graph of their own; None if they cannot be computed by themselves."""
     part = node_part(graph, node, start, stop)
     return None if isinstance(part, Refusal) else rows_alone(graph, node, part, (start, stop))
 
@@ -57,7 +57,8 @@ def columns_alone(graph: Graph, node: Node, count: int) -> Graph:
 
 
 def k_alone(graph: Graph, node: Node, start: int, stop: int) -> Graph:
-    """What a contraction sums over of start .. stop-1 as a graph of its own; the first part has the bias."""
+    """The sum of a contraction over inner elements start .. stop-1 as a graph of its own; the first part has the
+    bias."""
     over, down = k_axes(graph, node)
     cuts: list[Range | None] = [(over, start, stop), (down, start, stop), *(None,) * len(node.inputs[2:])]
     names = node.inputs if start == 0 else node.inputs[:2]
@@ -74,12 +75,12 @@ def added_alone(graph: Graph, node: Node) -> Graph:
 
 
 def divides_by_k(graph: Graph, node: Node) -> bool:
-    """Whether the search divides what a node sums over: as far as it can be, and is not a few elements."""
+    """Whether the search divides the dimension that a node sums over: it can be divided and is not too small."""
     return whole_k(graph, node) is None and node_k(graph, node) >= LEAST_K
 
 
 def divides_by_columns(graph: Graph, node: Node) -> bool:
-    """Whether a contraction's weights are constants that its output's columns divide."""
+    """Whether a contraction has constant weights that can be divided along the output's columns."""
     if not isinstance(node.op, Contraction) or (isinstance(node.op, Conv2d) and node.op.groups > 1):
         return False
     return node.inputs[1] in graph.constants and len(graph.shape(node.inputs[1])) >= 2 <= len(graph.shape(node.output))

@@ -1,7 +1,7 @@
 """Policies by name: which candidates the search may choose from, as data.
 
-A policy is one or more spaces; its candidates are the union of theirs. A policy whose spaces include another's can
-therefore never find a worse plan than it: `auto` includes `pimflow`, which includes `md-dp`, `pipeline` and `newton++`.
+A policy is one or more spaces; its candidates are the union of theirs. A policy that includes the spaces of another can
+therefore never find a worse plan: `auto` includes `pimflow`, which includes `md-dp`, `pipeline` and `newton++`.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ class Space:
     """A set of candidates.
 
     Args:
-        choice: what the backends of other devices than the host are asked for: one of their choices, or "" for the
-            default of each. Those that do not have it do as they do by default.
-        host: whether a node that can run elsewhere may stay on the host; False sends all of them away.
+        choice: the choice to request from the backends of devices other than the host, or "" for the default of each. A
+            backend that does not have this choice uses its default.
+        host: whether a node that can run elsewhere may stay on the host; False moves all of them to other devices.
         split: MD-DP at multiples of this share of the rows (ceil(share * rows) of them on the host); 0 is every row
             count, None no MD-DP.
-        columns: whether products, and convolutions of few rows, may be divided along their columns too.
-        inner: whether what they sum over may be divided (split-K).
+        columns: whether products, and convolutions with few rows, may also be divided along their columns.
+        inner: whether the dimension that they sum over may be divided (split-K).
         edges: whether the edges of sums over a graph may be divided.
         runs: pipelines: none, PIMFlow's three patterns, or any run of fusible neighbours.
-        stages: how many stages a pipeline may have.
-        max_run: anchors (nodes that are not fused into another) in a pipeline of `runs="any"`, at most.
-        concurrent: whether branches may run on the GPU and on PIM at once.
+        stages: the allowed numbers of stages of a pipeline.
+        max_run: the maximum number of anchors (nodes that are not fused into another) in a pipeline of `runs="any"`.
+        concurrent: whether branches may run on the GPU and on PIM at the same time.
     """
 
     choice: str = ""
@@ -57,21 +57,21 @@ class Space:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a plan is to be least in: so much of a microsecond, and of a millijoule, of one inference."""
+    """What a plan minimizes: a weighted sum of the microseconds and the millijoules of one inference."""
 
     name: str
     us: float
     mj: float
 
     def cost(self, time_us: float, energy_mj: float) -> float:
-        """What a run comes to that takes so long and spends so much."""
+        """The cost of a run with this time and energy."""
         return self.us * time_us + self.mj * energy_mj
 
 
 LATENCY = Objective("latency", 1.0, 0.0)
 ENERGY = Objective("energy", 0.0, 1.0)
 THROUGHPUT = Objective("throughput", 0.0, 0.0)
-"""Neither counts: inferences overlap, and what is to be least is the time between two."""
+"""Neither weight counts: inferences overlap, and the time between two of them is minimized."""
 _OBJECTIVES = {objective.name: objective for objective in (LATENCY, THROUGHPUT, ENERGY)}
 
 
@@ -79,10 +79,10 @@ _OBJECTIVES = {objective.name: objective for objective in (LATENCY, THROUGHPUT, 
 class Policy:
     """A named set of spaces.
 
-    `pim_mode` forces the machine into PIM mode; without it a plan that is slower than the GPU alone, with all memory
-    channels, gives way to the GPU alone.
+    `pim_mode` forces the machine into PIM mode; without it, the GPU alone with all memory channels replaces a plan that
+    is slower.
 
-    `objective` is what "slower" and "cheapest" mean.
+    `objective` defines "slower" and "cheapest".
     """
 
     name: str
@@ -121,21 +121,22 @@ _OWN_NAMES = (*_BY_NAME, *_ALIASES)
 
 
 def policies() -> dict[str, str]:
-    """Every policy with one line about it, from the least to the most that it may do; those of other packages last."""
+    """Every policy with a one-line summary, ordered from the most restricted to the least; policies from other packages
+    come last."""
     return {policy.name: policy.summary for policy in _every_policy()}
 
 
 def policy_names() -> tuple[str, ...]:
-    """The names of all policies; those of other packages are not imported for it."""
+    """The names of all policies; those from other packages are listed without importing them."""
     return (*_BY_NAME, *plugins.names(plugins.POLICIES, _OWN_NAMES))
 
 
 def find_policy(name: str) -> Policy:
-    """The policy of a name or alias, case-insensitive.
+    """The policy with a name or alias, case-insensitive.
 
     Raises:
-        OptionError: there is none.
-        PluginError: another package offers it, but cannot be loaded, or offers something else.
+        OptionError: there is no such policy.
+        PluginError: another package offers it, but it cannot be loaded or is not a policy of that name.
     """
     wanted = name.strip().lower()
     wanted = _ALIASES.get(wanted, wanted)
@@ -152,20 +153,20 @@ def _policy_of_plugin(name: str) -> Policy:
 
 
 def _every_policy() -> tuple[Policy, ...]:
-    """All policies; those of other packages that cannot be loaded are left out with a warning."""
+    """All policies; those from other packages that cannot be loaded are left out with a warning."""
     return (*_POLICIES, *plugins.that_load(plugins.POLICIES, _policy_of_plugin, _OWN_NAMES))
 
 
 def offered_policies(units: Mapping[str, Backend[Any, Any]]) -> tuple[str, ...]:
-    """The names of the policies that a machine with these units beside the host, by device, can follow."""
+    """The names of the policies that a machine with these units (other than the host, by device) can follow."""
     return tuple(policy.name for policy in _every_policy() if not _lacking(policy, units))
 
 
 def require_offered(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> None:
-    """Refuses a policy that asks for a choice which none of the units beside the host has.
+    """Refuse a policy that asks for a choice that no unit other than the host has.
 
     Raises:
-        OptionError: names the choice, and the policies that there are.
+        OptionError: names the choice and the available policies.
     """
     lacking = _lacking(policy, units)
     if lacking:
@@ -176,7 +177,7 @@ def require_offered(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> N
 
 
 def spill_way(options: Options) -> SpillWay:
-    """What may become of activations that do not fit: nothing where several inferences are in flight.
+    """How to handle activations that do not fit into memory: never spill if several inferences are in flight.
 
     Raises:
         OptionError: the options ask for both.
@@ -197,8 +198,8 @@ def _lacking(policy: Policy, units: Mapping[str, Backend[Any, Any]]) -> list[str
 
 
 def policy_of(options: Options) -> Policy:
-    """The policy that options ask for: with their objective, their row grid for its MD-DP, and their stage counts for
-    its pipelines.
+    """The policy that options ask for, with their objective, their row grid for MD-DP and their stage counts for
+    pipelines.
 
     Raises:
         OptionError: there is no such policy.

@@ -1,11 +1,11 @@
-"""The cheapest cover by candidates of which only bounds are known: as few as possible are priced.
+"""The cheapest cover by candidates, pricing as few of them as possible.
 
-The dynamic program of `chain` is solved with what each candidate takes at least. What its cheapest cover is made of is
-looked at more closely, which raises bounds or makes prices of them, and it is solved again, until all of the cheapest
-cover is priced. Then no other cover is cheaper: none costs less than its bounds say. Of equally cheap ones the same
-wins as if all had been priced.
+The dynamic program of `chain` is solved with a lower bound on the cost of each candidate. The candidates of its
+cheapest cover are refined, which raises their bounds or turns them into prices, and it is solved again, until the whole
+cheapest cover is priced. Then no other cover is cheaper: none costs less than its bounds say. Ties are broken as if all
+candidates had been priced.
 
-A candidate may stand for others that are like it, further behind (`alike`): it is entered, and looked at, once.
+A candidate may stand for others that are like it at later positions (`alike`): it is entered and refined once.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ class Entry(Generic[Payload]):
     """A candidate for the positions start .. stop-1.
 
     Args:
-        place: in the list of candidates: of equally cheap ones the first wins.
-        us: what it takes, or at least takes as long as it is not `priced`.
+        place: its place in the list of candidates: of equally cheap ones the first wins.
+        us: its cost; a lower bound until it is `priced`.
     """
 
     place: int
@@ -42,9 +42,9 @@ class Entry(Generic[Payload]):
         return (self.us, self.place) < (other.us, other.place)
 
 
-@dataclass(slots=True)  # not frozen, as thousands of covers are made of them
+@dataclass(slots=True)  # not frozen, because covers create thousands of them
 class Taken(Generic[Payload]):
-    """A candidate in a cover, so many positions behind the one that stands for it."""
+    """A candidate in a cover, shifted by some positions from the one that stands for it."""
 
     entry: Entry[Payload]
     shift: int
@@ -52,7 +52,7 @@ class Taken(Generic[Payload]):
 
 @dataclass(frozen=True, slots=True)
 class Stretch(Generic[Payload]):
-    """The candidates for the same positions, a heap by what they take at least, and where others alike lie."""
+    """The candidates for the same positions, a heap by cost, and the shifts of equal stretches."""
 
     entries: list[Entry[Payload]]
     start: int
@@ -61,22 +61,22 @@ class Stretch(Generic[Payload]):
 
 
 class _Meeting:
-    """The stretches that end at a position, or those that start there: where each has its other end, and its number."""
+    """The stretches that end at a position, or those that start there: the other end of each, and its number."""
 
     def __init__(self) -> None:
         self.others: list[int] = []
         self.numbers: list[int] = []
 
     def add(self, other: int, number: int) -> None:
-        """One more."""
+        """Add a stretch."""
         self.others.append(other)
         self.numbers.append(number)
         self.__dict__.pop("_picks", None)
 
     def totals(self, best: Sequence[float], least: Sequence[float]) -> Iterator[float]:
-        """What the covers to the position cost with each as the last step; where there is but one, it comes twice.
+        """The costs of covers to this position with each stretch as the last step; a single stretch is listed twice.
 
-        `best` is, by position, what the cheapest cover to there costs.
+        `best` is, by position, the cost of the cheapest cover up to there.
         """
         if not self.others:
             return iter(())
@@ -85,26 +85,26 @@ class _Meeting:
 
     @cached_property
     def _picks(self) -> tuple[Callable[[Sequence[float]], Sequence[float]], ...]:
-        """Take what is known of the other ends, and of the numbers, out of lists by those."""
+        """Getters that pick the values of the other ends, and of the numbers, from lists."""
         return itemgetter(*self.others, self.others[-1]), itemgetter(*self.numbers, self.numbers[-1])
 
 
 class Pool(Generic[Payload]):
-    """Candidates over positions 0 .. size-1. Of those for the same positions only the cheapest is ever looked at."""
+    """Candidates over positions 0 .. size-1. Of those for the same positions only the cheapest is ever refined."""
 
     def __init__(self, size: int) -> None:
         self.stretches: list[Stretch[Payload]] = []
         self._at: dict[tuple[int, int], int] = {}
         self._least: list[float] = []
-        """By stretch, what its cheapest takes."""
+        """By stretch, the cost of its cheapest candidate."""
         self._ending = [_Meeting() for _ in range(size + 1)]
         self._starting = [_Meeting() for _ in range(size + 1)]
         self._best = [0.0] + [math.inf] * size
         self._solved = 0
-        """Up to here the cheapest covers are known: no candidate that ends there has changed."""
+        """The cheapest covers up to this position are known: no candidate that ends there has changed."""
 
     def add(self, entry: Entry[Payload], shifts: Sequence[int] = (0,)) -> None:
-        """Adds a candidate, and those alike so far behind it; one that cannot be has no place in it."""
+        """Add a candidate, and the equal ones at the given shifts; one with infinite cost is left out."""
         if not math.isfinite(entry.us):
             return
         number = self._at.setdefault((entry.start, entry.stop), len(self.stretches))
@@ -118,13 +118,13 @@ class Pool(Generic[Payload]):
         self._changed(number)
 
     def first(self, start: int, stop: int) -> Entry[Payload] | None:
-        """The candidate for some positions that takes least, as far as is known; None if there is none."""
+        """The candidate for some positions with the least cost known so far; None if there is none."""
         number = self._at.get((start, stop))
         entries = [] if number is None else self.stretches[number].entries
         return entries[0] if entries else None
 
     def take(self, entry: Entry[Payload]) -> None:
-        """Takes out a candidate that `cheapest` named; with another `us` it may be added again."""
+        """Remove a candidate that `cheapest` returned; it may be added again with another `us`."""
         number = self._at[entry.start, entry.stop]
         taken = heapq.heappop(self.stretches[number].entries)
         assert taken is entry, "only the cheapest are named"
@@ -136,14 +136,14 @@ class Pool(Generic[Payload]):
         self._solved = min(self._solved, self.stretches[number].stop - 1)
 
     def cheapest(self) -> tuple[Taken[Payload], ...]:
-        """The cheapest cover, as far as is known, in order; () if there is none."""
+        """The cheapest cover by the costs known so far, in order; () if there is none."""
         first, self._solved = self._solved + 1, len(self._ending) - 1
         self._solve(self._least, self._best, first)
         chosen = self._back(self._least, self._first, self._best)
         return tuple([Taken(self.stretches[number].entries[0], shift) for number, shift in chosen])
 
     def cheapest_priced(self) -> tuple[float, tuple[Taken[Payload], ...]]:
-        """What the cheapest cover by what is priced costs, and that cover; infinite if there is none."""
+        """The cheapest cover by priced candidates, with its cost; infinite if there is none."""
         priced = [[entry for entry in some.entries if entry.priced] for some in self.stretches]
         best = {number: min(entries) for number, entries in enumerate(priced) if entries}
         least = [best[number].us if entries else math.inf for number, entries in enumerate(priced)]
@@ -151,10 +151,10 @@ class Pool(Generic[Payload]):
         return total, tuple([Taken(best[number], shift) for number, shift in chosen])
 
     def nearly_cheapest(self, near: float) -> list[Entry[Payload]]:
-        """Candidates of covers that cost more than the cheapest by no more than a part of it, as far as is known,
-        nearest first: of every stretch the one that takes least.
+        """The cheapest candidate of every stretch through which some cover costs at most the share `near` more than the
+        cheapest, by the costs known so far, nearest first.
 
-        `cheapest` has been asked since the last change.
+        `cheapest` must have been called since the last change.
         """
         before, behind = self._best, self.behind(self._least)
         found = []
@@ -166,39 +166,39 @@ class Pool(Generic[Payload]):
         return [entry for _, _, entry in sorted(found)]
 
     def cover(self, least: Sequence[float], rank: Callable[[int], int] = int) -> tuple[float, list[tuple[int, int]]]:
-        """What the cheapest cover costs if every stretch costs what is given, and its stretches, each with its shift.
+        """The cost of the cheapest cover for given costs of the stretches, and its stretches, each with its shift.
 
-        `rank` says which of equally cheap ones comes first.
+        `rank` breaks ties: the lowest comes first.
         """
         best = self.before(least)
         return best[-1], self._back(least, rank, best)
 
     def before(self, least: Sequence[float]) -> list[float]:
-        """By position, what the cheapest cover of those before it costs if every stretch costs what is given."""
+        """By position, the cost of the cheapest cover of the positions before it, for given costs of the stretches."""
         best = [0.0] + [math.inf] * (len(self._ending) - 1)
         self._solve(least, best, 1)
         return best
 
     def behind(self, least: Sequence[float]) -> list[float]:
-        """The same of the position and those behind it."""
+        """By position, the cost of the cheapest cover of it and the positions behind it."""
         best = [math.inf] * (len(self._ending) - 1) + [0.0]
         for start in range(len(best) - 2, -1, -1):
             best[start] = min(self._starting[start].totals(best, least), default=math.inf)
         return best
 
     def _solve(self, least: Sequence[float], best: list[float], first: int) -> None:
-        """What the cheapest covers up to the positions from the first on cost."""
+        """Fill in the costs of the cheapest covers up to each position from `first` on."""
         for stop in range(first, len(self._ending)):
             best[stop] = min(self._ending[stop].totals(best, least), default=math.inf)
 
     def _first(self, number: int) -> int:
-        """Where the cheapest of a stretch is in the list of candidates."""
+        """The place of a stretch's cheapest candidate in the list of candidates."""
         return self.stretches[number].entries[0].place
 
     def _back(self, least: Sequence[float], rank: Callable[[int], int], best: Sequence[float]) -> list[tuple[int, int]]:
         """The stretches of the cheapest cover, each with its shift, in order; none if there is no cover.
 
-        `rank` says which of equally cheap ones comes first.
+        `rank` breaks ties: the lowest comes first.
         """
         found = []
         stop = len(best) - 1 if math.isfinite(best[-1]) else 0
@@ -212,6 +212,6 @@ class Pool(Generic[Payload]):
         return found[::-1]
 
     def priced(self) -> Iterator[tuple[Entry[Payload], Sequence[int]]]:
-        """All candidates that are priced, in the order of the list, and where those are that each stands for."""
+        """All priced candidates, in the order of the list, each with its shifts."""
         found = [(entry, some.shifts) for some in self.stretches for entry in some.entries if entry.priced]
         yield from sorted(found, key=lambda one: one[0].place)

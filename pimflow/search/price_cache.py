@@ -1,16 +1,15 @@
-"""The price cache: what every candidate costs, content-addressed, on disk, shared by processes.
+"""The price cache: the cost of every candidate, content-addressed, on disk, shared by processes.
 
-One file per (package version, code, target, cost model), a line per record:
+There is one file per (package version, code, target, cost model), with one line per record:
 
     <key: 32 hex digits> <value: float.hex(), "none", or "=" and a text> <crc32 of the two: 8 hex digits>
 
-Whole plans (`kept_plans`) and what backends have learnt of work (`Backend.learnt`) are texts in files of their own.
+Whole plans (`kept_plans`) and what backends have learnt about work (`Backend.learnt`) are texts in files of their own.
 
-A record is appended with one write under an advisory lock, so writers never mix their lines. A line whose checksum
-does not fit (a torn write, a flipped bit, a truncated file), or whose value is no time that anything can take, is left
-out, computed again, and swept out of the file.
-Nothing that is wrong with the file or its folder ever stops a compile: the cache then is in memory only, and one
-warning says so.
+A record is appended with one write under an advisory lock, so lines of different writers never mix. A line with a wrong
+checksum (a torn write, a flipped bit, a truncated file), or with a value that is not a valid time, is ignored, computed
+again, and removed from the file. A damaged file or folder never stops a compile: the cache is then in memory only, and
+one warning says so.
 """
 
 from __future__ import annotations
@@ -46,19 +45,20 @@ _SUFFIX = ".prices"
 _TABLE = re.compile(rf"[0-9a-f]{{32}}\{_SUFFIX}")
 _STATISTICS = re.compile(rf"[0-9a-f]{{32}}-[0-9a-f]{{16}}\{STATISTICS_SUFFIX}")
 _SCRATCH = re.compile(rf"[0-9a-f]{{32}}(-[0-9a-f]{{16}}\{STATISTICS_SUFFIX})?\.[0-9]+\.tmp")
-"""What is written beside a file that it is to replace."""
+"""Temporary files, written next to the file that they will replace."""
 _COST_PACKAGES = ("ir", "onnxio", "codegen", "passes", "runtime", "search", "sparse", "targets")
 _COST_SUFFIXES = (".py", ".toml", ".csv")
 _THIS_PROCESS = os.urandom(16)
 
 
 class CacheWarning(UserWarning):
-    """The price cache on disk is damaged or cannot be used; results are right, only slower to get."""
+    """The price cache on disk is damaged or unusable; results are correct but take longer."""
 
 
 @dataclass(frozen=True)
 class CacheInfo:
-    """What is on disk: the folder, its files, their records that are intact, graphs with statistics, and bytes."""
+    """The contents of the cache: the folder, its files, their intact and damaged records, graphs with statistics, and
+    bytes."""
 
     folder: str
     files: int
@@ -69,9 +69,9 @@ class CacheInfo:
 
 
 def code_fingerprint(also: tuple[str, ...] = ()) -> str:
-    """Hash of all code that a cost depends on: the version, every source and data file of the package that has a part
-    in it, other packages that add backends, policies or passes to it, and the modules outside that have registered ops,
-    rules, units or backends. Edited code never reads the costs of other code. `also` names more packages."""
+    """Hash of all code that a cost depends on: the version, every relevant source and data file of the package, other
+    packages that add backends, policies or passes, and outside modules that have registered ops, rules, units or
+    backends. Edited code never reads the costs of other code. `also` names further packages to include."""
     digest = hashlib.blake2b(_package_fingerprint(also).encode() + plugins.fingerprint(), digest_size=16)
     for name in outside_modules(*KINDS.values()):
         digest.update(f"{name}\0".encode() + _source_of(name) + b"\0")
@@ -79,7 +79,7 @@ def code_fingerprint(also: tuple[str, ...] = ()) -> str:
 
 
 def _source_of(module: str) -> bytes:
-    """A module's source; one that has none (a prompt, a notebook) is like no other process's."""
+    """A module's source; a module without a file (a prompt, a notebook) matches no other process's."""
     file = getattr(sys.modules.get(module), "__file__", None)
     try:
         return _THIS_PROCESS if file is None else Path(file).read_bytes()
@@ -97,7 +97,7 @@ def _package_fingerprint(also: tuple[str, ...]) -> str:
 
 @cache
 def _sources_of(package: str) -> bytes:
-    """A digest of the source and data files of a package of ours, by their names in it."""
+    """A digest of the source and data files in a subpackage of pimflow, with their relative paths."""
     digest = hashlib.blake2b(package.encode(), digest_size=16)
     root = Path(__file__).resolve().parent.parent / package
     for folder, folders, names in os.walk(root):
@@ -125,13 +125,13 @@ def user_folder() -> Path | None:
 class PriceCache:
     """Costs by key, in memory and (unless `folder` is None) on disk.
 
-    A cost is a float in microseconds, or None for a candidate that cannot be built. New records are written by `flush`,
-    which is also called when there are many of them.
+    A cost is a float in microseconds, or None for a candidate that cannot be built. `flush` writes new records; it is
+    also called automatically when there are many.
 
     Args:
-        folder: where the file is; None keeps costs in memory only.
+        folder: where the file is; None for in memory only.
         scope: everything that all costs of this cache depend on (target, code, cost model), as text.
-        most_bytes: size of the file from which it is begun anew.
+        most_bytes: the maximum size of the file; a larger one is started over.
     """
 
     def __init__(self, folder: Path | None, scope: str, most_bytes: int = MAX_CACHE_BYTES) -> None:
@@ -154,7 +154,7 @@ class PriceCache:
         return self._costs.get(key, default)
 
     def put(self, key: str, cost: float | None) -> None:
-        """Adds a cost (first come, first kept)."""
+        """Add a cost; an existing one stays."""
         if key not in self._costs:
             self._costs[key] = cost
             self._write(key, cost)
@@ -165,10 +165,10 @@ class PriceCache:
         return self._texts
 
     def put_text(self, key: str, text: str) -> None:
-        """Adds a text of one line (first come, first kept).
+        """Add a text of one line; an existing one stays.
 
         Args:
-            key: as of a cost; a text is kept beside a cost of the same key.
+            key: as for a cost; a text and a cost can have the same key.
             text: ASCII.
         """
         if key not in self._texts:
@@ -177,7 +177,7 @@ class PriceCache:
 
     @property
     def folder(self) -> Path | None:
-        """Where the file is; None if costs are kept in memory only."""
+        """The folder of the file; None if costs are in memory only."""
         return None if self.path is None else self.path.parent
 
     def _write(self, key: str, value: float | str | None) -> None:
@@ -188,7 +188,7 @@ class PriceCache:
             self.flush()
 
     def flush(self) -> None:
-        """Writes new records to disk; a failure turns the disk off, with one warning."""
+        """Write new records to disk; a failure disables the disk cache, with one warning."""
         if self.path is None or not self._fresh:
             return
         data = b"".join(self._fresh)
@@ -211,7 +211,7 @@ class PriceCache:
         if damaged:
             _warn(f"{damaged} damaged records of the price cache {path} are ignored and will be computed again")
             intact: list[tuple[str, float | str | None]] = [*self._costs.items(), *self._texts.items()]
-            with contextlib.suppress(OSError):  # a file that cannot be mended is only warned of again
+            with contextlib.suppress(OSError):  # if the file cannot be repaired, the next run warns again
                 _replace(path, b"".join(_record(key, value) for key, value in intact))
 
     def _give_up(self, why: str) -> None:
@@ -225,9 +225,11 @@ def key_of(content: str) -> str:
 
 
 def cache_clear(folder: Path | None = None) -> int:
-    """Removes every file of the cache under the cache folder, and what killed processes left of them; returns how many.
+    """Remove every cache file in the cache folder, including leftovers of killed processes; return how many were
+    removed.
 
-    Statistics of graphs are among them. Other files are left alone, whatever their suffix: ours are named by a digest.
+    This includes the statistics of graphs. Other files are left alone, whatever their suffix: cache files are named by
+    a digest.
     """
     where = folder or cache_folder()
     removed = 0
@@ -255,7 +257,7 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
 
 
 def _cache_files(folder: Path, name: re.Pattern[str] = _TABLE) -> tuple[Path, ...]:
-    """The files in a folder that are named as ours are; a link, folder or FIFO of such a name is not ours."""
+    """The regular files in a folder with names like those of cache files; links, folders and FIFOs do not count."""
     try:
         ours = (path for path in folder.iterdir() if name.fullmatch(path.name))
         return tuple(sorted(path for path in ours if stat.S_ISREG(path.lstat().st_mode)))
@@ -274,7 +276,7 @@ def _record(key: str, value: float | str | None) -> bytes:
 
 
 def _parse(content: bytes) -> tuple[dict[str, float | None], dict[str, str], int]:
-    """Intact costs, intact texts, and how many lines are neither."""
+    """Intact costs, intact texts, and the number of damaged lines."""
     costs: dict[str, float | None] = {}
     texts: dict[str, str] = {}
     damaged = 0
@@ -297,7 +299,7 @@ def _parse(content: bytes) -> tuple[dict[str, float | None], dict[str, str], int
 
 
 def _price(text: str) -> float:
-    """A finite number that is not negative.
+    """A finite, non-negative number.
 
     Raises:
         ValueError: it is anything else.
@@ -321,16 +323,16 @@ def _append(path: Path, data: bytes, most_bytes: int) -> None:
     with os.fdopen(os.open(path, flags, 0o666), "ab") as file, _locked(file, shared=False):
         size = os.fstat(file.fileno()).st_size
         if size + len(data) > most_bytes:
-            file.truncate(0)  # a file this big is cheaper to compute again than to read
+            file.truncate(0)  # computing a file this large again is cheaper than reading it
             size = 0
         if size and not _ends_with_newline(path):
-            data = b"\n" + data  # a writer was cut off: its torn line must not swallow our first one
+            data = b"\n" + data  # a writer was cut off: its torn line must not corrupt our first one
         file.write(data)
         file.flush()
 
 
 def _replace(path: Path, data: bytes) -> None:
-    """Puts new content in place of a file, whole or not at all. What others append meanwhile may be lost, no more."""
+    """Atomically replace the content of a file. Records that others append meanwhile may be lost, nothing else."""
     scratch = path.with_suffix(f".{os.getpid()}.tmp")
     try:
         scratch.write_bytes(data)
@@ -347,8 +349,8 @@ def _ends_with_newline(path: Path) -> bool:
 
 @contextlib.contextmanager
 def _locked(file: BinaryIO, *, shared: bool) -> Iterator[None]:
-    """An advisory lock where the platform and the file system have one. It is waited for, but not for long: without it
-    a line may be read half written, which the checksum finds out."""
+    """An advisory lock, if the platform and the file system have one. The wait for it is limited: without it a line may
+    be read half written, which the checksum detects."""
     if sys.platform == "win32":
         yield
         return
@@ -363,7 +365,7 @@ def _locked(file: BinaryIO, *, shared: bool) -> Iterator[None]:
             time.sleep(_LOCK_WAIT_S)
         except OSError:  # this file system has no locks
             break
-    yield  # closing the file gives the lock back
+    yield  # closing the file releases the lock
 
 
 def _warn(message: str) -> None:

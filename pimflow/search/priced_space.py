@@ -1,4 +1,5 @@
-"""A policy's candidates over one graph: listed, bounded, priced where that matters, grown from the cheapest plan."""
+"""A policy's candidates over one graph: listed, bounded, priced where it matters, and extended around the cheapest
+plan."""
 
 from __future__ import annotations
 
@@ -25,26 +26,25 @@ from pimflow.search.weighed import pricer_of
 Decisions = tuple[Decision, ...]
 
 _ROUNDING = 1e-9
-"""Costs that differ by less than this part of them are the same, added up in another order."""
+"""Costs that differ by less than this share are equal: sums in another order round differently."""
 _NEAR, _NEAR_DIVIDED = 0.005, 0.001
-"""Plans that cost more than the cheapest by no more than this part of it are near it; the latter where rows are divided
-within stages, of which there are more ways."""
+"""A plan is near the cheapest if it costs more by at most this share; the second value is for runs whose rows are
+divided within stages, because they have more variants."""
 _AT_ONCE = 4
-"""Decisions near the cheapest plan that are looked at before it is found again."""
+"""How many decisions near the cheapest plan to vary before finding the cheapest plan again."""
 _IN_VAIN = 3000
-"""The search leaves what is near the cheapest plan alone once it has looked closely at so many candidates without a
-cheaper one. The zoo's models need 950 at most; where bounds tell little, as of many small kernels that are all launch,
-there would be tens of thousands to look at.
-"""
+"""After refining this many candidates without finding a cheaper plan, the search stops exploring around the cheapest
+plan. The models of the zoo need 950 at most; where bounds are weak, as with many small kernels dominated by launches,
+there would be tens of thousands to refine."""
 
 
 @dataclass(frozen=True)
 class PricedSpace:
-    """A policy's candidates over one graph, priced: what both solvers solve.
+    """A policy's candidates over one graph, priced: the problem that both solvers solve.
 
-    `positions` nodes in order, or points of the line on which memory channels change hands; `search` has what covers
-    them; `baseline_us` is the GPU alone, and `baseline_cost` that by the policy's objective, by which candidates cost
-    what they do; `priced` counts them.
+    `positions` counts nodes in order, or points of the line on which memory channels change hands; `search` has the
+    candidates that cover them; `baseline_us` is the time of the GPU alone, and `baseline_cost` its cost by the policy's
+    objective, like the costs of candidates; `priced` counts the candidates.
     """
 
     positions: int
@@ -59,7 +59,7 @@ class PricedSpace:
 
     @cached_property
     def intervals(self) -> tuple[Interval[Decisions], ...]:
-        """All candidates that are priced, each wherever it may be."""
+        """All priced candidates, each at every position where it may be."""
         return tuple(
             [self.search.placed(Taken(entry, shift)) for entry, shifts in self.search.pool.priced() for shift in shifts]
         )
@@ -74,9 +74,10 @@ def price_space(
     progress: Tell = silent,
     prune: bool = True,
 ) -> PricedSpace:
-    """Prices a policy's candidates, then variations of the best plan's pipelines, until none or no time is left.
+    """Price a policy's candidates, then variations of the best plan's pipelines, until none are left or time is up.
 
-    `prune` prices only what the cheapest plan may be made of, as far as `bounds` say (`pool`). That loses nothing.
+    With `prune`, only candidates that may be in the cheapest plan are priced, according to `bounds` (`pool`). The
+    result is the same.
     """
     pricer = pricer_of(policy.objective, graph, costs, prices)
     candidates = Candidates(graph, policy, pricer, exhaustive=prune, once=prune)
@@ -109,15 +110,15 @@ def price_space(
 
 
 def switch_cost(objective: Objective, costs: Costs) -> float:
-    """What memory channels that change hands once cost."""
+    """The cost of switching memory channels once."""
     switch_us = costs.channel_switch_us or 0.0
     return objective.cost(switch_us, costs.static_energy_mj(switch_us))
 
 
 class Search:
-    """The candidates so far, with an eye on the clock.
+    """The candidates so far, within the time limit.
 
-    `entered` counts them; `out_of_time` is whether some were left out, or left as they were, for lack of time.
+    `entered` counts them; `out_of_time` is whether some were left out, or left unrefined, for lack of time.
     """
 
     def __init__(
@@ -135,14 +136,14 @@ class Search:
         self._tried: set[Decision] = set()
         self._joined: set[Candidate] = set()
         self._cuts: set[int] = set()
-        """Places of candidates that are parts of others."""
+        """The places of candidates that are parts of others."""
         self._apart: dict[int, float] = {}
-        """By place of a candidate, what its parts cost where that is known."""
+        """By place of a candidate, the known cost of its parts."""
 
     def enter(self, candidates: Iterable[Candidate]) -> None:
-        """Counts candidates and tells what each takes at least; what a plan must have, which comes first, is priced.
+        """Add candidates with their lower bounds; those that a plan needs (`certain`) come first and are priced.
 
-        Of a time budget half is left for looking at the promising ones.
+        Half of the time budget is reserved for refining the promising ones.
         """
         waiting: deque[Candidate] = deque()
         total = 0
@@ -165,14 +166,14 @@ class Search:
             self._progress.priced(done, total)
 
     def pass_over(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
-        """Adds what leads from point to point of the line while nothing runs."""
+        """Add the steps between points of the line during which nothing runs."""
         for start, stop, switched in steps:
             self.pool.add(Entry(0, start, stop, (), switch_cost * switched, True))
 
     def improve(self) -> None:
-        """Goes on from what the cheapest cover is made of, until it has nothing new in it, or no time is left.
+        """Extend the search around the cheapest cover until it contains nothing new or time is up.
 
-        What runs at once, and pipelines, are looked at again in every round: more may be divided in them.
+        Concurrent decisions and pipelines are varied again in every round, because more nodes may be divided in them.
         """
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
         varied: dict[int, int] = {}
@@ -196,9 +197,10 @@ class Search:
                 self._cut(some)
 
     def _probe(self, probed: set[Decision], varied: dict[int, int]) -> bool:
-        """Enters a few versions of what is nearest to the cheapest cover; False if all near it are `probed`.
+        """Enter variants of a few candidates near the cheapest cover; False if all of those are `probed`.
 
-        What is in the cover has been varied, and what is not has not: it may be in no cheaper cover for that alone.
+        What is in the cover has already been varied. What is not in it may be missing only because it has not been
+        varied.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
         entries = [entry for entry in self._near(near) if probed.isdisjoint(entry.payload)]
@@ -213,9 +215,10 @@ class Search:
         return bool(found)
 
     def settle(self) -> None:
-        """Takes apart what is cheaper than its parts by rounding alone, and leaves whole what is no cheaper cut.
+        """Replace candidates that are cheaper than their parts by rounding alone, and prefer whole candidates to parts
+        that are no cheaper.
 
-        The search may have gone on from either.
+        The search may have continued from either.
         """
         cuts: list[tuple[Entry[Decisions], float]] = []
         while True:
@@ -241,8 +244,8 @@ class Search:
         self.pool.add(entry)
 
     def _near(self, near: float) -> list[Entry[Decisions]]:
-        """What is near the cheapest cover, as far as it is priced; of what is put together all is, unless it takes no
-        less than its parts."""
+        """The entries near the cheapest cover that are priced. Joined decisions among them are priced first, unless
+        they cost as much as their parts."""
         while True:
             entries = [entry for entry in self.pool.nearly_cheapest(near) if entry.place not in self._cuts]
             known = [
@@ -258,7 +261,7 @@ class Search:
                 self._look_at(entry)
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
-        """Enters chosen decisions put together; what is as cheap as they are apart stays apart."""
+        """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
         apart = self._line.on_order(chosen)
         starts, costs = [some.start for some in apart], [some.cost for some in apart]
         for candidate in self._candidates.joins(apart):
@@ -272,7 +275,8 @@ class Search:
                 self._enter(first, apart=sum(costs[among]))
 
     def _vary(self, entry: Entry[Decisions], varied: dict[int, int]) -> None:
-        """Enters variations of what an entry decides, and counts them; of those like it they are `varied` already."""
+        """Enter variations of an entry's decisions, and count them; entries alike are in `varied` and are only
+        counted."""
         if entry.place in varied:
             self.entered += varied[entry.place]
             return
@@ -285,9 +289,10 @@ class Search:
             self._apart.update(dict.fromkeys(range(before + 1, self.entered + 1), apart))
 
     def _cut(self, chosen: Interval[Decisions]) -> None:
-        """Enters both parts of what is put together, wherever it is cut in two.
+        """Enter both parts of joined decisions, for every way to cut them in two.
 
-        What they are cut from has been varied: they are not varied for being near the cheapest cover, but once in it.
+        The whole has been varied already, so a part is varied only once it is in the cheapest cover, not for being near
+        it.
         """
         for interval in self._line.on_order([chosen]):
             for candidate in self._candidates.cuts(interval, self._cheapest_for):
@@ -301,7 +306,7 @@ class Search:
                     self._cuts.add(self.entered)
 
     def _cheapest_for(self, start: int, stop: int) -> Decisions:
-        """What the cheapest candidate for some positions of the order decides; () if there is none, or no time."""
+        """The decisions of the cheapest candidate for some positions of the order; () if there is none, or no time."""
         shift = self._candidates.scene.alike.shift(start, stop)
         place = self._line.place(Candidate(start - shift, stop - shift, ()))
         while (entry := self.pool.first(*place)) is not None and not entry.priced:
@@ -311,25 +316,25 @@ class Search:
         return () if entry is None else self._candidates.moved(entry.payload, shift)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
-        """The same for variations of what has been found, of which nobody knows how many will follow."""
+        """Add candidates found by variation, whose number is not known in advance."""
         for candidate in candidates:
             if not self.has_time():
                 return
             self._enter(candidate)
 
     def has_time(self) -> bool:
-        """Whether more may be looked at."""
+        """Whether there is time to refine more candidates."""
         is_late = self._progress.out_of_time
         self.out_of_time |= is_late
         return not is_late
 
     def placed(self, taken: Taken[Decisions]) -> Interval[Decisions]:
-        """A candidate where it is in a cover."""
+        """A candidate at its position in a cover."""
         entry, shift = taken.entry, taken.shift
         return Interval(entry.start + shift, entry.stop + shift, entry.us, self._line.moved(entry.payload, shift))
 
     def cheapest(self) -> tuple[Taken[Decisions], ...]:
-        """The cheapest cover, all of it priced, unless there is no time for that."""
+        """The cheapest cover, with everything in it priced; () if there is no time for that."""
         while self.has_time():
             chosen = self.pool.cheapest()
             unsure = {taken.entry.place: taken.entry for taken in chosen if not taken.entry.priced}
@@ -340,8 +345,8 @@ class Search:
         return ()
 
     def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
-        """Adds a candidate; it counts as so many. `apart` is what its parts cost that are known: if as much, a little
-        more than that, so that rounding does not have it looked at."""
+        """Add a candidate, counted `times` times. `apart` is the known cost of its parts: a candidate that costs the
+        same is entered at slightly more, so that it is not refined because of rounding alone."""
         self.entered += times
         decisions = candidate.decisions
         exactly = candidate.certain or not self._prune
@@ -359,18 +364,18 @@ class Search:
         self.pool.add(entry)
 
     def least_kept(self, payload: Decisions) -> Mapping[str, int]:
-        """What decisions keep in the memories of units at least, by device: nodes share nothing there."""
+        """A lower bound on what decisions store in the memories of units, by device: nodes share nothing there."""
         costs = self._pricer.costs
         count = Counter(device for decision in payload for device in devices_away(decision, costs.target.host))
         return {device: times * costs.units[device].least_kept for device, times in count.items()}
 
     def kept(self, payload: Decisions) -> Mapping[str, int]:
-        """What decisions that can be carried out keep in the memories of units, by device."""
+        """What decisions that can be carried out store in the memories of units, by device."""
         away = any(leaves_host(decision, self._pricer.costs.target.host) for decision in payload)
         return self._pricer.kept(payload) if away else {}
 
     def closer(self, entry: Entry[Decisions]) -> None:
-        """Looks at a candidate more closely; what cannot be made costs more than anything."""
+        """Refine a candidate; one that cannot be built has infinite cost."""
         us, entry.priced = self._pricer.closer(entry.payload, entry.us)
         entry.us = math.inf if us is None else us
         self._looked_at += 1
@@ -378,7 +383,7 @@ class Search:
 
 
 def _is_as_cheap(us: float, apart: float) -> bool:
-    """Whether what is put together costs what its parts do, but for rounding."""
+    """Whether a joined decision costs the same as its parts, except for rounding."""
     return abs(us - apart) < _ROUNDING * apart
 
 

@@ -1,7 +1,8 @@
-"""What a candidate costs: the makespan of the timeline of its rewritten region, remembered by content.
+"""The cost of a candidate: the makespan of the timeline of its rewritten region, cached by content.
 
 One mechanism prices everything: cut the nodes out of the graph, carry out the decisions on them, schedule the result.
-As regions meet at their ends, the costs of the chosen candidates add up to the makespan of the whole rewritten graph.
+All devices synchronize at the end of a region, so the costs of the chosen candidates add up to the makespan of the
+whole rewritten graph.
 """
 
 from __future__ import annotations
@@ -43,39 +44,39 @@ from pimflow.search.stage_times import StageTimes
 
 
 class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
-    """What the search asks of a cost model."""
+    """The part of a cost model that the search needs."""
 
     @property
     def identity(self) -> str:
-        """All that prices depend on beside the code, as text."""
+        """Everything that prices depend on besides the code, as text."""
 
     def host_only(self) -> timeline.Costs:
-        """The same machine with no other unit in use."""
+        """The same machine with only the host in use."""
 
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
         """Why a node cannot run on a unit under a choice, or None."""
 
     @property
     def channel_switch_us(self) -> float | None:
-        """How long memory channels take to change hands; None if units hold theirs for the whole run."""
+        """How long it takes for memory channels to change hands; None if units hold theirs for the whole run."""
 
     def static_energy_mj(self, makespan_us: float) -> float:
-        """What the board draws over a run, whatever it does."""
+        """The static energy of the board over a run, whatever it does."""
 
     def workspaces(self, graph: Graph) -> Mapping[str, int]:
-        """Bytes that nodes of a placed graph need beside their operands and results, by name."""
+        """Bytes that nodes of a placed graph need in addition to their operands and results, by name."""
 
 
 LONG = 1_500
-"""Nodes of a graph above which pipelines are listed by rates alone, and bounded by their stages only where they promise
-most: tables of the stages of every run take 130 kB a node, and as long as the rest of the search."""
+"""In graphs with more nodes than this, pipelines are listed by rates alone, and only the most promising are bounded by
+their stages: tables of the stages of every run take 130 kB per node, and as much time as the rest of the search."""
 
 _TEXTS = 1_000
-"""Regions of which the text is remembered that prices are kept by."""
+"""The number of regions whose text, which cache keys are made from, is cached."""
 
 
 class _ByName(dict[str, float]):
-    """What nodes take at least, by name, found out when it is first asked for."""
+    """Lower bounds on the times of nodes, by name, computed when first needed."""
 
     def __init__(self, graph: Graph, find: Callable[[Node], float]) -> None:
         super().__init__()
@@ -87,7 +88,7 @@ class _ByName(dict[str, float]):
 
 
 class Pricer:
-    """Prices decisions over nodes of one graph, each content once: by the microseconds that they take.
+    """Prices decisions over nodes of one graph in microseconds, each content once.
 
     `built` counts the candidates that had to be rewritten.
     """
@@ -112,8 +113,8 @@ class Pricer:
         self._nodes_text = lru_cache(maxsize=_TEXTS)(partial(_nodes_text, graph, self._outputs))
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions take at least, before anything is laid out: by the stages of pipelines, and by rates of
-        what else is divided."""
+        """A lower bound on the time of the decisions before anything is laid out: by stages for pipelines, by rates for
+        other divided nodes."""
         if len(decisions) != 1:
             return self._bounds.least_us(decisions)
         (only,) = decisions
@@ -132,11 +133,12 @@ class Pricer:
         return self._bounds.least_us(decisions)
 
     def _busiest_us(self, pipeline: Pipeline) -> float:
-        """What the busiest device of a pipeline takes at least by rates alone, which no number of stages changes."""
+        """A lower bound on the time of a pipeline's busiest device by rates alone, which does not depend on the number
+        of stages."""
         run, devices, us = self._last_run
         if pipeline.host_rows:
             return self._busiest_of_shares_us(pipeline)
-        if run is not pipeline.run or devices is not pipeline.devices:  # versions that differ in stages come together
+        if run is not pipeline.run or devices is not pipeline.devices:  # versions that differ in stages are adjacent
             busy = dict.fromkeys([self.costs.target.host, *pipeline.devices], 0.0)
             for name, device in zip(pipeline.run, pipeline.devices, strict=True):
                 busy[device] += self._whole_us[device][name]
@@ -145,7 +147,7 @@ class Pricer:
         return us
 
     def _busiest_of_shares_us(self, pipeline: Pipeline) -> float:
-        """The same where rows are divided within stages."""
+        """Like `_busiest_us`, for rows divided within stages."""
         whole_us, host = self._whole_us, self.costs.target.host
         busy = dict.fromkeys([host, *pipeline.devices], 0.0)
         for name, device, rows in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
@@ -163,10 +165,11 @@ class Pricer:
         return split.gpu_columns / node_columns(self.graph, node)
 
     def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
-        """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be).
+        """A refined lower bound on the cost of the decisions, or the price, and whether it is the price (None: they
+        cannot be carried out).
 
-        Bounds come before prices: parts are laid out, and scheduled where the price follows from them. Else what units
-        do is priced piece by piece as long as that raises what is known to be `least`, and only then are the decisions
+        Bounds come before prices: parts are laid out, and scheduled if the price follows from them. Otherwise the work
+        of units is priced piece by piece as long as the bound does not exceed `least`, and only then are the decisions
         carried out.
         """
         known = self._by_rows(decisions[0])
@@ -193,8 +196,8 @@ class Pricer:
         return known, False
 
     def _by_rows(self, decision: Decision) -> float:
-        """What a decision takes at least by the rows of its parts, where not all of that was told when it was listed;
-        else 0."""
+        """A lower bound on a decision's time by the rows of its parts, if that was not computed when it was listed;
+        otherwise 0."""
         if isinstance(decision, SplitRows):
             return self._bounds.split_us(decision)
         if isinstance(decision, Pipeline) and len(self.graph.nodes) > LONG:
@@ -202,18 +205,18 @@ class Pricer:
         return 0.0
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
-        """What the decisions cost; None if they cannot be made."""
+        """The cost of the decisions; None if they cannot be carried out."""
         key = key_of(self.content_text(decisions))
         return self._prices.get(key) if key in self._prices else self._price(key, decisions)
 
     def content_text(self, decisions: Sequence[Decision]) -> str:
-        """`content_text` of decisions over nodes of the graph: what it says of nodes is told once for many ways to
-        decide them."""
+        """`content_text` of decisions over nodes of the graph; the text of the nodes is shared by all decisions about
+        them."""
         names = _names(decisions)
         return _content_text(self._nodes_text(names), names, decisions)
 
     def time_us(self, decisions: tuple[Decision, ...]) -> float:
-        """What decisions that can be made take, from the start of the first to the end of the last."""
+        """The time of decisions that can be carried out, from the start of the first to the end of the last."""
         cost = self.cost(decisions)
         assert cost is not None, "the decisions have been priced"
         return cost
@@ -223,7 +226,7 @@ class Pricer:
         return self._keep(key, self._carried_out_us(decisions) if told is None else told)
 
     def _keep(self, key: str, us: float | None) -> float | None:
-        """The cost of what takes so long, kept; None of what never ends, as it cannot be made."""
+        """The cost for a time, stored in the cache; None for an infinite time, which cannot be carried out."""
         cost = us if us is not None and math.isfinite(us) else None
         self._prices.put(key, cost)
         return cost
@@ -234,7 +237,7 @@ class Pricer:
         return None if timeline is None else timeline.makespan_us
 
     def kept(self, decisions: tuple[Decision, ...]) -> Mapping[str, int]:
-        """What decisions that can be carried out keep in the memories of units, by device."""
+        """What decisions that can be carried out store in the memories of units, by device."""
         found = self._kept.get(decisions)
         if found is None:
             text = self.content_text(decisions)
@@ -258,14 +261,16 @@ class Pricer:
         return self._capable[key]
 
     def rows_made(self, run: Sequence[str], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
-        """By node of a run, the rows that every stage makes of it, top ones first; runs that end alike share them."""
+        """By node of a run, the rows of it that every stage makes, top ones first; runs with the same end share
+        them."""
         end = self._bounds.runs.end(run, stage_rows, bottom_first=False)
         if end is None:
             return rows_made(self.graph, run, stage_rows, bottom_first=False)
         return {name: end.layers[end.place[name]].rows for name in run}
 
     def balanced_rows(self, node: Node, device: str, choice: str) -> int:
-        """Rows of a node on the host, of two or more, at which it and a unit take about as long for their parts."""
+        """The number of a node's rows on the host, of two rows or more, for which the host and a unit take about the
+        same time."""
         key = (node.name, device, choice)
         if key not in self._balanced:
             self._balanced[key] = self._balance(node, *key[1:])
@@ -281,19 +286,19 @@ class Pricer:
         return min(around, key=lambda count: max(times(count)), default=0)
 
     def _rewritten(self, decisions: tuple[Decision, ...]) -> Graph | None:
-        """The region with the decisions carried out, if they can be."""
+        """The region with the decisions carried out; None if they cannot be."""
         self.built += 1
         region = cut_subgraph(self.graph, [name for decision in decisions for name in decision.nodes])
         plan = Plan("candidate", decisions, 0.0, 0.0, host=self.costs.target.host)
         try:
             for step in rewrites(plan, self.costs):
                 region = step.run(region).graph
-        except PlanError:  # a stage lies wholly in padding, say: asking first would lay everything out twice
+        except PlanError:  # for example, a stage lies wholly in padding: asking first would lay everything out twice
             return None
         return region
 
     def _timeline(self, graph: Graph) -> Timeline | None:
-        """The schedule of a rewritten region; None if PIM refuses a part of it."""
+        """The schedule of a rewritten region; None if a unit refuses a part of it."""
         for node in graph.nodes:
             device, choice = node.device or "", node.placement.choice or ""
             if device in self.costs.units and self.costs.refusal(graph, node, device, choice) is not None:
@@ -302,12 +307,13 @@ class Pricer:
 
 
 def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:
-    """The passes that make of a cleaned-up graph the one that runs as a plan says, on the machine that is priced."""
+    """The passes that turn a cleaned-up graph into the one that runs according to a plan, on the machine that is
+    priced."""
     return place(plan, costs.readouts, costs.padding_alike)
 
 
 def host_alone(graph: Graph, costs: Costs) -> Graph:
-    """A cleaned-up graph as the host alone runs it: with the Pads that its library's convolutions need there too."""
+    """A cleaned-up graph as the host alone runs it, including the Pads that its library's convolutions need."""
     if not costs.padding_alike or not any(any(uneven_padding(node.op)) for node in graph.nodes):
         return graph
     host = costs.target.host
@@ -318,7 +324,7 @@ def host_alone(graph: Graph, costs: Costs) -> Graph:
 
 
 def alone_times_us(graph: Graph, costs: Costs) -> dict[str, float]:
-    """What every node of a cleaned-up graph takes by itself on the host, with the Pad that is put before it there."""
+    """The time of every node of a cleaned-up graph by itself on the host, including the Pad inserted before it."""
     alone, host = host_alone(graph, costs), costs.host_only()
     times = {node.name: 0.0 for node in graph.nodes}
     for node in alone.nodes:
@@ -328,10 +334,11 @@ def alone_times_us(graph: Graph, costs: Costs) -> dict[str, float]:
 
 
 def content_text(graph: Graph, graph_outputs: frozenset[str], decisions: Sequence[Decision]) -> str:
-    """What the cost of decisions depends on, free of names: ops, shapes, types, wiring, and what is decided.
+    """The text that the cost of decisions depends on, without names: ops, shapes, types, wiring, and what is decided.
 
-    Values are numbered as they appear; of a value from outside it matters whether it is a constant (and not which, but
-    for those that `Op.content_positions` names), of one made inside whether it is read outside.
+    Values are numbered in order of appearance. A value from outside is identified by whether it is a constant (its
+    content does not matter, except for the positions in `Op.content_positions`), a value made inside by whether it is
+    read outside.
     """
     names = _names(decisions)
     return _content_text(_nodes_text(graph, graph_outputs, names), names, decisions)
@@ -347,7 +354,7 @@ def _content_text(of_nodes: str, names: Sequence[str], decisions: Sequence[Decis
 
 
 def _nodes_text(graph: Graph, graph_outputs: frozenset[str], names: Sequence[str]) -> str:
-    """What `content_text` says of the nodes themselves."""
+    """The part of `content_text` about the nodes themselves."""
     nodes = [graph.node(name) for name in names]
     number = {name: index for index, name in enumerate(names)}
     values: dict[str, int] = {}

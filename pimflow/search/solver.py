@@ -1,19 +1,19 @@
 """`solve`: the cheapest plan of a policy for a graph and a machine.
 
-What is exact: of all plans that are made of the policy's candidates and keep to the execution order
-(`order.execution_order`), the result is a cheapest one (`chain.solve_chain`; `prove` asks an integer program). Costs
-are as exact as the cost models: every candidate's is the makespan of the timeline of its rewritten region, and regions
-meet at their ends, so the plan's cost is the makespan of the whole rewritten graph.
+What is exact: the result is a cheapest plan among all that consist of the policy's candidates and keep to the execution
+order (`order.execution_order`); see `chain.solve_chain`, which `prove` checks with an integer program. Costs are as
+exact as the cost models: the cost of a candidate is the makespan of the timeline of its rewritten region, and all
+devices synchronize at the end of each region, so the plan's cost is the makespan of the whole rewritten graph.
 
 What is bounded: the candidates themselves, by the policy's spaces (`policy.Space`) and the limits in `candidates`.
-`auto` adds to its enumerated candidates what a local search around the best plan finds (`Candidates.variations`).
+`auto` extends its enumerated candidates by a local search around the best plan (`Candidates.variations`).
 
-With PIM in use its channels are lost to the GPU for the whole run, unless the target lets them change hands
-(`switching`). So the best plan in PIM mode is compared with the
-GPU alone with all channels, and the cheaper of the two is the plan: a policy never slows a model down, except `pim`.
+While PIM is in use, the GPU cannot use PIM's channels for the whole run, unless the target lets channels change hands
+(`switching`). So the best plan in PIM mode is compared with the GPU alone with all channels, and the cheaper of the two
+is the result: no policy except `pim` ever slows a model down.
 
-The weights of all that runs on a unit have to fit into its memory together (`capacity`). Where the best plan's do not,
-the plan is the best one found that fits, and says what no plan that fits can be below.
+The weights of everything that runs on a unit have to fit into its memory at the same time (`capacity`). If those of the
+best plan do not, the result is the best plan found that fits, with a lower bound on the cost of any plan that fits.
 """
 
 from __future__ import annotations
@@ -55,7 +55,8 @@ if TYPE_CHECKING:
     from pimflow.search.ilp import SolverName
 
 _LEAST_S = 5.0
-"""Seconds that a policy's small spaces have at least when time is up: most take a tenth of that."""
+"""The minimum time in seconds for searching a policy's small spaces once the time budget is spent; most take a tenth of
+it."""
 
 
 def solve(
@@ -66,17 +67,17 @@ def solve(
     prices: PriceCache | None = None,
     progress: Tell = silent,
 ) -> Plan:
-    """The cheapest plan of the policy that options ask for, by their objective.
+    """The cheapest plan of the policy that the options ask for, by their objective.
 
-    A plan is always found, also when the time budget ends before the candidates do. Where the host alone fits
-    into the GPU's memory, a plan that needs more than there is gives way to it.
+    A plan is always found, even if the time budget runs out before the candidates do. A plan that needs more memory
+    than the GPU has is replaced by the host alone if that fits.
 
     Args:
         graph: cleaned up (batch norms folded, fused nodes marked).
-        options: the policy, and what bounds the search.
-        costs: the cost model in PIM mode, of the target to plan for.
-        prices: the price cache, in place of the one that the options ask for.
-        progress: receives how far the search is, as lines of text.
+        options: the policy, and the limits of the search.
+        costs: the cost model in PIM mode, for the target to plan for.
+        prices: the price cache to use instead of the one that the options ask for.
+        progress: receives progress messages as lines of text.
 
     Raises:
         OptionError: the policy is unknown.
@@ -97,7 +98,7 @@ def solve_for(
     prices: PriceCache | None = None,
     progress: Tell = silent,
 ) -> Plan:
-    """The same of a policy in place of the one that the options name."""
+    """Like `solve`, for the given policy instead of the one in the options, and without the fallback to the host."""
     started = time.perf_counter()
     scope = cache_scope(costs)
     folder = _folder(options, prices)
@@ -117,31 +118,31 @@ def solve_for(
 def gaps_between(
     graph: Graph, policy: Policy, corners: Sequence[Plan], options: Options, *, costs: Costs, prices: PriceCache
 ) -> Gaps:
-    """What looks for plans between those that are best at some price of energy, for as long as the options allow."""
+    """A search for plans between those that are optimal at some energy price, with the time budget of the options."""
     from pimflow.search.between import Gaps
 
     return Gaps(graph, policy, WeighedPricer(graph, costs, prices, ENERGY), corners, options.time_budget_s)
 
 
 class BoundCosts(least_times.Costs, Protocol):
-    """What is asked of a cost model to keep what no plan takes less than."""
+    """The part of a cost model that the cached lower bound on the makespan needs."""
 
     @property
     def identity(self) -> str:
-        """All that prices depend on beside the code, as text."""
+        """Everything that prices depend on besides the code, as text."""
 
 
 def bound_of(
     graph: Graph, options: Options, *, costs: BoundCosts, host_us: float, prices: PriceCache | None = None
 ) -> MakespanBound:
-    """What no plan for a graph takes less than, whatever the policy; looked up where it was found before.
+    """A lower bound on the makespan of every plan for a graph, whatever the policy; cached.
 
     Args:
         graph: cleaned up, as for `solve`.
         options: whether there is a cache.
         costs: the cost model in PIM mode.
-        host_us: what the host takes alone, with all memory channels.
-        prices: the price cache, in place of the one that the options ask for: bounds are kept beside it.
+        host_us: the time of the host alone, with all memory channels.
+        prices: the price cache to use instead of the one that the options ask for; bounds are stored next to it.
     """
     kept = KeptPlans(_folder(options, prices), cache_scope(costs))
     host = costs.target.host
@@ -153,27 +154,28 @@ def bound_of(
 
 
 def _folder(options: Options, prices: PriceCache | None) -> Path | None:
-    """Where what is found is kept; None if nowhere."""
+    """The folder of the caches; None without caches on disk."""
     return prices.folder if prices is not None else user_folder() if options.use_cache else None
 
 
 def cache_of(options: Options) -> Path | None:
-    """The folder that whatever is found is kept in, where the options allow it."""
+    """The folder of all caches, if the options allow any."""
     return _folder(options, None)
 
 
 def kept_runs(options: Options, runtime: str) -> KeptRuns:
-    """What earlier runs found to run with a version of ONNX Runtime, where the options allow to read it."""
+    """The records of what earlier runs executed with a version of ONNX Runtime, if the options allow reading them."""
     return KeptRuns(_folder(options, None), runtime)
 
 
 def kept_streams(options: Options, made_of: str) -> KeptStreams:
-    """What an earlier run wrote of the same programs; nothing where `made_of` does not say what they are."""
+    """The instruction streams that an earlier run wrote for the same programs; none if `made_of`, which identifies the
+    programs, is empty."""
     return KeptStreams(_folder(options, None) if made_of else None, made_of)
 
 
 def keep_learnt(options: Options, *, costs: Costs) -> None:
-    """Keeps what units have learnt of work since a plan was found: a report asks what else nodes would take."""
+    """Save what units have learnt about work since a plan was found: a report asks for the times of further nodes."""
     if options.use_cache:
         _keep_learnt(unit_records(costs, user_folder()))
 
@@ -186,7 +188,7 @@ def _keep_learnt(records: Iterable[tuple[Unit, PriceCache]]) -> None:
 
 
 def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCache]]:
-    """Where units keep what they learn of work, by what that depends on; they are told what is there."""
+    """The units that learn about work, each with the cache of its records, which the unit has loaded."""
     found = []
     for unit in costs.units.values():
         if unit.learnt_of:
@@ -199,7 +201,7 @@ def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCac
 def _search(
     graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
 ) -> Plan:
-    """The cheapest plan, or the best that the time budget, if any, left time to find."""
+    """The cheapest plan, or the best one found within the time budget, if there is one."""
     space = price_space(graph, chosen, costs, prices, budget_s, progress)
     complete = not space.search.out_of_time
     if not complete:
@@ -234,10 +236,11 @@ def _or_without_runs(
     budget_s: float,
     progress: Tell,
 ) -> PricedSpace:
-    """What was found before time was over; or what the policy's spaces without runs of any kind have, if cheaper.
+    """The space as searched before time ran out, or the policy's spaces without `runs="any"` if those have a cheaper
+    plan.
 
-    Those are small, and by themselves a policy's: with little time for all, a part of them alone may have been listed.
-    They have as much time again, or `_LEAST_S`.
+    Those spaces are small and form a policy of their own; with little time for everything, only part of them may have
+    been listed. They get the time budget once more, or `_LEAST_S` if that is longer.
     """
     small = replace(chosen, spaces=tuple(some for some in chosen.spaces if some.runs != "any"))
     if not small.spaces or small == chosen:
@@ -249,7 +252,7 @@ def _or_without_runs(
 def _balance(
     graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
 ) -> Plan:
-    """The plan whose busiest resource works least on an inference."""
+    """The plan that minimizes the load of the busiest resource per inference."""
     from pimflow.search.throughput import LoadPricer, balance
 
     progress(f"search: {chosen.name}: loads of resources")
@@ -290,9 +293,9 @@ def _balance(
 
 
 def _rest_us(graph: Graph, plan: Plan, costs: Costs) -> float:
-    """How long the busiest resource rests in an interval, so that the GPU's memory holds what is in flight.
+    """How long the busiest resource has to idle per interval so that the GPU's memory holds all inferences in flight.
 
-    0 where nothing says how much it holds, or where it does not even hold one inference: no plan fits then.
+    0 if the target does not say how much memory there is, or if it does not hold even one inference: then no plan fits.
     """
     tiers = costs.target.memory
     if tiers is None:
@@ -306,8 +309,8 @@ def _rest_us(graph: Graph, plan: Plan, costs: Costs) -> float:
 
 
 def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | None = None) -> tuple[float, float]:
-    """(cost by the dynamic program, cost by the integer program) of one space with nothing pruned; they are equal."""
-    from pimflow.search.ilp import solve_intervals  # PuLP takes a while to import, and no compilation needs it
+    """(cost by the dynamic program, cost by the integer program) of one space without pruning; they are equal."""
+    from pimflow.search.ilp import solve_intervals  # importing PuLP is slow, and no compilation needs it
 
     space = price_space(graph, policy_of(options), costs, PriceCache(None, cache_scope(costs)), prune=False)
     if not space.intervals:
@@ -318,18 +321,18 @@ def prove(graph: Graph, options: Options, *, costs: Costs, solver: SolverName | 
 
 
 def open_cache(options: Options, costs: Costs) -> PriceCache:
-    """The price cache of a cost model: in the user's cache folder, or in memory only, as the options say."""
+    """The price cache of a cost model: in the user's cache folder, or in memory only, depending on the options."""
     return open_user_cache(cache_scope(costs)) if options.use_cache else PriceCache(None, cache_scope(costs))
 
 
 def cache_scope(costs: Costs | BoundCosts) -> str:
-    """What all prices of a cost model depend on, code included, as text."""
+    """Everything that the prices of a cost model depend on, including the code, as text."""
     return f"{code_fingerprint()} {costs.identity}"
 
 
 @dataclass(frozen=True)
 class _Choice:
-    """A plan's decisions, what they cost and take, and what they keep in the memories of units, by device."""
+    """A plan's decisions, their cost and time, and the bytes that they store in the memories of units, by device."""
 
     cost: float
     time_us: float
@@ -339,7 +342,7 @@ class _Choice:
 
 
 def _best_in_pim_mode(space: PricedSpace) -> _Choice:
-    """The cheapest plan that uses PIM's channels for PIM; the baseline where there are no candidates to make one of."""
+    """The cheapest plan that uses PIM's channels for PIM; the baseline if no candidates cover the graph."""
     cost, chosen = space.search.pool.cheapest_priced()
     return _choice(space, cost, chosen) if chosen else _baseline(space)
 
@@ -352,7 +355,7 @@ def _baseline(space: PricedSpace, limit: MemoryLimit | None = None) -> _Choice:
 def _choice(
     space: PricedSpace, cost: float, chosen: Sequence[Taken[Decisions]], limit: MemoryLimit | None = None
 ) -> _Choice:
-    """The plan of a cover; the baseline if it never leaves the host."""
+    """The plan of a cover; the baseline if the cover never leaves the host."""
     payloads = [space.search.placed(taken).payload for taken in chosen]
     decisions = tuple(decision for payload in payloads for decision in payload)
     if not any(leaves_host(decision, space.host) for decision in decisions):
@@ -372,9 +375,9 @@ def _fits(choice: _Choice, costs: Costs) -> bool:
 
 
 def _best_that_fits(space: PricedSpace, unlimited_us: float, costs: Costs) -> _Choice:
-    """The cheapest plan found that the memories of the units hold.
+    """The cheapest plan found that fits into the memories of the units.
 
-    Where the space lacks candidates, for lack of time, its bound says nothing of those.
+    If the search ran out of time, the space lacks candidates, and its bound says nothing about those.
     """
     from pimflow.search.fitting import cover_that_fits
 

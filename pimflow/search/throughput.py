@@ -1,19 +1,20 @@
-"""Plans for throughput: inferences follow each other so closely that the busiest resource never rests.
+"""Plans for throughput: inferences follow each other so closely that the busiest resource never idles.
 
-With several inferences in flight no data flow and no meeting point holds a resource up: what one inference has to wait
-for, another fills. So the interval between two inferences is how long the busiest resource works on one of them, and a
-modulo schedule that reaches it always exists (`runtime/steady_state.py`). The plan is the cover of the execution order
-by candidates whose largest load is least: an integer program with a variable per candidate (it is in the plan or not),
-flow conservation at the cuts between nodes, and a row per resource and per memory of a unit.
+With several inferences in flight, neither data dependences nor synchronization points keep a resource idle: while one
+inference waits, another uses it. So the interval between two inferences is the time that the busiest resource works on
+one of them, and a modulo schedule that reaches it always exists (`runtime/steady_state.py`). The plan is the cover of
+the execution order by candidates that minimizes the largest load: an integer program with a variable per candidate (it
+is in the plan or not), flow conservation at the cuts between nodes, and a row per resource and per memory of a unit.
 
 Candidates are whole nodes and divided ones. Pipelines and concurrent branches gain next to nothing here: their parts
-are the work of whole nodes, in more kernels. Among the candidates they made no interval of eleven networks shorter but
-GoogLeNet's, by 0.4 %, for up to fifteen times the search. Of the row counts of a split only those count at which the
-host would need another wave for one row more.
+are the work of whole nodes, in more kernels. Of eleven networks, adding them shortened only the interval of GoogLeNet,
+by 0.4 %, and the search took up to fifteen times as long. Of the row counts of a split, only those matter at which one
+more row would cost the host another wave.
 
-Few candidates are priced. The rest stand for what they load resources with at least, until they are chosen: the linear
-program, in which shares of candidates may be, is solved again until all that it chooses is priced, and the integer
-program then takes of what is priced (where candidates are few, it too asks for prices until it needs no more).
+Few candidates are priced. The others are represented by lower bounds on their loads until they are chosen: the linear
+program, which may take fractions of candidates, is solved repeatedly until everything it chooses is priced, and the
+integer program then chooses among the priced candidates (if there are few candidates, it also asks for prices until
+everything it chooses is priced).
 """
 
 from __future__ import annotations
@@ -45,26 +46,27 @@ Loads = Mapping[str, float]
 """How long each resource is busy, in us."""
 
 GAP = 1e-3
-"""How much longer than the least the chosen interval may be, as a share."""
+"""The optimality gap: by how much the chosen interval may exceed the minimum, as a share."""
 _TOTAL = 1e-3
-"""What a microsecond of any resource's load counts beside one of the interval: of plans alike that with less work."""
+"""The weight of a microsecond of any resource's load relative to one of the interval: a tie-break for less work."""
 _ROUNDING = 1e-9
 _FEW_COLUMNS = 400
-"""Up to which the integer program asks for prices itself; beyond, the linear one alone does."""
+"""The maximum number of candidates for which the integer program itself asks for prices; with more, only the linear one
+does."""
 _MOST_BRANCHES = 1_000
-"""Of the integer program; what it has found by then is taken."""
+"""The node limit of the integer program; the best solution found by then is used."""
 
 
 class LoadPricer(Pricer):
-    """Prices decisions by what they load every resource with, each content once."""
+    """Prices decisions by the load they put on every resource, each content once."""
 
     def least_loads(self, decisions: tuple[Decision, ...]) -> Loads | None:
-        """What the decisions load resources with at least; None if they cannot be made."""
+        """Lower bounds on the loads of the decisions; None if they cannot be carried out."""
         loads = self._bounds.least_busy_us(decisions)
         return None if any(map(math.isinf, loads.values())) else loads
 
     def loads(self, decisions: tuple[Decision, ...]) -> Loads | None:
-        """What the decisions load resources with; None if they cannot be made."""
+        """The loads of the decisions; None if they cannot be carried out."""
         key = key_of(f"loads of\n{self.content_text(decisions)}")
         kept = self._prices.texts.get(key)
         if kept is not None:
@@ -80,7 +82,7 @@ class LoadPricer(Pricer):
 
 @dataclass(slots=True)
 class _Column:
-    """A candidate, and what it loads resources with: at least, as long as it is not `priced`."""
+    """A candidate with its loads: lower bounds until it is `priced`."""
 
     start: int
     stop: int
@@ -91,13 +93,13 @@ class _Column:
 
 @dataclass(frozen=True)
 class Balanced:
-    """A cover of least largest load.
+    """A cover that minimizes the largest load.
 
     Args:
         interval_us: the largest load.
-        bound_us: what the linear program says that no cover by the candidates is below.
+        bound_us: the lower bound of the linear program on the interval of any cover by the candidates.
         chosen: the decisions, stretch by stretch.
-        entered: how many candidates there were.
+        entered: the number of candidates.
         complete: whether there was time for all of them.
     """
 
@@ -109,9 +111,10 @@ class Balanced:
 
 
 def balance(graph: Graph, policy: Policy, pricer: LoadPricer, budget_s: float | None = None) -> Balanced | None:
-    """The cover of a graph by a policy's candidates whose largest load is least; None if there is none.
+    """The cover of a graph by a policy's candidates that minimizes the largest load; None if there is none.
 
-    The weights of what units run fit into their memories. If time is up, it is made of what has been looked at.
+    The weights of what units run fit into their memories. If time runs out, the cover consists of what was priced by
+    then.
     """
     deadline = math.inf if budget_s is None else time.perf_counter() + budget_s
     candidates = Candidates(graph, _without_overlap(policy), pricer)
@@ -139,15 +142,15 @@ def _balanced(interval_us: float, taken: Sequence[_Column], search: _Search) -> 
 
 
 def _without_overlap(policy: Policy) -> Policy:
-    """The policy's candidates that gain where inferences overlap."""
+    """The policy without pipelines and concurrency, which gain nothing if inferences overlap."""
     spaces = (replace(space, runs="none", concurrent=False) for space in policy.spaces)
     return replace(policy, spaces=tuple(dict.fromkeys(spaces)))
 
 
 def _without_late_steps(columns: Sequence[_Column]) -> list[_Column]:
-    """Columns without those splits of rows beside which the host makes more rows in the same time.
+    """The columns without splits of rows for which the host could make more rows in the same time.
 
-    A unit takes no longer for fewer rows; what the host takes rises in steps, as its kernels do in waves.
+    A unit takes no longer for fewer rows; the host's time rises in steps, as its kernels run in waves.
     """
     kept: list[_Column] = []
     most: dict[tuple[object, ...], set[float]] = {}
@@ -169,7 +172,7 @@ def _host_rows(column: _Column) -> int:
 
 
 class _Search:
-    """Columns so far, and the program over them."""
+    """The columns so far, and the program over them."""
 
     def __init__(self, pricer: LoadPricer, size: int, deadline: float) -> None:
         self.columns: list[_Column] = []
@@ -182,7 +185,7 @@ class _Search:
         self._known: set[tuple[Decision, ...]] = set()
 
     def enter(self, candidates: Iterable[Candidate]) -> None:
-        """Adds candidates; what a plan must have is priced at once."""
+        """Add candidates; those that a plan needs (`certain`) are priced at once."""
         found: list[_Column] = []
         for candidate in candidates:
             if time.perf_counter() > self._deadline and not candidate.certain:
@@ -200,7 +203,7 @@ class _Search:
         self.columns += _without_late_steps(found)
 
     def look_at_promising(self) -> None:
-        """Prices what the linear program takes shares of, until it takes shares of nothing else."""
+        """Price the columns that the linear program takes shares of, until all of them are priced."""
         while True:
             if time.perf_counter() > self._deadline:
                 self.out_of_time = True
@@ -213,13 +216,13 @@ class _Search:
                 self._look_at(column)
 
     def bound_us(self) -> float:
-        """What no cover by the columns has a largest load below."""
+        """A lower bound on the largest load of any cover by the columns."""
         return self._program(self.columns).relaxed(0.0)[0]
 
     def cover(self) -> tuple[float, list[_Column]] | None:
-        """The least largest load of a cover by columns that are priced, and the cover; None if none fits.
+        """The cover by priced columns that minimizes the largest load, with that load; None if none fits.
 
-        If there are few columns, no cover by any of them is better.
+        If there are few columns, it is the best cover by any of them.
         """
         while True:
             within = self._few_or_priced()
@@ -243,7 +246,7 @@ class _Search:
         return _Program(columns, self._size, self._kept(columns))
 
     def _fit(self, taken: Sequence[_Column]) -> bool:
-        """Whether the memories of units hold what columns keep there; if not, they are limits from now on."""
+        """Whether the memories of units hold what the columns store there; if not, they become constraints."""
         if self._is_limited:
             return True
         kept = [self._pricer.kept(column.decisions) for column in taken]
@@ -252,7 +255,7 @@ class _Search:
         return not self._is_limited
 
     def _kept(self, columns: Sequence[_Column]) -> list[tuple[Array, int]]:
-        """By memory, what every column that is priced keeps there."""
+        """By memory, what every priced column stores there, and the capacity."""
         if not self._is_limited:
             return []
         kept = [self._pricer.kept(column.decisions) if column.priced else {} for column in columns]
@@ -274,9 +277,9 @@ class _Program:
     """The program: a variable per column, and the interval.
 
     Args:
-        columns: what it chooses from.
+        columns: the columns to choose from.
         size: positions to cover.
-        kept: by memory, what every column keeps there, and how much it holds.
+        kept: by memory, what every column stores there, and its capacity.
     """
 
     columns: Sequence[_Column]
@@ -284,10 +287,10 @@ class _Program:
     kept: Sequence[tuple[Array, int]]
 
     def relaxed(self, total: float) -> tuple[float, list[_Column]]:
-        """The interval of the linear program, in which shares of columns may be taken, and those that it takes.
+        """The interval of the linear program, which may take shares of columns, and the columns with a share.
 
         Args:
-            total: what a microsecond of any load counts beside one of the interval.
+            total: the weight of a microsecond of any load relative to one of the interval.
         """
         found = self._solve(total, relaxed=True)
         if found is None:
@@ -296,7 +299,7 @@ class _Program:
         return interval_us, [column for column, share in zip(self.columns, shares, strict=True) if share > _ROUNDING]
 
     def solved(self) -> tuple[float, list[_Column]] | None:
-        """The largest load, and the columns that are taken; None if no cover fits into the memories."""
+        """The largest load and the chosen columns; None if no cover fits into the memories."""
         found = self._solve(_TOTAL, relaxed=False)
         if found is None:
             return None
@@ -310,7 +313,7 @@ class _Program:
 
     def _solve(self, total: float, *, relaxed: bool) -> tuple[float, Array] | None:
         """The interval, and the share of every column; None if no cover fits into the memories."""
-        from scipy.optimize import Bounds, milp  # takes a while
+        from scipy.optimize import Bounds, milp  # importing it is slow
 
         count, resources = len(self.columns), self._resources
         loads = np.array([[column.loads.get(name, 0.0) for name in resources] for column in self.columns])
@@ -324,7 +327,7 @@ class _Program:
         return None if found.x is None else (float(found.x[-1]), found.x[:-1])
 
     def _constraints(self, loads: Array) -> list[LinearConstraint]:
-        """Every cut is left as often as it is entered; no load is above the interval; no memory overflows."""
+        """Flow is conserved at every cut; no load exceeds the interval; no memory overflows."""
         from scipy.optimize import LinearConstraint
         from scipy.sparse import coo_array, csr_array
 
