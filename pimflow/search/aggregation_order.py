@@ -1,8 +1,7 @@
-"""Whether to multiply before or behind an aggregation, by price: A(XW) = (AX)W.
+"""Whether to multiply before or after an aggregation, by price: A(XW) = (AX)W.
 
-The order decides how wide the rows are that are gathered, and which of the two kernels has the bias and the activation
-in its epilogue. It is settled before plans are made, product by product, with every node on the device that runs it
-fastest.
+The order decides how wide the gathered rows are, and which of the two kernels has the bias and the activation in its
+epilogue. It is chosen before plans are made, product by product, with every node on the device that runs it fastest.
 """
 
 from __future__ import annotations
@@ -17,12 +16,12 @@ from pimflow.search.room import Price
 
 
 def cheapest_order(graph: Graph, costs: CostModel, options: Options) -> PassResult:
-    """The graph with every product next to a sum over edges on the side where both cost less, and what was turned.
+    """Move every product next to a sum over edges to the side where both together cost less, with notes on the moves.
 
     Args:
         graph: cleaned up; epilogues are marked again where an order changes.
-        costs: of the machine.
-        options: under a policy that leaves nothing to other units, the host's prices decide.
+        costs: the cost model of the machine.
+        options: under a policy that never uses other units, the host's prices decide.
     """
     fastest = Fastest.of(costs, options)
     notes, best = [], graph
@@ -32,6 +31,6 @@ def cheapest_order(graph: Graph, costs: CostModel, options: Options) -> PassResu
         turned = FuseEpilogues(residual=True).run(OrderAggregation(name).run(best).graph).graph
         before, after = (Price.of(candidate, fastest) for candidate in (best, turned))
         if after < before:
-            notes.append(f"{name}: turned with the sum over edges next to it, {before.text} become {after.text}")
+            notes.append(f"{name}: swapped with the adjacent sum over edges, {before.text} become {after.text}")
             best = turned
     return PassResult(best, best is not graph, tuple(notes))

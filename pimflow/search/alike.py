@@ -1,8 +1,8 @@
-"""Stretches of an execution order that are alike: large models are the same few layers again and again.
+"""Equivalent stretches of an execution order: large models repeat the same few layers.
 
-Two stretches are alike if their nodes are, one by one: the same op, shapes, types and content of what decides a price,
-wired alike to each other and to what is around them. What may be decided of one may be decided of the other, at the
-same cost, so that one of them is looked at for all.
+Two stretches are equivalent if their nodes are, one by one: the same op, shapes, types and content as far as it affects
+prices, wired in the same way to each other and to their surroundings. Any decision about one is possible for the other
+at the same cost, so only one of them is evaluated.
 """
 
 from __future__ import annotations
@@ -16,17 +16,17 @@ from pimflow.search.parts import likeness
 
 
 class Alike:
-    """Which units of an order begin stretches alike.
+    """Which units of an order start equivalent stretches.
 
     Args:
-        graph: whose order it is.
+        graph: the graph of the order.
         order: its nodes.
         units: its units.
-        regions: its fork-joins, as far as decisions are made of them.
-        reach: how many units a stretch has at most; longer ones are like no other.
+        regions: its fork-joins, as far as decisions depend on them.
+        reach: the maximum number of units in a stretch; longer ones have no equivalent.
 
     Attributes:
-        firsts: of all units with which stretches alike begin, the first.
+        firsts: the first unit of each class of units that start equivalent stretches.
     """
 
     def __init__(
@@ -51,32 +51,34 @@ class Alike:
         self._shifts = {starts[0]: tuple([start - starts[0] for start in starts]) for starts in members.values()}
 
     def shift(self, start: int, stop: int) -> int:
-        """How far behind the first stretch that is like it a stretch of whole units lies."""
+        """The distance of a stretch of whole units from the first one equivalent to it."""
         first = self._first[start]
         return start - first if stop - start <= self._stops[first] - first else 0
 
     def shifts(self, start: int, stop: int) -> tuple[int, ...]:
-        """How far behind one of the `firsts` those stretches lie that are like it, itself (0) the first of them."""
+        """The distances of all stretches equivalent to one that starts with a unit of `firsts`; its own (0) comes
+        first."""
         return self._shifts[start] if self._stops.get(start, start) >= stop else (0,)
 
 
 class Apart:
-    """Units of which none is like another, whatever they are made of."""
+    """Units without equivalents: every one is a class of its own."""
 
     def __init__(self, units: Sequence[Unit]) -> None:
         self.firsts = tuple(units)
 
     def shift(self, start: int, stop: int) -> int:
-        """None lies behind one that is like it."""
+        """Always 0: every stretch is the first of its class."""
         return 0
 
     def shifts(self, start: int, stop: int) -> tuple[int, ...]:
-        """Nor does any other before it."""
+        """Always (0,): no stretch has another equivalent to it."""
         return (0,)
 
 
 def _kinds(graph: Graph, order: Sequence[Node], regions: Sequence[ForkJoin], longest: int) -> tuple[int, ...]:
-    """A number for every position: equal where nodes are alike, and what is less than `longest` positions away."""
+    """A number for every position: equal if the nodes and their wiring less than `longest` positions away are
+    equivalent."""
     place = {node.name: index for index, node in enumerate(order)}
     made = {name: (index, at) for index, node in enumerate(order) for at, name in enumerate(node.outputs) if name}
     inside: list[list[tuple[int, int]]] = [[] for _ in order]

@@ -1,4 +1,4 @@
-"""What plans keep in the memories of units, and where."""
+"""What plans store in the memories of units, and where."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ from pimflow.ir.plan import Storage
 
 
 class Memories(Protocol):
-    """What is asked of a cost model here."""
+    """The part of a cost model that is needed here."""
 
     @property
     def capacities(self) -> Mapping[str, Capacity]:
-        """How much the units' memories hold, by device; units without a limit are left out."""
+        """The capacities of the units' memories, by device; units without a limit are left out."""
 
     def kept(self, graph: Graph, node: Node) -> Kept:
-        """What a node that is placed on a unit keeps in the unit's memory."""
+        """What a node that is placed on a unit stores in the unit's memory."""
 
 
 class Places:
-    """Where in the units' memories the nodes of a placed graph keep what they keep, one behind the other.
+    """The addresses in the units' memories at which the nodes of a placed graph store their data, one after the other.
 
-    Parts of one node that arrange its weights alike share them. Nodes that read the same constants do not: one may read
-    them transposed.
+    Parts of one node share their weights if they arrange them in the same way. Nodes that read the same constants do
+    not: one may read them transposed.
 
     Attributes:
-        used: by device, what is kept so far, in the unit of its capacity.
+        used: by device, how much is stored so far, in the unit of its capacity.
     """
 
     def __init__(self, graph: Graph, costs: Memories) -> None:
@@ -38,7 +38,7 @@ class Places:
         self.used = dict.fromkeys(costs.capacities, 0)
 
     def of(self, node: Node) -> int:
-        """Where what a node keeps begins; 0 on a unit whose memory has no limit."""
+        """The start of a node's data; 0 on a unit whose memory has no limit."""
         device = node.device or ""
         if device not in self.used:
             return 0
@@ -50,12 +50,12 @@ class Places:
         return self._first[what]
 
     def _constants(self, node: Node) -> tuple[str, ...]:
-        """What it keeps: constants, or a second operand of its own."""
+        """What a node stores: constants, or a second operand of its own."""
         return tuple(filter(self._graph.is_constant, node.inputs)) or (node.name,)
 
 
 def kept_by(graph: Graph, costs: Memories) -> dict[str, int]:
-    """What the nodes of a placed graph keep in the units' memories, by device, in the unit of its capacity."""
+    """How much the nodes of a placed graph store in the units' memories, by device, in the unit of its capacity."""
     places = Places(graph, costs)
     for node in graph.nodes:
         places.of(node)
@@ -63,7 +63,7 @@ def kept_by(graph: Graph, costs: Memories) -> dict[str, int]:
 
 
 def stored_of(kept: Mapping[str, int], costs: Memories) -> tuple[Storage, ...]:
-    """How full the units' memories are by what plans keep there; those of which nothing is taken are left out."""
+    """How full a plan makes the units' memories; memories that it does not use are left out."""
     return tuple(
         Storage(device, kept[device], capacity.amount, capacity.unit)
         for device, capacity in costs.capacities.items()

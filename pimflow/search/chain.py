@@ -1,7 +1,8 @@
 """The exact dynamic program: the cheapest partition of a line of positions into priced intervals, with traceback.
 
 The problem: positions 0 .. n-1 (nodes of a graph, in execution order) and intervals [start, stop) with a cost. Choose
-intervals that cover every position once at the least sum of costs. It is a shortest path through the cut points 0 .. n:
+intervals that cover every position exactly once at minimum total cost. This is a shortest path through the cut points
+0 .. n:
 
     best(0) = 0,   best(stop) = min over intervals (start, stop, cost) of best(start) + cost
 
@@ -21,7 +22,7 @@ Payload = TypeVar("Payload")
 
 @dataclass(frozen=True)
 class Interval(Generic[Payload]):
-    """One way to deal with the positions start .. stop-1, and what it costs (any unit, finite, not negative)."""
+    """One way to handle the positions start .. stop-1, and its cost (any unit, finite, not negative)."""
 
     start: int
     stop: int
@@ -36,7 +37,7 @@ class Interval(Generic[Payload]):
 
 
 def solve_chain(n: int, intervals: Iterable[Interval[Payload]]) -> tuple[float, tuple[Interval[Payload], ...]]:
-    """The cheapest cover of n positions, and the intervals that make it, in order.
+    """The cost of the cheapest cover of n positions, and its intervals in order.
 
     Of equally cheap covers the one whose intervals were listed first wins, so the result is deterministic.
 

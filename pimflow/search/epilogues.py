@@ -1,4 +1,4 @@
-"""Which nodes of an epilogue need kernels of their own where their root leaves the host."""
+"""Which nodes of an epilogue need kernels of their own if their root leaves the host."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pimflow.passes import UnfuseEpilogues
 
 
 def members_by_root(graph: Graph) -> Mapping[str, Sequence[str]]:
-    """The nodes that are fused into others, by the name of what they are fused into."""
+    """The fused nodes of a graph, by the name of the root that they are fused into."""
     members: dict[str, list[str]] = {}
     for node in graph.nodes:
         if node.placement.fused_into is not None:
@@ -22,7 +22,7 @@ def members_by_root(graph: Graph) -> Mapping[str, Sequence[str]]:
 def own_kernels(
     graph: Graph, root: str, members: Sequence[str], device: str, readouts: tuple[Readout, ...], host: str
 ) -> Mapping[str, bool]:
-    """Of a root that runs on a device and of what is fused into it: whether each has a kernel of its own then."""
+    """Whether a root that runs on a device, and each node fused into it, then has a kernel of its own."""
     names = [root, *members]
     region = cut_subgraph(graph, names)
     placed = region.replace(nodes=(node.placed(device=device if node.name == root else host) for node in region.nodes))

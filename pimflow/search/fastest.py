@@ -1,4 +1,5 @@
-"""What a graph takes with every node on the device that runs it fastest: its form is settled by that, not by plans."""
+"""The time of a graph with every node on the device that runs it fastest: graph forms are chosen by it before
+planning."""
 
 from __future__ import annotations
 
@@ -11,19 +12,19 @@ from pimflow.search.policy import policy_of
 
 @dataclass(frozen=True)
 class Fastest:
-    """Prices of graphs; under a policy that leaves nothing to other units, the host's."""
+    """Prices of graphs; under a policy that never uses other units, the host's prices."""
 
     costs: CostModel
     devices: tuple[str, ...]
 
     @classmethod
     def of(cls, costs: CostModel, options: Options) -> Fastest:
-        """As the options' policy allows."""
+        """The prices that the options' policy allows."""
         devices = tuple(costs.units) if policy_of(options).spaces else ()
         return cls(costs if devices else costs.host_only(), devices)
 
     def us(self, graph: Graph) -> float:
-        """Microseconds of all nodes, one after the other."""
+        """The total time of all nodes in microseconds, one after the other."""
         return sum(self._node_us(graph, node) for node in graph.nodes)
 
     def _node_us(self, graph: Graph, node: Node) -> float:

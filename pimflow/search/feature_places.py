@@ -1,8 +1,8 @@
-"""Where large tables lie, by price: in the GPU's memory, or in the host's, and how rows of them come from there.
+"""Where to place large tables, by price: in the GPU's memory or in the host's, and how to fetch rows from there.
 
-A model that fits into the GPU's memory is left alone: rows are nearest there. Of one that does not, tables are left in
-the host's memory, the largest first, until the rest fits; what reads them is cut into as few parts as that takes. Each
-way of bringing rows is tried, and the cheapest taken. It is settled before plans are made, with every node on the
+A model that fits into the GPU's memory is left alone: rows are nearest there. Otherwise tables are moved to the host's
+memory, the largest first, until the rest fits; their readers are cut into as few parts as that requires. Each way of
+fetching rows is tried, and the cheapest one is used. This is decided before plans are made, with every node on the
 device that runs it fastest.
 """
 
@@ -34,18 +34,18 @@ ACCESSES: Mapping[str, tuple[str, ...]] = {
     "zero-copy": ("zero-copy-plain",),
     "aligned": ("zero-copy",),
 }
-"""The ways that rows may come, by the option."""
+"""The ways in which rows may be fetched, by the value of the option."""
 
 MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
-"""What the clean-up marked, marked again."""
+"""The marking passes of the clean-up, which are run again."""
 
 _MOST_TABLES = 8
 _MOST_PARTS = 1 << 10
-_WORTH_CUTTING = 0.99  # of what half as many parts take: with more, what the rest takes counts
+_WORTH_CUTTING = 0.99  # relative to half as many parts: with more, the remaining data dominates
 
 
 class Chosen(NamedTuple):
-    """The passes that leave tables in the host's memory, none where all stays on the GPU, and what is to be told."""
+    """The passes that place tables in the host's memory (none if everything stays on the GPU), and their records."""
 
     passes: tuple[Pass, ...] = ()
     records: tuple[PassRecord, ...] = ()
@@ -53,13 +53,14 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """Tables in the host's memory, and what that comes to.
+    """A placement of tables in the host's memory with its costs.
 
     Args:
-        passes: they make it.
-        access, parts: of all its tables.
-        needed_bytes: of the GPU's memory, at the peak.
-        time_us: of all nodes, each on the device that runs it fastest.
+        passes: the passes that produce it.
+        access: how the rows of all its tables are fetched.
+        parts: into how many parts the readers are cut.
+        needed_bytes: the peak use of the GPU's memory.
+        time_us: the total time of all nodes, each on the device that runs it fastest.
     """
 
     passes: tuple[Pass, ...]
@@ -70,16 +71,16 @@ class Form:
 
 
 def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
-    """The passes that leave tables in the host's memory where the options ask for it, or the GPU's is too small.
+    """The passes that place tables in the host's memory if the options ask for it or the GPU's memory is too small.
 
     Args:
         graph: cleaned up.
-        costs: of the machine.
-        options: `tables` says where tables may lie.
+        costs: the cost model of the machine.
+        options: `tables` says where tables may be placed.
 
     Raises:
-        OptionError: a table is to be in the host's memory, and the model reads none by rows.
-        TargetError: a table is to be there, and the target does not say its tiers, or nothing fits.
+        OptionError: a table has to be in the host's memory, and the model reads none by rows.
+        TargetError: a table has to be there, and the target does not define its memory tiers, or nothing fits.
     """
     memory, asked = costs.target.memory, options.tables
     if asked == "gpu" or (asked == "auto" and (memory is None or memory.host is None)):
@@ -92,12 +93,12 @@ def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
     tables = tuple(_tables(graph))
     if not tables:
         if asked != "auto":
-            raise OptionError("the model reads no table by rows, an input or a constant", "leave out --tables")
+            raise OptionError("the model reads no table by rows, neither an input nor a constant", "leave out --tables")
         return Chosen((), (_told(graph, f"everything: {gigabytes(needed)} do not fit, and no table is read by rows"),))
     found = _Forms(graph, costs, options, room, host.capacity_bytes).found(tables)
     if isinstance(found, Refusal):
         if asked != "auto":
-            raise TargetError(found.reason, "choose a larger machine, or another way: --tables")
+            raise TargetError(found.reason, "choose a larger machine, or another value of --tables")
         return Chosen((), (_told(graph, f"everything: {found.reason}"),))
     best = min(found, key=lambda form: form.time_us)
     prices = ", ".join(f"{form.access} {form.time_us:,.1f} us" for form in found)
@@ -108,9 +109,9 @@ def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
 
 
 def has_room(plan: Plan, graph: Graph, costs: Costs) -> bool:
-    """Whether what a plan makes of a graph fits into the GPU's memory, if the target says how large that is.
+    """Whether the graph as rewritten by a plan fits into the GPU's memory, if the target says how large that is.
 
-    What runs at once is there at once: a plan may need more than the nodes one after the other.
+    Concurrent nodes need their memory at the same time: a plan may need more than the nodes one after the other.
     """
     memory = costs.target.memory
     if memory is None:
@@ -123,7 +124,8 @@ def _told(graph: Graph, note: str) -> PassRecord:
 
 
 def _tables(graph: Graph) -> Iterator[str]:
-    """Inputs and constants that are read by rows, the largest first; of a graph network any matrix that is given."""
+    """Inputs and constants that are read by rows, the largest first; in a graph network also any matrix that is an
+    input."""
     given = [*(name for name in graph.inputs if graph.users(name)), *graph.constants]
     sparse = any(node.op.is_sparse for node in graph.nodes)
     for name in sorted(given, key=lambda name: -_bytes(graph, name)):
@@ -140,7 +142,7 @@ def _bytes(graph: Graph, name: str) -> int:
 
 
 class _Forms:
-    """Tries forms of one graph."""
+    """Tries placements for one graph."""
 
     def __init__(self, graph: Graph, costs: CostModel, options: Options, room: int, host_room: int) -> None:
         self._graph, self._costs, self._room, self._host_room = graph, costs, room, host_room
@@ -148,13 +150,14 @@ class _Forms:
         self._fastest = Fastest.of(costs, options)
 
     def found(self, tables: Sequence[str]) -> list[Form] | Refusal:
-        """Forms that fit, one for every access; with as few tables in the host's memory as that takes."""
+        """Placements that fit, one per access, with as few tables in the host's memory as possible; or why there are
+        none."""
         least = None
         for count in range(1, min(len(tables), _MOST_TABLES) + 1):
             chosen = tables[:count]
             size = sum(_bytes(self._graph, name) for name in chosen)
             if size > self._host_room:
-                told = f"tables of {gigabytes(size)} have no room in the host's {gigabytes(self._host_room)}"
+                told = f"tables of {gigabytes(size)} do not fit into the host's {gigabytes(self._host_room)}"
                 return Refusal(told, size, self._host_room, "bytes of the host's memory")
             forms, needed = self._of(chosen)
             if forms:
@@ -165,7 +168,7 @@ class _Forms:
         return Refusal(f"{told} more than it has", least, self._room, "bytes of the GPU's memory")
 
     def _of(self, tables: Sequence[str]) -> tuple[list[Form], int]:
-        """Forms that fit with the fewest parts, and the least that any takes."""
+        """Placements that fit with the fewest parts, and the least memory that any placement needs."""
         parts, least = 1, math.inf
         while True:
             forms = self._in_parts(tables, parts)
@@ -176,7 +179,7 @@ class _Forms:
             least, parts = needed, 2 * parts
 
     def _in_parts(self, tables: Sequence[str], parts: int) -> list[Form]:
-        """A form for every access: graphs that differ in that alone."""
+        """A placement for every access: the graphs differ only in that."""
         made = _run(_passes(tables, self._accesses[0], parts), self._graph)
         return [self._form(_passes(tables, access, parts), made, access, parts) for access in self._accesses]
 

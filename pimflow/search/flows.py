@@ -1,4 +1,4 @@
-"""How the parts of a node read what others make: what overlaps within a decision, and what cannot."""
+"""How the parts of a node read the outputs of others: what can overlap within a decision, and what cannot."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ _ROWS_LOOKED_AT = 4096
 
 
 class Flow(NamedTuple):
-    """How the parts of a node read an input: whether every one reads some of it, and whether all of it is read."""
+    """How the parts of a node read an input: whether every part reads some of it, and whether all of it is read."""
 
     every_part_reads: bool
     all_is_read: bool
 
 
 def flow_in(graph: Graph, node: Node) -> Sequence[Flow | None]:
-    """How a node that is made row by row reads its inputs; None for those that it reads whole."""
+    """How a node that is computed row by row reads its inputs; None for inputs that it reads whole."""
     shapes = tuple(None if value is None else value.shape for value in graph.in_values(node))
     return _rows_read(node.op, shapes, graph.value(node.outputs[0]).shape)
 
@@ -32,7 +32,7 @@ def _rows_read(op: Op, shapes: tuple[Shape | None, ...], out_shape: Shape | None
     if isinstance(whole, Refusal):
         return [None] * len(shapes)
     by_rows = [isinstance(span, tuple) for span in whole.spans]
-    if op.is_elementwise or op.is_matrix_product:  # a row from a row
+    if op.is_elementwise or op.is_matrix_product:  # each output row reads one row
         return [Flow(every_part_reads=True, all_is_read=True) if by_row else None for by_row in by_rows]
     if rows > _ROWS_LOOKED_AT:
         return [Flow(every_part_reads=False, all_is_read=False) if by_row else None for by_row in by_rows]
@@ -44,7 +44,7 @@ def _rows_read(op: Op, shapes: tuple[Shape | None, ...], out_shape: Shape | None
 
 
 def _flow_of(spans: Sequence[tuple[int, int]], rows: int) -> Flow:
-    """Of an input with so many rows, and what each output row reads of them."""
+    """The flow of an input, given its number of rows and the rows that each output row reads."""
     reached = 0
     for start, stop in spans:
         reached = max(reached, stop) if start <= reached else reached
@@ -52,6 +52,6 @@ def _flow_of(spans: Sequence[tuple[int, int]], rows: int) -> Flow:
 
 
 def _span(part: RowPart | Refusal, index: int) -> tuple[int, int]:
-    """The rows of an input that a part reads; none where it has none of its own."""
+    """The rows of an input that a part reads; none if it reads no rows of its own."""
     span = (0, 0) if isinstance(part, Refusal) else part.spans[index]
     return span if isinstance(span, tuple) else (0, 0)

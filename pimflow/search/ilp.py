@@ -1,7 +1,7 @@
-"""The integer program of the same problem, solved by CBC or HiGHS: the oracle of the dynamic program.
+"""The same problem as an integer program, solved by CBC or HiGHS: the oracle of the dynamic program.
 
-One binary variable per interval; every position is covered by exactly one chosen interval; least total cost. It shares
-the candidates and their costs with the dynamic program, and nothing of the way in which the best set is found.
+One binary variable per interval; every position is covered by exactly one chosen interval; minimum total cost. It
+shares the candidates and their costs with the dynamic program, but not the method of finding the best set.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ SolverName = Literal["cbc", "highs"]
 
 
 def available_solvers() -> tuple[SolverName, ...]:
-    """The integer-program solvers that can run here, the preferred one first."""
+    """The integer-program solvers available on this machine, the preferred one first."""
     found: list[SolverName] = []
     if _highs().available():
         found.append("highs")
@@ -37,7 +37,7 @@ def solve_intervals(
     Args:
         n: number of positions.
         intervals: the candidates.
-        solver: "highs" or "cbc"; None takes HiGHS where it is installed, else CBC.
+        solver: "highs" or "cbc"; None selects HiGHS if it is installed, otherwise CBC.
 
     Raises:
         OptionError: the solver is not available here.
@@ -69,7 +69,7 @@ def solve_intervals(
 
 
 def status_name(outcome: Any) -> str:
-    """What a solver came to, "Optimal" or another word. PuLP returns a number, from version 4 on statistics."""
+    """The result of a solver, "Optimal" or another word. PuLP returns a number; from version 4 on, statistics."""
     return str(outcome.status.name if hasattr(outcome, "status") else pulp.LpStatus[outcome])
 
 
@@ -86,7 +86,7 @@ def _highs() -> pulp.LpSolver:
 
 
 def _cbc() -> pulp.LpSolver:
-    command = getattr(pulp, "PULP_CBC_CMD", pulp.COIN_CMD)  # PuLP brings a CBC of its own up to version 3
+    command = getattr(pulp, "PULP_CBC_CMD", pulp.COIN_CMD)  # PuLP includes a CBC up to version 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return command(msg=False, gapRel=0)

@@ -1,7 +1,7 @@
-"""Plans of earlier runs, and bounds: what was searched through once is not searched through again.
+"""Cached plans and bounds of earlier runs, so that no search is repeated.
 
-A plan is kept by all that it depends on: graph, policy, cost model and code. It is kept only if its search was not cut
-short by a time budget. A bound depends on no policy.
+A plan is cached by everything that it depends on: graph, policy, cost model and code. It is cached only if no time
+budget cut its search short. A bound does not depend on a policy.
 """
 
 from __future__ import annotations
@@ -23,18 +23,18 @@ Told = TypeVar("Told", Plan, MakespanBound)
 
 
 class KeptPlans:
-    """The plans of one cost model, and the bounds.
+    """The cached plans and bounds of one cost model.
 
     Args:
-        folder: where the file is; None keeps nothing.
-        scope: all that plans depend on beside graph and policy, as text.
+        folder: where the file is; None caches nothing.
+        scope: everything that plans depend on besides graph and policy, as text.
     """
 
     def __init__(self, folder: Path | None, scope: str) -> None:
         self._table = PriceCache(folder, f"plans\n{scope}")
 
     def plan_of(self, graph: Graph, policy: Policy, host: str) -> Plan | None:
-        """The plan that `keep` was given; None if there is none, or none for these nodes."""
+        """The cached plan; None if there is none, or if it does not cover exactly these nodes."""
         plan = self._told(Plan, graph, policy, host)
         if plan is None:
             return None
@@ -42,19 +42,19 @@ class KeptPlans:
         return plan if covered == sorted(node.name for node in graph.nodes) else None
 
     def keep(self, graph: Graph, policy: Policy, plan: Plan) -> None:
-        """Keeps a plan, and writes it to disk."""
+        """Cache a plan, and write it to disk."""
         self._put(replace(plan, search_seconds=0.0), graph, policy, plan.host)
 
     def bound_of(self, graph: Graph, host: str) -> MakespanBound | None:
-        """The bound that `keep_bound` was given; None if there is none."""
+        """The cached bound; None if there is none."""
         return self._told(MakespanBound, graph, None, host)
 
     def keep_bound(self, graph: Graph, host: str, bound: MakespanBound) -> None:
-        """Keeps a bound, and writes it to disk."""
+        """Cache a bound, and write it to disk."""
         self._put(bound, graph, None, host)
 
     def _told(self, form: type[Told], graph: Graph, policy: Policy | None, host: str) -> Told | None:
-        """What a record says, if there is one of that form."""
+        """The decoded record; None if there is none, or if it has another form."""
         if self._table.path is None:
             return None
         text = self._table.texts.get(_key(graph, policy, host))
@@ -73,7 +73,8 @@ class KeptPlans:
 
 
 def _key(graph: Graph, policy: Policy | None, host: str) -> str:
-    """Of a graph with its names, which decisions and bottlenecks name nodes by; without a policy it is a bound's."""
+    """The key of a graph including its names, because decisions and bottlenecks refer to nodes by name; without a
+    policy, the key of a bound."""
     everything = tuple(OnDevice(node.name, host) for node in graph.nodes)
     content = content_text(graph, frozenset(graph.outputs), everything)
     names = json.dumps([node.name for node in graph.nodes])

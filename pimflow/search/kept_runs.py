@@ -1,4 +1,4 @@
-"""Models that ran to their end in an earlier run: what ONNX Runtime ran once is not run again."""
+"""A cache of models that ran successfully in an earlier run, so that ONNX Runtime does not run them again."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ _CODE = ("frontend", "verify")
 
 
 class KeptRuns:
-    """Runs of one version of ONNX Runtime, of models that this code reads and writes.
+    """Successful runs of models, as read and written by this code, with one version of ONNX Runtime.
 
     Args:
-        folder: where the file is; None keeps nothing.
-        runtime: ONNX Runtime's version.
+        folder: where the file is; None caches nothing.
+        runtime: the version of ONNX Runtime.
     """
 
     def __init__(self, folder: Path | None, runtime: str) -> None:
@@ -23,15 +23,15 @@ class KeptRuns:
 
     @property
     def are_kept(self) -> bool:
-        """Whether runs are kept at all."""
+        """Whether runs are cached at all."""
         return self._table.path is not None
 
     def has(self, *model: object) -> bool:
-        """Whether a model is known to run, by all that its run depends on."""
+        """Whether a model is known to run, by everything that its run depends on."""
         return _key(model) in self._table.texts
 
     def keep(self, *model: object) -> None:
-        """Keeps that a model ran, and writes it to disk."""
+        """Record that a model ran, and write it to disk."""
         if self.are_kept:
             self._table.put_text(_key(model), "ran")
             self._table.flush()

@@ -1,6 +1,6 @@
-"""What units execute, as it is written: streams that an earlier run made are not made again to be written.
+"""A cache of the instruction streams that are written for units, so that streams of an earlier run are not made again.
 
-A file for every set of programs, found by all that they are made of.
+There is one file for every set of programs, found by everything that determines the streams.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ class KeptStreams:
     """The packed document of one set of programs.
 
     Args:
-        folder: where its file is; None keeps nothing.
-        made_of: all that the document depends on beside the code, as text.
+        folder: where its file is; None caches nothing.
+        made_of: everything that the document depends on besides the code, as text.
     """
 
     def __init__(self, folder: Path | None, made_of: str) -> None:
@@ -29,7 +29,7 @@ class KeptStreams:
 
     @property
     def packed(self) -> bytes | None:
-        """What `keep` was given; None if nothing was."""
+        """The cached document; None if there is none."""
         text = self._table.texts.get(_KEY)
         try:
             return None if text is None else base64.b64decode(text, validate=True)
@@ -37,7 +37,7 @@ class KeptStreams:
             return None
 
     def keep(self, packed: bytes) -> None:
-        """Keeps a document, and writes it to disk."""
+        """Cache a document, and write it to disk."""
         if self._table.path is not None:
             self._table.put_text(_KEY, base64.b64encode(packed).decode())
             self._table.flush()

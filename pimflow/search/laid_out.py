@@ -1,8 +1,8 @@
-"""Layouts as the search sees them: parts, what each of them reads, and whether parts are all that takes time.
+"""Layouts as the search sees them: parts, what each of them reads, and whether only the parts take time.
 
-What `PartWriter` writes around the parts are Slices, which are free, and Concats of rows that several parts made. Those
-are free as well where every part has its place among the rows of its value: where nodes of the layout move no data
-themselves, or put values side by side along other axes, as was decided of the whole graph.
+Around the parts, `PartWriter` writes Slices, which are free, and Concats of rows from several parts. The Concats are
+free too if every part has its place among the rows of its value: if the nodes of the layout move no data themselves, or
+concatenate values along other axes as was decided for the whole graph.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ class LaidPart(NamedTuple):
     """Some rows of a node among the parts of a layout.
 
     Args:
-        device: where the layout has them.
-        reads: those of the parts before it that it reads.
-        root: the part of the same rows that it is fused into, None if there is none.
-        spared: it is fused into a node outside the layout.
+        device: the device that the layout gives it.
+        reads: the earlier parts that it reads.
+        root: the part of the same rows that it is fused into; None if there is none.
+        spared: whether it is fused into a node outside the layout.
     """
 
     node: Node
@@ -44,7 +44,7 @@ class LaidOut(NamedTuple):
 
 
 def laid_out(graph: Graph, jobs: Sequence[PartJob]) -> LaidOut:
-    """The parts of a layout of nodes of a graph, each with those that it reads."""
+    """The parts of a layout of nodes of a graph, each with the parts that it reads."""
     made: dict[str, list[tuple[int, int, int]]] = {}
     at = {(job.node.name, job.suffix): index for index, job in enumerate(jobs)}
     names = {job.node.name for job in jobs}
@@ -69,7 +69,7 @@ def laid_out(graph: Graph, jobs: Sequence[PartJob]) -> LaidOut:
 
 
 def _follows_from_rows(graph: Graph, jobs: Sequence[PartJob]) -> bool:
-    """Whether the rows of the parts say what moves between them (nothing), and what stays fused into what."""
+    """Whether the rows of the parts determine what is moved between them (nothing), and what stays fused."""
     nodes = {job.node.output: job.node for job in jobs}
     if not all(keeps_places(graph, node) for node in nodes.values()):
         return False
@@ -85,7 +85,7 @@ def _follows_from_rows(graph: Graph, jobs: Sequence[PartJob]) -> bool:
 
 
 def keeps_places(graph: Graph, node: Node) -> bool:
-    """Whether what a node makes has a place of its own, or the one that was decided on for the whole graph."""
+    """Whether a node's output has a place of its own, or the place that was chosen for the whole graph."""
     if any(element_bytes(graph.value(name).dtype) is None for name in (*node.inputs, *node.outputs) if name):
         return False
     if not node.op.is_movement:

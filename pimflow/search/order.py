@@ -1,11 +1,11 @@
 """The order in which decisions run: a topological order that keeps neighbours together, and the regions within it.
 
-The solver is exact over contiguous stretches of this order, so the order must put what can be decided together side by
-side. It is the depth-first postorder from the graph's ends: before a node comes, wherever possible, a node it reads.
+The solver is exact over contiguous stretches of this order, so nodes that can be decided together have to be adjacent.
+It is the depth-first postorder from the graph's ends: wherever possible, a node comes right after a node that it reads.
 Hence
 - a chain is contiguous,
 - between a fork and the join that post-dominates it there are the branches, one whole branch after the other, and
-- an elementwise node that is fused into its producer comes right behind it (its other operands are computed before).
+- an elementwise node that is fused into its producer comes right after it (its other operands are computed before).
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class Unit:
 
 @dataclass(frozen=True)
 class ForkJoin:
-    """Positions start .. stop-1 between a fork and its join: entered and left through those two alone."""
+    """Positions start .. stop-1 between a fork and its join: all data enters and leaves through those two."""
 
     start: int
     stop: int
@@ -64,7 +64,7 @@ def execution_order(graph: Graph) -> tuple[Node, ...]:
 
 
 def _makers(graph: Graph, node: Node) -> list[Node]:
-    """The nodes that a node reads from, in operand order; the one that it is fused into comes last."""
+    """The nodes whose outputs a node reads, in operand order, but the one that it is fused into last."""
     makers = [maker for name in node.inputs if name and (maker := graph.producer(name)) is not None]
     into = node.placement.fused_into
     if into is not None and len(makers) > 1:
@@ -89,8 +89,8 @@ def units_of(order: tuple[Node, ...]) -> tuple[Unit, ...]:
 def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:
     """Every region between a node and its immediate post-dominator that it immediately dominates, inner ones first.
 
-    Such a region is entered and left through the two alone, so the order has all of it, and nothing else, between them.
-    Regions of fewer than two nodes have nothing to run at once and are left out.
+    All data enters and leaves such a region through the two, so in the order all of it, and nothing else, is between
+    them. Regions of fewer than two nodes have no concurrency and are left out.
     """
     if not order:
         return ()
@@ -125,11 +125,11 @@ def branches_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Node, ...]
 
 
 def unordered(graph: Graph, order: Sequence[Node], reach: int) -> Iterator[tuple[int, int]]:
-    """Positions less than `reach` apart of which the one behind does not wait for the one before."""
+    """Pairs of positions less than `reach` apart in which the later one does not depend on the earlier one."""
     place = {node.name: index for index, node in enumerate(order)}
     near = (1 << reach) - 2
     awaited: list[int] = []
-    """By position, a bit for every distance at which it waits for a position before it."""
+    """By position, a bit for every distance at which it depends on an earlier position."""
     for index, node in enumerate(order):
         found = 0
         for maker in _makers(graph, node):
@@ -143,7 +143,7 @@ def unordered(graph: Graph, order: Sequence[Node], reach: int) -> Iterator[tuple
 
 
 def _flow(graph: Graph, order: tuple[Node, ...]) -> dict[int, list[int]]:
-    """Positions with those that read what they make; -1 stands before everything, len(order) behind."""
+    """By position, the positions that read its outputs; -1 is before all nodes, len(order) after them."""
     last = len(order)
     makers = {output: index for index, node in enumerate(order) for output in node.outputs if output}
     behind: dict[int, set[int]] = {place: set() for place in range(-1, last + 1)}
@@ -157,18 +157,18 @@ def _flow(graph: Graph, order: tuple[Node, ...]) -> dict[int, list[int]]:
 
 
 def _mirrored(flow: Mapping[int, Sequence[int]]) -> dict[int, list[int]]:
-    """What comes before each position where the flow runs backwards: positions with their signs changed, in order."""
+    """The predecessors of each position in the reversed flow: positions with their signs changed, in order."""
     return {-place: [-other for other in flow[place]] for place in sorted(flow, reverse=True)}
 
 
 def _dominators(before: Mapping[int, Sequence[int]]) -> dict[int, int]:
-    """The immediate dominator of every position, of the first one itself.
+    """The immediate dominator of every position; the first one is its own.
 
-    One round of the algorithm of Cooper, Harvey and Kennedy (A Simple, Fast Dominance Algorithm, 2001), as nothing
-    flows backwards.
+    One pass of the algorithm of Cooper, Harvey and Kennedy (A Simple, Fast Dominance Algorithm, 2001) is enough,
+    because the graph is acyclic and visited in topological order.
 
     Args:
-        before: in order, every position with those before it from which it is reached; none of the first alone.
+        before: in order, every position with its predecessors; only the first has none.
     """
     found: dict[int, int] = {}
     for place, sources in before.items():

@@ -52,7 +52,7 @@ class Taken(Generic[Payload]):
 
 @dataclass(frozen=True, slots=True)
 class Stretch(Generic[Payload]):
-    """The candidates for the same positions, a heap by cost, and the shifts of equal stretches."""
+    """The candidates for the same positions, a heap by cost, and the shifts of equivalent stretches."""
 
     entries: list[Entry[Payload]]
     start: int
@@ -104,7 +104,7 @@ class Pool(Generic[Payload]):
         """The cheapest covers up to this position are known: no candidate that ends there has changed."""
 
     def add(self, entry: Entry[Payload], shifts: Sequence[int] = (0,)) -> None:
-        """Add a candidate, and the equal ones at the given shifts; one with infinite cost is left out."""
+        """Add a candidate, and the equivalent ones at the given shifts; one with infinite cost is left out."""
         if not math.isfinite(entry.us):
             return
         number = self._at.setdefault((entry.start, entry.stop), len(self.stretches))

@@ -275,7 +275,7 @@ class Search:
                 self._enter(first, apart=sum(costs[among]))
 
     def _vary(self, entry: Entry[Decisions], varied: dict[int, int]) -> None:
-        """Enter variations of an entry's decisions, and count them; entries alike are in `varied` and are only
+        """Enter variations of an entry's decisions, and count them; equivalent ones are in `varied` and are only
         counted."""
         if entry.place in varied:
             self.entered += varied[entry.place]

@@ -1,4 +1,4 @@
-"""How far a search is, as lines of text: what is done of how much, and about how long the rest takes."""
+"""The progress of a search as lines of text: how much is done, and about how long the rest takes."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ Tell = Callable[[str], None]
 """Receives a line of text now and then."""
 
 _EVERY_S = 0.1
-_SURE_AFTER_S = 0.3  # of pricing: before that its pace says nothing
+_SURE_AFTER_S = 0.3  # of pricing: before that its speed is not meaningful
 
 
 def silent(text: str) -> None:
-    """Progress that nobody wants to see."""
+    """Discard a line of progress."""
 
 
 def telling(progress: object) -> Tell:
-    """What receives lines of progress: nothing does if it is None.
+    """The receiver of progress lines; one that discards them for None.
 
     Raises:
         ArgumentError: it cannot be called.
@@ -29,20 +29,20 @@ def telling(progress: object) -> Tell:
     if progress is None:
         return silent
     if not callable(progress):
-        raise ArgumentError(f"'progress' is {kind_of(progress)}", "give a function of one text")
+        raise ArgumentError(f"'progress' is {kind_of(progress)}", "give a function that takes one string")
     return progress
 
 
 @contextmanager
 def ticking(tick: Callable[[], None], every_s: float) -> Iterator[None]:
-    """Calls `tick` again and again while the block is executed, in a thread of its own, until it raises an OSError."""
-    from pimflow.runtime.execute.beside import leave_signals_to_main  # not above: few searches are watched
+    """Call `tick` repeatedly while the block runs, in a thread of its own, until it raises an OSError."""
+    from pimflow.runtime.execute.beside import leave_signals_to_main  # not at the top: few searches are watched
 
     ended = threading.Event()
 
     def work() -> None:
         leave_signals_to_main()
-        with suppress(OSError):  # the terminal went away
+        with suppress(OSError):  # the terminal has been closed
             while not ended.wait(every_s):
                 tick()
 
@@ -56,17 +56,17 @@ def ticking(tick: Callable[[], None], every_s: float) -> Iterator[None]:
 
 
 class SearchProgress:
-    """Tells of a search: at the ends of each step, and in between at most ten times a second.
+    """Reports the progress of a search: at the ends of each step, and in between at most ten times a second.
 
-    Candidates are counted before they are priced, and their share is a fair measure of the time's: with an empty price
-    cache they differ by at most 12 points (MobileNetV2 and ResNet-50 under `auto`). What varies the best plan has no
-    known end, and says so.
+    Candidates are counted before they are priced, and the share that is done is a fair estimate of the share of time:
+    with an empty price cache they differ by at most 12 points (MobileNetV2 and ResNet-50 under `auto`). The number of
+    variations of the best plan is not known in advance, and the message says so.
 
     Args:
         what: what is searched, at the beginning of every line.
         tell: receives the lines.
-        budget_s: seconds from now after which the search ends by itself.
-        clock: gives seconds.
+        budget_s: the time in seconds after which the search stops.
+        clock: returns the time in seconds.
     """
 
     def __init__(
@@ -94,31 +94,31 @@ class SearchProgress:
         return self._deadline is not None and 2 * self._clock() > self._begun + self._deadline
 
     def listed(self, count: int) -> None:
-        """So many candidates have been found, of which nobody knows how many there are."""
+        """Report how many candidates have been found while their total is still unknown."""
         if self._is_due():
             self._say(f"{count:,} candidates listed")
 
     def begins(self, total: int) -> None:
-        """Candidates have been counted."""
+        """Report that pricing begins, with the number of candidates."""
         self._started = self._last = self._clock()
         self._say(self._of(0, total))
 
     def priced(self, done: int, total: int) -> None:
-        """So many of the candidates have been priced."""
+        """Report how many of the candidates have been priced."""
         if self._is_due() or done == total:
             self._say(f"{self._of(done, total)}{self._left(done, total)}")
 
     def looked_at(self, count: int) -> None:
-        """So many promising candidates have been looked at closely."""
+        """Report how many promising candidates have been refined."""
         if self._is_due():
-            self._say(f"{count:,} promising candidates and variations looked at closely, how many will follow is open")
+            self._say(f"{count:,} promising candidates and variations examined; their total is not known yet")
 
     def _of(self, done: int, total: int) -> str:
         share = f" ({100 * done // total} %)" if total else ""
         return f"{done:,} of {total:,} candidates priced{share}"
 
     def _left(self, done: int, total: int) -> str:
-        """About how long the rest takes at the pace so far, or as the time budget allows."""
+        """About how long the rest takes at the speed so far, or as the time budget allows."""
         now = self._clock()
         if done == total or now - self._started < _SURE_AFTER_S:
             return ""

@@ -1,9 +1,9 @@
-"""In which form relational layers run, by price: rows by type, weights first, once a pair, edges in one kernel.
+"""Which form of relational layers to run, by price: rows by type, weights first, once per pair, edges in one kernel.
 
-Each of these rewrites can make a layer slower: fewer rows cost a gather of their own, and a product with less
-arithmetic may be a kernel more. The counts that prices follow from are those of the graph at hand. Which passes run,
-and where, is settled before plans are made, with every node on the device that runs it fastest. Where the target says
-how large the GPU's memory is, no form is taken that has no room there while another has.
+Each of these rewrites can make a layer slower: fewer rows need a gather of their own, and a product with less
+arithmetic may need one more kernel. The counts behind the prices are those of the given graph. Which passes run, and
+where, is decided before plans are made, with every node on the device that runs it fastest. If the target says how
+large the GPU's memory is, a form that does not fit is chosen only if no form fits.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ from pimflow.search.room import Price, needed_bytes
 Kind = type[RelationalPass]
 
 _LAST = GroupProducts
-"""What is tried on the best forms of the others alone: it groups what they leave, and helps none of them."""
+"""The pass that is tried only on the best forms of the others: it groups what they leave, and helps none of them."""
 
 _MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
-"""What the clean-up marked, marked again."""
+"""The marking passes of the clean-up, which are run again."""
 
 
 class Chosen(NamedTuple):
-    """The passes that make the form, none where nothing is rewritten, and records of those that do not pay."""
+    """The passes that produce the form (none if nothing is rewritten), and records of those that do not pay off."""
 
     passes: tuple[Pass, ...]
     records: tuple[PassRecord, ...] = ()
@@ -51,12 +51,12 @@ class Chosen(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """Which of the passes run, and what each leaves as it is.
+    """Which of the passes run, and which nodes each of them leaves as they are.
 
     Args:
         kinds: the passes.
-        leave: what each leaves.
-        is_trained: whether weights are parameters, so that what passes make of them are nodes.
+        leave: the nodes that each pass leaves as they are.
+        is_trained: whether weights are parameters, so that passes must compute with them in nodes.
     """
 
     kinds: tuple[Kind, ...]
@@ -68,7 +68,7 @@ class Form:
         return replace(self, leave={**self.leave, kind: (*self.leave.get(kind, ()), node)})
 
     def steps(self, graph: Graph) -> Iterator[tuple[RelationalPass, PassResult]]:
-        """The passes, and what each makes of the graph that the one before made."""
+        """The passes with their results, each on the graph that the previous one produced."""
         for kind in self.kinds:
             made = self.step(kind, graph)
             result = made.run(graph)
@@ -76,14 +76,14 @@ class Form:
             graph = result.graph
 
     def step(self, kind: Kind, graph: Graph) -> RelationalPass:
-        """A pass as it is to run on a graph."""
+        """A pass, configured to run on a graph."""
         made = kind(tuple(name for name in self.leave.get(kind, ()) if name in graph.node_by_name))
         if self.is_trained and isinstance(made, SegmentGemm | ReorderLinear):
             return replace(made, fold=False)
         return made
 
     def variants(self, graph: Graph, kinds: Sequence[Kind]) -> Mapping[tuple[Kind, ...], Graph]:
-        """What each set of some of the passes makes; of sets that make the same the largest."""
+        """The graph that each subset of the passes produces; of subsets with the same graph only the largest."""
         found: list[tuple[tuple[Kind, ...], Graph]] = [((), graph)]
         for kind in kinds:
             made = [(chosen, before, self.step(kind, before).run(before)) for chosen, before in found]
@@ -95,11 +95,11 @@ class Form:
 
 
 def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Sequence[Kind] = RELATIONAL) -> Chosen:
-    """The passes that bring relational layers into the form in which they cost least, of those that have room.
+    """The passes that rewrite relational layers into their cheapest form among those that fit into memory.
 
     Args:
         graph: cleaned up.
-        costs: of the machine.
+        costs: the cost model of the machine.
         options: `relations` says whether prices decide ("auto"), or every pass runs wherever it can, or none.
         kinds: the passes that may run.
     """
@@ -118,12 +118,12 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
 def training_form(
     graph: Graph, price: Callable[[Graph], Price], options: Options, kinds: Sequence[Kind] = RELATIONAL
 ) -> tuple[Pass, ...]:
-    """The passes that bring relational layers into the form whose training step costs least, of those that have room.
+    """The passes that rewrite relational layers into the form with the cheapest training step among those that fit.
 
     Args:
         graph: the forward pass.
-        price: of the training step of a forward pass.
-        options: `relations` is read as `relational_form` reads it.
+        price: the price of the training step for a forward pass.
+        options: `relations` has the same meaning as in `relational_form`.
         kinds: the passes that may run.
     """
     everything = Form(tuple(kinds), is_trained=True)
@@ -138,7 +138,7 @@ def training_form(
 
 
 class _Found(NamedTuple):
-    """The best form and its price, and those of all sets of the passes."""
+    """The best form with its price, and the prices of all subsets of the passes."""
 
     best: Form
     least: Price
@@ -146,9 +146,10 @@ class _Found(NamedTuple):
 
 
 def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -> _Found:
-    """The best set of passes, and then of each the nodes that had better stay as they are.
+    """The best subset of passes, with the nodes that each pass is better off leaving alone.
 
-    A pass that pays at some of its nodes alone may be in no best set: the best set that has it is a start as well.
+    A pass that pays off only at some of its nodes may not be in the best subset, so the best subset that contains it is
+    tried as a starting point as well.
     """
     ahead = tuple(kind for kind in everything.kinds if kind is not _LAST)
     prices = {kinds: price(made) for kinds, made in everything.variants(graph, ahead).items()}
@@ -156,7 +157,7 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -
     firsts = dict.fromkeys(min(group, key=prices.__getitem__) for group in sets if group)
     found = [_with_less(graph, replace(everything, kinds=kinds), prices[kinds], price, ahead) for kinds in firsts]
     best, least = min(found, key=itemgetter(1))
-    loops = [kinds for kinds in prices if SegmentGemm not in kinds]  # products of loops are grouped where they stay
+    loops = [kinds for kinds in prices if SegmentGemm not in kinds]  # products of loops are grouped where they are
     starts = [best, *(replace(everything, kinds=min(group, key=prices.__getitem__)) for group in [loops] if group)]
     for start in starts if _LAST in everything.kinds else ():
         grouped = replace(start, kinds=(*start.kinds, _LAST))
@@ -171,7 +172,7 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -
 def _with_less(
     graph: Graph, best: Form, least: Price, price: Callable[[Graph], Price], kinds: Sequence[Kind]
 ) -> tuple[Form, Price]:
-    """The form in which some passes leave what had better stay as it is, and its price."""
+    """The form in which some passes leave the nodes that are better off unchanged, and its price."""
 
     def found() -> dict[tuple[Kind, str], None]:
         return {site: None for site in _sites(graph, best) if site[0] in kinds}
@@ -189,7 +190,8 @@ def _with_less(
 
 
 def _with_records(graph: Graph, everything: Form, found: _Found, costs: CostModel) -> Chosen:
-    """The passes of the best form, what it and the export take, and what those that do not pay would cost."""
+    """The passes of the best form, its cost and memory next to those of the export, and the cost of passes that do not
+    pay off."""
     records = []
     for kind in everything.kinds:
         others = [price for kinds, price in found.prices.items() if kind in kinds]
@@ -203,7 +205,7 @@ def _with_records(graph: Graph, everything: Form, found: _Found, costs: CostMode
 
 
 def _peaks(graph: Graph, found: _Found, costs: CostModel) -> str:
-    """What the GPU's memory holds at the peak in the form that is chosen, and as exported."""
+    """The peak use of the GPU's memory in the chosen form, and as exported."""
     made = _marked(_made(graph, found.best))
     chosen, exported = (gigabytes(needed_bytes(one, costs)) for one in (made, graph))
     return f"everything: {found.least.text}, {chosen} at the peak as chosen, {exported} as exported"

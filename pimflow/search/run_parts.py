@@ -1,8 +1,8 @@
-"""The parts of pipelines, told from the ends of their runs.
+"""The parts of pipelines, derived from the ends of their runs.
 
-Which rows stages make follows from the end of a run (`passes/rowwise/stages.py`): one that ends there and begins
-further to the front has the same parts, and those of what it begins with. So thousands of runs share what is found out
-for a few hundred ends, whatever their devices. `Pipelining` lays the same parts out where they are to be written.
+The rows of each stage follow from the end of a run (`passes/rowwise/stages.py`): a run with the same end that begins
+earlier has the same parts plus those of its additional nodes. So thousands of runs share the results for a few hundred
+ends, whatever their devices. `Pipelining` lays the same parts out when it writes them.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pimflow.search.laid_out import keeps_places
 
 
 class Shares(NamedTuple):
-    """The parts of a node of which two devices make some rows each in one stage: their devices and their rows."""
+    """The parts of a node whose rows two devices share within a stage: their devices and their rows."""
 
     devices: tuple[str, ...]
     rows: tuple[tuple[int, int], ...]
@@ -28,7 +28,7 @@ Where = str | tuple[str, ...] | Shares
 
 
 def by_stage(device: str | tuple[str, ...], stages: int) -> Sequence[str]:
-    """The device in each of so many stages."""
+    """The device in each stage."""
     return (device,) * stages if isinstance(device, str) else device
 
 
@@ -40,14 +40,14 @@ def devices_of(where: Where) -> Sequence[str]:
 
 
 class Layer(NamedTuple):
-    """What the stages make of a node.
+    """What the stages compute of a node.
 
     Args:
-        rows: by stage.
-        made: how, by stage; None where there are no rows.
-        readers: the places of those behind it that read it.
-        makers: the places of those in front of it that it reads.
-        leaves: whether rows are made of it that none of them reads.
+        rows: by stage, the rows.
+        made: by stage, the part that computes them; None where there are no rows.
+        readers: the places of the nodes behind it that read it.
+        makers: the places of the nodes in front of it that it reads.
+        leaves: whether some of its rows are made for other readers.
     """
 
     node: Node
@@ -59,13 +59,14 @@ class Layer(NamedTuple):
 
 
 class Grid(NamedTuple):
-    """The parts of a run: of its nodes, front to back, one for every stage, some of which make nothing.
+    """The parts of a run: for its nodes, front to back, one per stage; some of them compute nothing.
 
     Args:
-        reads: of every part those that it reads.
-        written: those that make rows, in the order in which they are written (stage by stage), with node and stage.
+        reads: by part, the parts that it reads.
+        written: the parts that compute rows, in the order in which they are written (stage by stage), with node and
+            stage.
         complete: whether nothing else takes time.
-        roots: of every part the one of the same stage that it is fused into, or itself.
+        roots: by part, the part of the same stage that it is fused into, or itself.
     """
 
     reads: Sequence[Sequence[int]]
@@ -82,7 +83,7 @@ class RunParts:
         self._ends: dict[tuple[str, tuple[int, ...], bool], End] = {}
 
     def end(self, run: Sequence[str], stage_rows: tuple[int, ...], bottom_first: bool) -> End | None:
-        """The end of a run, with all of the run; None where only a layout says what becomes of it."""
+        """The end of a run, extended to the whole run; None if only a layout can determine its parts."""
         key = (run[-1], stage_rows, bottom_first)
         end = self._ends.get(key)
         if end is None:
@@ -91,10 +92,10 @@ class RunParts:
 
 
 class End:
-    """The parts of runs that end with a node in some stages, as far to the front as has been asked for.
+    """The parts of runs that end with a given node and stages, as far to the front as requested so far.
 
-    Places count from the last node to the front: `layers` by place, `place` by name. `closed` is, by place, whether
-    nothing from there on is fused into what lies further to the front.
+    Places count from the last node to the front: `layers` by place, `place` by name. `closed` is, by place, whether no
+    node up to there is fused into a node further to the front.
     """
 
     def __init__(self, graph: Graph, last: str, stage_rows: tuple[int, ...], bottom_first: bool) -> None:
@@ -117,7 +118,7 @@ class End:
         self._is_told = fits and self._add(node)
 
     def reaches(self, run: Sequence[str]) -> bool:
-        """Whether this is the end of a run of two nodes or more whose parts can be told."""
+        """Whether this is the end of a run of two nodes or more whose parts can be derived."""
         if not self._is_told or len(run) < 2:
             return False
         backwards = tuple(run[::-1])
@@ -133,7 +134,7 @@ class End:
         return len(run) in self._runs
 
     def _add(self, node: Node) -> bool:
-        """One more node at the front; False if some of its rows cannot be made by themselves."""
+        """Add a node at the front; False if some of its rows cannot be computed by themselves."""
         rows = self._rows.fresh(node.name)
         made: list[RowPart | None] = []
         for start, stop in rows:
@@ -161,7 +162,8 @@ class End:
         return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
 
     def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
-        """The devices of the nodes of a run that ends so; None if there is but one stage and nothing divided in it."""
+        """The devices of the nodes of a run with this end; None if it has only one stage and nothing is divided in
+        it."""
         if not pipeline.host_rows:
             return pipeline.devices if self.stages > 1 else None
         found: list[Where] = []
@@ -196,9 +198,9 @@ class End:
         return [root * self.stages + stage for root in roots for stage in range(self.stages)]
 
     def _link(self, place: int) -> None:
-        """Says which parts behind a node read which of its parts: how many parts they are behind those.
+        """Record which parts of later nodes read which parts of a node, as the distance between the parts.
 
-        And whether what is fused with it reads in every stage just the rows that it makes in that stage.
+        Also record whether nodes fused with it read, in every stage, exactly the rows that it makes in that stage.
         """
         node, rows, *_ = self.layers[place]
         kernel, together = node.placement.fused_into or node.name, True
@@ -219,7 +221,7 @@ class End:
 
 
 def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Shares:
-    """The parts of a node of which the host makes so many of the first rows of every stage."""
+    """The parts of a node of which the host makes the first `counts` rows of every stage."""
     parts: list[tuple[str, tuple[int, int]]] = []
     for (start, stop), count in zip(rows, counts, strict=True):
         parts += [(host, (start, start + count)), (device, (start + count, stop))]

@@ -1,8 +1,8 @@
-"""What pipelines take at least by the rows of their stages, told before their parts are put together.
+"""Lower bounds on the times of pipelines by the rows of their stages, before their parts are assembled.
 
-A device makes its parts one after the other: none before what the first of them waits for, and behind the last of them
-comes what waits for that. What the last nodes of a run keep devices busy for, and what comes behind, does not depend on
-the nodes in front of them, so that runs with the same end share it.
+A device runs its parts one after the other: none before the inputs of the first of them are ready, and everything that
+depends on the last of them comes after it. How long the last nodes of a run keep devices busy, and what follows them,
+does not depend on the nodes in front of them, so runs with the same end share it.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, device
 
 
 class Part(Protocol):
-    """What some rows of a node take at least on a device, and how much of that a plan need not wait for."""
+    """The minimum time of some rows of a node on a device, and how much of it a plan can avoid waiting for."""
 
     @property
     def us(self) -> float:
-        """At least."""
+        """The minimum time."""
 
     @property
     def avoidable_us(self) -> float:
-        """Of that."""
+        """The part of it that need not be waited for."""
 
 
 class Parts(Protocol):
@@ -33,12 +33,12 @@ class Parts(Protocol):
 
     @property
     def runs(self) -> RunParts:
-        """Which parts there are."""
+        """The parts of all runs."""
 
     def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> Sequence[Sequence[Part]]:
-        """Those of the last nodes of a run, front to back; not of the last `beyond`.
+        """The parts of the last nodes of a run, front to back, without those of the last `beyond`.
 
-        Of a node they are by stage, or those that two devices share it in.
+        The parts of a node are by stage, or those that two devices share.
         """
 
 
@@ -46,11 +46,11 @@ class _Tail(NamedTuple):
     """The last nodes of a run on some devices.
 
     Args:
-        busy_us: by device, all parts.
-        behind_us: by device, what comes behind any of its parts at least.
-        works: by place, whether any part of a node takes time.
-        least_us: by place, the shortest of the parts of a node.
-        node_behind_us: by place, what comes behind any part of a node at least.
+        busy_us: by device, the sum of its parts.
+        behind_us: by device, the minimum time that follows any of its parts.
+        works: by place, whether any part of the node takes time.
+        least_us: by place, the shortest part of the node.
+        node_behind_us: by place, the minimum time that follows any part of the node.
     """
 
     busy_us: Mapping[str, float]
@@ -64,10 +64,10 @@ _NO_TAIL = _Tail({}, {}, (), (), ())
 
 
 class StageTimes:
-    """What pipelines over one graph take at least by their stages, as far as that is known when it is first asked for.
+    """Lower bounds on the times of pipelines over one graph by their stages, as known when they are first asked for.
 
-    Every part of a node reads some part of each maker that it has in the run, and is read by a part of some reader,
-    unless rows are made of it that nobody there reads.
+    Every part of a node reads some part of each of its producers in the run, and is read by a part of some consumer
+    there, unless some of its rows are made for other readers.
     """
 
     def __init__(self, parts: Parts, host: str) -> None:
@@ -76,7 +76,7 @@ class StageTimes:
         self._tails: dict[tuple[End, Sequence[Where], str], _Tail] = {}
 
     def least_us(self, pipeline: Pipeline) -> float:
-        """What no schedule of the parts is shorter than; 0 where the rows of the stages cannot be told."""
+        """A lower bound on the length of any schedule of the parts; 0 if the rows of the stages cannot be derived."""
         end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         if end is None:
             return 0.0
@@ -122,7 +122,7 @@ class StageTimes:
 
 
 def _times(parts: Sequence[Part], where: Where, layer: Layer) -> tuple[list[float], Iterable[str]]:
-    """What those parts of a node take that make rows, and their devices."""
+    """The times of those parts of a node that compute rows, and their devices."""
     us = [part.us - part.avoidable_us for part in parts]
     if isinstance(where, Shares):
         return us, where.devices
@@ -134,7 +134,7 @@ def _times(parts: Sequence[Part], where: Where, layer: Layer) -> tuple[list[floa
 
 
 def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, float]:
-    """By device, what comes before any of its parts at least."""
+    """By device, the minimum time that precedes any of its parts."""
     size = len(devices)
     found: dict[str, float] = {}
     ready = [0.0] * size

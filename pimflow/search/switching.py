@@ -1,16 +1,18 @@
-"""Plans in which memory channels change hands: who has them is a state between any two units of the order.
+"""Plans in which memory channels change hands: who holds them is a state between any two units of the order.
 
-Units that are in use hold some of the host's memory channels. Where the target says what it takes to hand them over,
-they may be the host's for a stretch of the order that stays there, and a plan pays for both ends of that. A run
-begins and ends with the channels at the units: what runs before and behind it finds them there.
+Units (devices) in use hold some of the host's memory channels. If the target says how long it takes to hand them over,
+the host may have them for a stretch of the order that stays on the host, and a plan pays for both ends of that stretch.
+A run begins and ends with the channels at the units: whatever runs before and after it finds them there.
 
-The states are points of one longer line, so that whatever finds covers of a line (the dynamic program, the integer
-program, labels) finds them with their switches. In place of every point between two positions there are three:
+The states are points of one longer line, so that everything that finds covers of a line (the dynamic program, the
+integer program, labels) finds them together with their switches. Every point between two positions is replaced by
+three:
 
     arriving (the units' channels) -> all channels -> leaving (the units' channels)
 
-Decisions lead from leaving to arriving points, units of the host that has all channels from point of all channels to
-point of all channels. From arriving to leaving costs nothing, from either to the one between a switch.
+Decisions lead from leaving to arriving points; nodes on a host that has all channels lead from one point of all
+channels to another. Going from arriving to leaving costs nothing, going from either to the point between them costs a
+switch.
 """
 
 from __future__ import annotations
@@ -33,11 +35,11 @@ class Line:
     """The positions of an order, as candidates cover them.
 
     Args:
-        candidates: whose order it is.
-        switch_us: what it takes until channels have changed hands; None where they never do, and the line is the order.
+        candidates: the candidates over the order.
+        switch_us: the time for channels to change hands; None if they never do, in which case the line is the order.
 
     Attributes:
-        size: its positions.
+        size: its number of positions.
     """
 
     def __init__(self, candidates: Candidates, switch_us: float | None) -> None:
@@ -53,16 +55,16 @@ class Line:
         return _POINTS * candidate.start + point, _POINTS * candidate.stop + point % 2
 
     def shifts(self, candidate: Candidate) -> tuple[int, ...]:
-        """How far behind it on the line candidates stand that are like it, itself (0) among them."""
+        """The distances on the line of the candidates equivalent to this one, itself (0) included."""
         shifts = self._candidates.shifts(candidate)
         return shifts if self.is_order or len(shifts) == 1 else tuple([_POINTS * shift for shift in shifts])
 
     def moved(self, decisions: Decisions, shift: int) -> Decisions:
-        """What a candidate decides that stands so far behind another which is like it."""
+        """The decisions of a candidate at this distance on the line from an equivalent one."""
         return self._candidates.moved(decisions, shift if self.is_order else shift // _POINTS)
 
     def with_all_channels(self) -> Iterator[Candidate]:
-        """Every unit that may stay on the host, there with all channels; none where they never change hands."""
+        """Every unit that may stay on the host, there with all channels; none if channels never change hands."""
         scene = self._candidates.scene
         for candidate in () if self.is_order else on_host(scene, self._candidates.policy.spaces):
             nodes = (name for decision in candidate.decisions for name in decision.nodes)
@@ -70,7 +72,7 @@ class Line:
             yield replace(candidate, decisions=decisions)
 
     def steps(self) -> Iterator[tuple[int, int, int]]:
-        """What leads from point to point between two units: start, stop, and the number of switches."""
+        """The steps from point to point between two units: start, stop, and the number of switches."""
         ends = () if self.is_order else (0, *(unit.stop for unit in self._candidates.scene.units))
         for first in (_POINTS * end for end in ends):
             yield first, first + 2, 0
@@ -78,7 +80,7 @@ class Line:
             yield first + 1, first + 2, 1
 
     def on_order(self, chosen: Sequence[Interval[Decisions]]) -> list[Interval[Decisions]]:
-        """What a cover of the line decides, by positions of the order, and as if no channels had changed hands."""
+        """The decisions of a cover of the line, by positions of the order, and as if no channels had changed hands."""
         if self.is_order:
             return list(chosen)
         found = (some for some in chosen if some.payload)
@@ -86,7 +88,7 @@ class Line:
 
 
 def beside_units(some: Interval[Decisions]) -> Interval[Decisions]:
-    """The same while the units hold their channels."""
+    """The same decisions while the units hold their channels."""
     return replace(some, payload=tuple(map(_beside_units, some.payload))) if _all_channels(some.payload) else some
 
 

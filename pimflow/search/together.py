@@ -1,6 +1,7 @@
-"""The parts of decisions that are put together: those of each, and what one of them reads of another.
+"""The parts of joined decisions: those of each decision, and what they read from each other.
 
-Rows flow from decision to decision in pipelines alone: what reads a value that others make waits for all its parts.
+Only pipelines pass rows on before a value is complete: a reader of a value made by another decision waits for all its
+parts.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ class Item(NamedTuple):
 
     Args:
         steps: its parts.
-        takes: what its parts read that it does not make, by those that read something.
-        makes: its parts, by the value of which they make some.
-        busy_us: how long it keeps every device busy, as far as is known when it is made.
-        into: the nodes outside of it that some of its own are fused into.
-        whole: the node that it leaves as it was, if it does.
+        takes: the values from outside that its parts read, for the parts that read any.
+        makes: by value, the parts that make some of it.
+        busy_us: how long it keeps every device busy, as known when it is created.
+        into: the nodes outside of it that some of its nodes are fused into.
+        whole: the node that it leaves whole, if it does.
     """
 
     steps: Steps
@@ -57,8 +58,8 @@ def item_of(graph: Graph, decision: Single, steps: Steps) -> Item:
 def together(items: Sequence[Item]) -> Steps:
     """The parts of decisions along the data flow.
 
-    A schedule follows from them where it does from those of each: what brings rows from one decision to another is free
-    where it is within them. What is fused into a node of another decision has to be so into the whole of it.
+    They determine a schedule if those of each decision do: moving rows from one decision to another is free if it is
+    free within them. A node fused into a node of another decision has to be fused into the whole of it.
     """
     devices: list[str] = []
     parts: list[Part] = []

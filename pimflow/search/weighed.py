@@ -1,4 +1,4 @@
-"""What a candidate costs where energy counts: a weighted sum of its time and its energy, both remembered by content.
+"""The cost of a candidate if energy counts: a weighted sum of its time and its energy, both cached by content.
 
 Energies add up as times do: each node spends its own, and static power is drawn over the makespan, which is the sum of
 the regions' makespans. So the cheapest cover by energy is the plan whose whole run spends least.
@@ -17,7 +17,7 @@ from pimflow.search.pricing import Costs, Pricer
 
 @dataclass(frozen=True)
 class Spent:
-    """What a run takes, and what it spends, static power included."""
+    """The time and the energy of a run, static power included."""
 
     time_us: float
     energy_mj: float
@@ -32,25 +32,27 @@ class WeighedPricer(Pricer):
         self._energies = key_of(repr(sorted(costs.target.values.items())))
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """What the decisions cost at least, by arithmetic and by what has been priced so far."""
+        """A lower bound on the cost of the decisions, by arithmetic and by what has been priced so far."""
         least = self.least_spent(decisions)
         return math.inf if least is None else self._objective.cost(least.time_us, least.energy_mj)
 
     def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
-        """What the decisions take and spend at least, as far as is known; None if they cannot be carried out."""
+        """Lower bounds on the time and energy of the decisions so far; None if they cannot be carried out."""
         time_us = self._bounds.least_us(decisions)
         if math.isinf(time_us):
             return None
         return Spent(time_us, self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us))
 
     def closer_spent(self, decisions: tuple[Decision, ...], known: Spent) -> tuple[Spent | None, bool]:
-        """The same looked at more closely than `known`; and whether it is exact (None: they cannot be carried out)."""
+        """Time and energy, refined from `known`, and whether they are exact (None: the decisions cannot be carried
+        out)."""
         self._bounds.tighten(decisions)
         least = self.least_spent(decisions)
         return (self.spent(decisions), True) if least == known else (least, False)
 
     def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
-        """What the decisions cost, looked at more closely; and whether that is the price (None: they cannot be)."""
+        """The cost of the decisions, refined from `least`, and whether it is the price (None: they cannot be carried
+        out)."""
         known = self.least(decisions)
         if known <= least:
             self._bounds.tighten(decisions)
@@ -58,12 +60,13 @@ class WeighedPricer(Pricer):
         return (self.cost(decisions), True) if known <= least else (known, False)
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
-        """What the decisions cost; None if they cannot be made."""
+        """The cost of the decisions; None if they cannot be carried out."""
         spent = self.spent(decisions)
         return None if spent is None else self._objective.cost(spent.time_us, spent.energy_mj)
 
     def spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
-        """Time and energy from the start of the first decision to the end of the last; None if they cannot be made."""
+        """Time and energy from the start of the first decision to the end of the last; None if they cannot be carried
+        out."""
         text = self.content_text(decisions)
         key, energy_key = key_of(text), key_of(f"energy by {self._energies} of\n{text}")
         if key not in self._prices or energy_key not in self._prices:
@@ -75,12 +78,12 @@ class WeighedPricer(Pricer):
         return None if time_us is None or energy_mj is None else Spent(time_us, energy_mj)
 
     def time_us(self, decisions: tuple[Decision, ...]) -> float:
-        """What decisions that can be made take."""
+        """The time of decisions that can be carried out."""
         spent = self.spent(decisions)
         assert spent is not None, "the decisions have been priced"
         return spent.time_us
 
 
 def pricer_of(objective: Objective, graph: Graph, costs: Costs, prices: PriceCache) -> Pricer:
-    """What prices decisions by an objective: for time alone without their energies."""
+    """The pricer for an objective: one that counts only time does not compute energies."""
     return WeighedPricer(graph, costs, prices, objective) if objective.mj else Pricer(graph, costs, prices)

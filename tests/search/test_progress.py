@@ -65,7 +65,7 @@ def test_a_closer_look_has_no_known_end() -> None:
     progress, clock, told = telling()
     clock.now += 1
     progress.looked_at(64)
-    what = "promising candidates and variations looked at closely, how many will follow is open"
+    what = "promising candidates and variations examined; their total is not known yet"
     assert told[-1] == f"search: auto: 64 {what}"
     progress.looked_at(65)
     assert len(told) == 2

@@ -1,11 +1,12 @@
 """Every candidate of a policy over the execution order of a graph, cheap and certain ones first.
 
-A candidate covers whole units of the order (a node with what is fused into it), so no candidate's cost depends on what
-is decided about its neighbours. Candidates that the rewrites refuse, or that a device refuses, are never offered.
-One kind of decision is one file here; `KINDS` lists them in the order in which a time budget is best spent.
+A candidate covers whole units of the order (a node with the nodes fused into it), so no candidate's cost depends on
+decisions about its neighbours. Candidates that the rewrites or a device refuse are never offered. Each file here is one
+kind of decision; `KINDS` lists them in the order in which a time budget is best spent.
 
-Pipelines, concurrent branches and splits of columns have too many versions for most graphs: some are listed, and the
-search goes on from those that it chooses (`variations`). Of a small graph all are (docs/plans.md says what they are).
+Pipelines, concurrent branches and splits of columns have too many versions in most graphs: some are listed, and the
+search continues from those that it chooses (`variations`). In a small graph all are listed (docs/plans.md describes
+them).
 """
 
 from __future__ import annotations
@@ -36,24 +37,24 @@ from pimflow.search.pricing import Pricer
 __all__ = ["KINDS", "Candidate", "Candidates"]
 
 KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs)
-"""What a space and a device beside the host offer; small spaces come first."""
+"""The candidates that a space and a device other than the host offer; small spaces come first."""
 Kind = Callable[[Scene, Space, Destination], Iterator[Candidate]]
 Count = Callable[[Scene, Space, Destination, int], int]
 _MANY: tuple[Count, ...] = (columns.versions, pipelines.versions, concurrent.versions)
 MOST_VERSIONS = 8_000
-"""Graphs with no more versions of pipelines, concurrent branches and splits of columns are searched exhaustively: that
-takes a second or two."""
+"""Graphs with at most this many versions of pipelines, concurrent branches and splits of columns are searched
+exhaustively, which takes a second or two."""
 
 
 class Candidates:
-    """Makes the candidates of a policy.
+    """Generates the candidates of a policy.
 
     Args:
         graph: cleaned up.
-        policy: says which.
-        pricer: says what can run where.
-        exhaustive: whether every version is listed if the graph is small.
-        once: whether, of stretches that are alike, candidates are listed for the first alone.
+        policy: determines the candidates.
+        pricer: determines which nodes can run where.
+        exhaustive: whether to list every version if the graph is small.
+        once: whether to list candidates only for the first of several equivalent stretches.
     """
 
     def __init__(
@@ -75,9 +76,10 @@ class Candidates:
             yield from listed
 
     def rounds(self) -> Iterator[Iterator[Candidate]]:
-        """All but divided sums, and these: who goes on step by step from what is chosen does so without them first.
+        """First all candidates without divided sums and divided runs, then those: a search that proceeds step by step
+        from its choices handles the first round alone.
 
-        Then they never lead away from a plan that is found without them.
+        This way they never lead away from a plan that is found without them.
         """
         self.scene.sums = self.scene.divided_runs = False
         yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS))
@@ -95,16 +97,16 @@ class Candidates:
                     yield from kind(self.scene, space, destination)
 
     def _reach(self) -> int:
-        """More units than any candidate covers, but for branches that are joined."""
+        """A number of units larger than any candidate covers, except joined branches."""
         longest = max((2 * space.max_run for space in self.policy.spaces if space.runs != "none"), default=0)
         return 1 + max(longest, MAX_FOLLOWERS + 1, MAX_REGION_NODES)
 
     def shifts(self, candidate: Candidate) -> tuple[int, ...]:
-        """How far behind a candidate, the first of its kind, others stand that are like it, itself (0) among them."""
+        """The distances of the candidates equivalent to one that is the first of its kind, itself (0) included."""
         return self.scene.alike.shifts(candidate.start, candidate.stop)
 
     def first_alike(self, candidate: Candidate) -> Candidate:
-        """The first candidate that is like one: it costs the same."""
+        """The first candidate equivalent to a given one: it costs the same."""
         shift = self.scene.alike.shift(candidate.start, candidate.stop)
         if not shift:
             return candidate
@@ -112,14 +114,15 @@ class Candidates:
         return replace(candidate, start=candidate.start - shift, stop=candidate.stop - shift, decisions=decisions)
 
     def moved(self, decisions: tuple[Decision, ...], shift: int) -> tuple[Decision, ...]:
-        """The same decided of the nodes so many positions behind these."""
+        """The same decisions about the nodes at a distance of `shift` positions."""
         return decisions if not shift else tuple([renamed(decision, self._behind(shift)) for decision in decisions])
 
     def _behind(self, shift: int) -> Callable[[str], str]:
         return lambda name: self.order[self.scene.place[name] + shift].name
 
     def _versions(self, kinds: Sequence[Count]) -> int:
-        """How many versions there are of what has too many in most graphs; counting ends where they are too many."""
+        """The number of versions of the kinds that have too many in most graphs; counting stops once there are too
+        many."""
         count = 0
         for space in self.policy.spaces:
             for destination in self.scene.destinations(space.choice):
@@ -142,7 +145,7 @@ class Candidates:
         yield from concurrent.variations(self.scene, chosen)
 
     def probes(self, near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-        """A few versions that tell whether there is a better one of a pipeline; each once."""
+        """A few versions of a pipeline that show whether there is a better one; each once."""
         if not any(space.runs == "any" for space in self.policy.spaces):
             return
         some = divided.variations(self.scene, near, halves=True) if self.scene.divided_runs else shorter_first(near)
@@ -152,11 +155,11 @@ class Candidates:
                 yield candidate
 
     def pieces(self, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
-        """What is put together, with some of it decided as it would be by itself."""
+        """Joined decisions in which some nodes are decided as they would be by themselves."""
         yield from pieces(self.scene, chosen, cheapest)
 
     def cuts(self, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
-        """What is put together cut in two, both parts, and pipelines in two parts put together; each once."""
+        """Both parts of joined decisions cut in two, and pipelines whose two parts are joined; each once."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
         for candidate in cuts(self.scene, chosen, cheapest) if concurrently else ():
             if candidate not in self._joined:
@@ -164,7 +167,7 @@ class Candidates:
                 yield candidate
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
-        """Decisions of a cover without meeting points between them, and what is a step away from these; each once."""
+        """Decisions of a cover joined without synchronization between them, and variations of these; each once."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
         for candidate in joins(self.scene, chosen) if concurrently else ():
             if candidate not in self._joined:

@@ -1,4 +1,4 @@
-"""What all kinds of candidates share: the order, its units, and who can run what."""
+"""What all kinds of candidates share: the order, its units, and which device can run what."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, un
 from pimflow.search.pricing import Pricer
 
 MAX_REGION_NODES = 24
-"""What runs at once, or is put together, has no more nodes than that."""
+"""The maximum number of nodes in concurrent branches or joined decisions."""
 
 
 @dataclass(frozen=True)
 class Candidate:
     """Decisions that cover the positions start .. stop-1 of the order.
 
-    The `certain` ones alone make a plan: they are priced whatever the time budget.
+    The `certain` ones alone are enough for a plan: they are priced whatever the time budget.
     """
 
     start: int
@@ -33,13 +33,13 @@ class Candidate:
 
 
 class Scene:
-    """A graph in its execution order, and which of its nodes other devices than the host can run.
+    """A graph in its execution order, and which of its nodes devices other than the host can run.
 
-    `exhaustive` is whether every version of a decision is a candidate: the graph is small enough; `every_division`
-    whether that goes for rows divided within runs. `sums` is whether a
-    step from what is chosen may divide what products sum over: never where the host's cost model does not, so that a
-    plan gains nothing by it that the host alone has too. `divided_runs` is whether one may divide rows within stages.
-    Candidates are listed where the `firsts` of `alike` begin.
+    `exhaustive` is whether every version of a decision is a candidate because the graph is small; `every_division` is
+    the same for rows divided within runs. `sums` is whether variations may divide the dimension that products sum over:
+    never if the host's cost model does not, so that a plan gains nothing from it that the host alone could gain too.
+    `divided_runs` is whether variations may divide rows within stages. Candidates are listed where the `firsts` of
+    `alike` begin.
     """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
@@ -63,24 +63,24 @@ class Scene:
 
     @cached_property
     def place(self) -> Mapping[str, int]:
-        """Where every node is in the order."""
+        """The position of every node in the order."""
         return {node.name: index for index, node in enumerate(self.order)}
 
     @cached_property
     def fork_joins(self) -> tuple[ForkJoin, ...]:
-        """Where branches are that may run at once; not where rows are brought from the host's memory, which have room
-        one after the other alone."""
+        """The regions with branches that may run concurrently, except where rows are fetched from the host's memory:
+        those fit into memory only one after the other."""
         found = fork_joins(self.graph, self.order)
         return tuple(region for region in found if not self.brings_rows(region.start, region.stop))
 
     def brings_rows(self, start: int, stop: int) -> bool:
-        """Whether rows are brought from the host's memory at some positions."""
+        """Whether rows are fetched from the host's memory at some positions."""
         return any(node.placement.access is not None for node in self.order[start:stop])
 
     @cached_property
     def unordered(self) -> Sequence[tuple[int, int]]:
-        """Where two units near each other begin of which the one behind does not wait for the one before, and either
-        can leave the host; in the order of those behind."""
+        """The starts of pairs of nearby units in which the later one does not depend on the earlier one, and either can
+        leave the host; ordered by the later one."""
         kernels = {unit.start: unit.anchor for unit in self.units if not unit.anchor.op.is_movement}
         able = {
             start
@@ -94,16 +94,16 @@ class Scene:
         ]
 
     def find_alike(self, reach: int, *, concurrently: bool) -> None:
-        """From now on candidates are listed once for stretches alike, of at most so many units.
+        """From now on, list candidates only once for equivalent stretches of at most `reach` units.
 
-        `concurrently` is whether branches may run at once, so that it matters where they are.
+        `concurrently` is whether branches may run concurrently, so that their place matters.
         """
         found = self.fork_joins if concurrently else ()
         regions = [region for region in found if region.stop - region.start <= reach]
         self.alike = Alike(self.graph, self.order, self.units, regions, reach)
 
     def destinations(self, choice: str) -> list[Destination]:
-        """Every device beside the host, with what a policy's choice means to it."""
+        """Every device other than the host, with the meaning of a policy's choice for it."""
         units = self._pricer.costs.units
         return [Destination(device, unit.meant_by(choice)) for device, unit in units.items()]
 
@@ -116,19 +116,20 @@ class Scene:
         return self._pricer.rows_made(run, stage_rows)
 
     def balanced_rows(self, node: Node, destination: Destination) -> int:
-        """Rows on the host at which it and a unit take about as long for their parts of a node."""
+        """The number of rows on the host for which the host and a unit take about the same time for their parts of a
+        node."""
         return self._pricer.balanced_rows(node, destination.device, destination.choice)
 
     def edge_divisions(self, node: Node, device: str) -> tuple[EdgeDivision, ...]:
-        """Ways to divide the edges of a sparse node that may pay, most promising first."""
+        """Ways to divide the edges of a sparse node that may pay off, most promising first."""
         return self._pricer.costs.edge_divisions(self.graph, node, device)
 
     def runnable_units(self, destination: Destination) -> Iterator[Unit]:
-        """Units whose anchor can run there, the first of those with which stretches alike begin."""
+        """The units whose anchor can run there, only the first of each class of equivalent ones."""
         return (unit for unit in self.alike.firsts if self.can_run(unit.anchor, destination))
 
     def leaves_kernels(self, unit: Unit, destination: Destination) -> bool:
-        """Whether a unit whose anchor runs there leaves kernels to the host, of what cannot be fused into it there."""
+        """Whether a unit whose anchor runs there leaves kernels to the host, for nodes that cannot be fused there."""
         key = (unit.start, destination.device)
         if key not in self._leaving:
             members = [node.name for node in unit.nodes[1:]]
@@ -143,12 +144,12 @@ class Scene:
             yield self.units[index]
 
     def units_within(self, start: int, stop: int) -> tuple[Unit, ...]:
-        """Those that lie within some positions."""
+        """The units that lie completely within some positions."""
         begun = self.units[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
         return begun if not begun or begun[-1].stop <= stop else begun[:-1]
 
     def read_by(self, start: int) -> set[int]:
-        """Where the units start that the one that starts there reads, as far as there are some."""
+        """The starts of the units that the unit starting at a position reads."""
         unit, made_by = self.units[bisect_left(self._starts, start)], self._made_by
         return {made_by[name] for node in unit.nodes for name in node.inputs if name in made_by}
 
@@ -159,7 +160,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Destination:
-    """A device beside the host, and the choice of its backend that a space asks for."""
+    """A device other than the host, and the choice that a space requests from its backend."""
 
     device: str
     choice: str

@@ -26,7 +26,8 @@ Place = tuple[int, int, int]
 def branches(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
     """Stretches of whole units inside a fork-join, with their independent branches.
 
-    What can leave the host does in some of the branches; of a small graph every choice of devices is a candidate.
+    In some of the branches every node that can leave the host does; in a small graph every choice of devices is a
+    candidate.
     """
     for start, stop, split in _stretches(scene, space):
         choices = _every_choice if scene.exhaustive else _by_branch
@@ -35,7 +36,7 @@ def branches(scene: Scene, space: Space, destination: Destination) -> Iterator[C
 
 
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
-    """How many choices of devices there are for concurrent branches; counting ends above `most`."""
+    """The number of choices of devices for concurrent branches; counting stops above `most`."""
     count = 0
     for _, _, split in _stretches(scene, space):
         count += 2 ** sum(scene.can_run(node, destination) for branch in split for node in branch)
@@ -45,7 +46,7 @@ def versions(scene: Scene, space: Space, destination: Destination, most: int) ->
 
 
 def _stretches(scene: Scene, space: Space) -> Iterator[tuple[int, int, Branches]]:
-    """Where branches are: start, stop, and the nodes of each."""
+    """The places of branches: start, stop, and the nodes of each."""
     for region in scene.fork_joins if space.concurrent else ():
         if region.stop - region.start > MAX_REGION_NODES:
             continue
@@ -58,7 +59,7 @@ def _stretches(scene: Scene, space: Space) -> Iterator[tuple[int, int, Branches]
 
 
 def _by_branch(scene: Scene, split: Branches, destination: Destination) -> Iterator[frozenset[str]]:
-    """The names of what leaves the host: of some branches all that can, of others nothing."""
+    """The names of the nodes that leave the host: in some branches all that can, in the others none."""
     able = [frozenset(node.name for node in branch if scene.can_run(node, destination)) for branch in split]
     for choice in product((False, True), repeat=len(split)):
         if any(leaves and not can for leaves, can in zip(choice, able, strict=True)) or len(set(choice)) < 2:
@@ -67,7 +68,7 @@ def _by_branch(scene: Scene, split: Branches, destination: Destination) -> Itera
 
 
 def _every_choice(scene: Scene, split: Branches, destination: Destination) -> Iterator[frozenset[str]]:
-    """The same of every node that can leave the host by itself; something leaves, and something stays."""
+    """The same for every combination of the nodes that can leave the host; some leave, and some stay."""
     nodes = [node for branch in split for node in branch]
     able = [node.name for node in nodes if scene.can_run(node, destination)]
     for choice in product((False, True), repeat=len(able)):
@@ -90,7 +91,7 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
 
 
 def put_together(scene: Scene, start: int, stop: int, items: Sequence[Single]) -> Parallel:
-    """Decisions of positions start .. stop-1, each in its branch, in the given order."""
+    """Decisions about positions start .. stop-1 as a `Parallel`, each in its branch, in the given order."""
     split = branches_of(scene.graph, scene.order[start:stop])
     branch_of = {node.name: branch for branch, nodes in enumerate(split) for node in nodes}
     return Parallel(
@@ -99,8 +100,8 @@ def put_together(scene: Scene, start: int, stop: int, items: Sequence[Single]) -
 
 
 def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-    """Concurrent branches in which one unit is decided otherwise: whole on another device, or divided otherwise; or two
-    are: one whole on another device, one on the host. Either step alone may take longer."""
+    """Concurrent branches in which one unit is decided differently (whole on another device, or divided differently),
+    or two are: one whole on another device, one on the host. Either of these two steps alone may take longer."""
     parallel = chosen.payload[0]
     if not isinstance(parallel, Parallel):
         return
@@ -116,21 +117,21 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
 
 
 def items_at(parallel: Parallel, place: Place) -> tuple[Single, ...]:
-    """What is decided at a place."""
+    """The decisions at a place."""
     branch, first, last = place
     return parallel.branches[branch][first:last]
 
 
 def decided_anew(parallel: Parallel, ways: Mapping[Place, tuple[Single, ...]]) -> Parallel:
-    """The same with something else at some places."""
+    """The same branches with other decisions at some places."""
     branches = list(parallel.branches)
-    for (branch, first, last), way in sorted(ways.items(), reverse=True):  # what is behind a place moves
+    for (branch, first, last), way in sorted(ways.items(), reverse=True):  # later places would shift otherwise
         branches[branch] = (*branches[branch][:first], *way, *branches[branch][last:])
     return Parallel(tuple(branches))
 
 
 def units_decided(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
-    """The decisions first .. last-1 about a node and what is fused into it."""
+    """The ranges first .. last-1 of decisions about a node and the nodes fused into it."""
     starts: list[int] = []
     names: set[str] = set()
     for index, item in enumerate(branch):
@@ -142,7 +143,7 @@ def units_decided(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int,
 
 
 def _other_ways(scene: Scene, items: Sequence[Single]) -> Iterator[tuple[Single, ...]]:
-    """What else may be decided of one unit."""
+    """Other possible decisions about one unit."""
     now, names = items[0], [name for item in items for name in item.nodes]
     anchor, behind = scene.graph.node(names[0]), tuple(names[1:])
     for destination in _destinations(scene, items):
@@ -167,7 +168,7 @@ def _exchanged(
 
 
 def _destinations(scene: Scene, items: Sequence[Single]) -> list[Destination]:
-    """Where one unit could leave the host for, that is decided by itself."""
+    """The devices that a unit could leave the host for, if it is decided by itself."""
     if isinstance(items[0], Pipeline):
         return []
     anchor = scene.graph.node(items[0].nodes[0])
@@ -175,7 +176,7 @@ def _destinations(scene: Scene, items: Sequence[Single]) -> list[Destination]:
 
 
 def _whole(scene: Scene, names: Sequence[str], destination: Destination | None) -> tuple[Single, ...]:
-    """One unit whole on a device (None: the host), what is fused into it on the host."""
+    """One unit whole on a device (None: the host), with its fused nodes on the host."""
     anchor, *behind = names
     where = (scene.host, "") if destination is None else (destination.device, destination.choice)
     return OnDevice(anchor, *where), *(OnDevice(name, scene.host) for name in behind)
@@ -184,7 +185,7 @@ def _whole(scene: Scene, names: Sequence[str], destination: Destination | None) 
 def _divisions(
     scene: Scene, anchor: Node, now: Single, behind: tuple[str, ...], destination: Destination
 ) -> Iterator[tuple[Single, ...]]:
-    """A little more or less of what is divided on the host; quarters of what is not."""
+    """Slightly more or less on the host for a unit that is divided; quarters for one that is not."""
     device, choice = destination.device, destination.choice
     if not anchor.op.is_sparse:
         by_rows = now if isinstance(now, SplitRows) else SplitRows(anchor.name, 0, choice, behind, device)
@@ -202,7 +203,7 @@ def _divisions(
 
 
 def _counts(now: int, all_of_them: int, step: int) -> list[int]:
-    """Numbers near one, 1, 2 or 4 steps away; quarters of all where there is none (0)."""
+    """Numbers 1, 2 or 4 steps away from `now`; quarters of the total if it is 0."""
     near = [now + steps * step for steps in (-4, -2, -1, 1, 2, 4)]
     counts = near if now else [quarters * all_of_them // 4 // step * step for quarters in (1, 2, 3)]
     return [count for count in dict.fromkeys(counts) if 0 < count < all_of_them]

@@ -17,13 +17,13 @@ from pimflow.search.policy import Space
 
 GRID = Fraction(1, 10)
 ALIGNMENT = 16
-"""Shares are multiples of so many columns: the banks that one COMP feeds, and a fraction of every GPU's tiles."""
+"""Shares are multiples of this many columns: the banks that one COMP feeds, and a fraction of every GPU's tiles."""
 
 
 def column_splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """Every split on a grid of columns; what is fused into the node follows.
+    """Every split on a grid of columns; nodes fused into the node follow it.
 
-    Of a small graph every multiple of `ALIGNMENT`, else tenths of them; `variations` finds the others.
+    The grid is every multiple of `ALIGNMENT` in a small graph, otherwise tenths; `variations` finds the others.
     """
     for unit in _units(scene, space, destination):
         columns = node_columns(scene.graph, unit.anchor)
@@ -34,7 +34,7 @@ def column_splits(scene: Scene, space: Space, destination: Destination) -> Itera
 
 
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
-    """How many splits of columns there are; counting ends above `most`."""
+    """The number of splits of columns; counting stops above `most`."""
     count = 0
     for unit in _units(scene, space, destination):
         count += node_columns(scene.graph, unit.anchor) // ALIGNMENT
@@ -44,13 +44,13 @@ def versions(scene: Scene, space: Space, destination: Destination, most: int) ->
 
 
 def _units(scene: Scene, space: Space, destination: Destination) -> Iterator[Unit]:
-    """The products, and the convolutions of few rows, that a space divides by columns."""
+    """The products, and the convolutions with few rows, that a space divides by columns."""
     units = scene.runnable_units(destination) if space.columns else ()
     return (unit for unit in units if divides(scene, unit.anchor))
 
 
 def divides(scene: Scene, node: Node) -> bool:
-    """Whether a node is a product, or a convolution of few rows."""
+    """Whether a node is a product, or a convolution with few rows."""
     return node.op.is_contraction and (node.op.is_matrix_product or node_rows(scene.graph, node) < FEW_ROWS)
 
 

@@ -1,4 +1,5 @@
-"""Rows divided within the stages of a pipeline, and neighbours that are all divided and do not meet between them."""
+"""Rows divided within the stages of a pipeline, and neighbours that are all divided without synchronization between
+them."""
 
 from __future__ import annotations
 
@@ -16,15 +17,16 @@ from pimflow.search.order import Unit
 from pimflow.search.policy import Space
 
 LONGEST_RUN = 5
-"""Units of a run that is listed with rows divided within its stages."""
+"""The maximum number of units in a run that is listed with rows divided within its stages."""
 
 
 def divided_runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """Runs of a few able neighbours: all of them divided, in one stage; or one of them on the host in the first stage
-    or the last, and all others on the unit.
+    """Runs of a few neighbours that can leave the host: all of them divided, in one stage; or one of them on the host
+    in the first or the last stage, and all others on the unit.
 
-    Rows are such that both devices take about as long, and stages equal, in the lowest number that the space has; of a
-    small graph, pairs are divided in all ways, and stages of any rows. `variations` finds others.
+    Rows are divided so that both devices take about the same time; stages are equal, and their number is the smallest
+    that the space has. In a small graph, pairs are divided in all ways, and stages have any number of rows.
+    `variations` finds others.
     """
     for run in _runs(scene, space):
         able = [scene.can_run(unit.anchor, destination) for unit in run]
@@ -35,7 +37,7 @@ def divided_runs(scene: Scene, space: Space, destination: Destination) -> Iterat
 
 
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
-    """How many of these a small graph has; counting ends above `most`."""
+    """The number of these candidates in a small graph; counting stops above `most`."""
     count = 0
     for run in _runs(scene, space):
         able = [scene.can_run(unit.anchor, destination) for unit in run]
@@ -76,7 +78,7 @@ def _neighbours_divided(scene: Scene, run: Sequence[Unit], destination: Destinat
 def _changing_devices(
     scene: Scene, run: Sequence[Unit], able: Sequence[bool], space: Space, destination: Destination
 ) -> Iterator[Candidate]:
-    """One unit on the host in the first stage or the last, all others that can be on the machine's unit."""
+    """One unit on the host in the first or the last stage, all others that can be on the PIM unit there."""
     names, devices = placed_on(scene, run, [destination.device if can else scene.host for can in able])
     for stage_rows in _stages(scene, run, space, scene.every_division):
         made = scene.rows_made(names, stage_rows)
@@ -93,7 +95,7 @@ def _changing_devices(
 
 
 def _by_node(run: Sequence[Unit], counts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
-    """What is said of units, said of their nodes: of none but the first, with which the others go."""
+    """The counts of units as counts of their nodes: only the anchor has any, and the others follow it."""
     return tuple(
         of_unit if node is unit.anchor else () for unit, of_unit in zip(run, counts, strict=True) for node in unit.nodes
     )
@@ -104,10 +106,10 @@ def _counts(spans: Spans) -> tuple[int, ...]:
 
 
 def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]], *, halves: bool = False) -> Iterator[Candidate]:
-    """A chosen pipeline with the rows of one node divided otherwise in one stage.
+    """A chosen pipeline with the rows of one node divided differently in one stage.
 
-    `halves` asks for halves alone, of the first and the last node that can leave the host, in the first stage and the
-    last: it is there that devices wait for each other.
+    With `halves`, only halves, of the first and the last node that can leave the host, in the first and the last stage:
+    that is where devices wait for each other.
     """
     pipeline = chosen.payload[0]
     if not isinstance(pipeline, Pipeline) or pipeline.bottom_first:
@@ -134,18 +136,18 @@ def _ends(places: Sequence[int]) -> Sequence[int]:
 
 
 def _half(now: int, most: int) -> list[int]:
-    """Half of the rows where all are on one device."""
+    """Half of the rows if all of them are on one device."""
     return [most // 2] if now in (0, most) and most > 1 else []
 
 
 def _on_host(pipeline: Pipeline, place: int, rows: tuple[int, ...], host: str) -> tuple[int, ...]:
-    """By stage, the rows that the host makes of a node."""
+    """By stage, the rows of a node that the host makes."""
     counts = pipeline.host_rows[place] if pipeline.host_rows else ()
     return counts or (rows if pipeline.devices[place] == host else (0,) * len(rows))
 
 
 def _other_counts(now: int, most: int) -> list[int]:
-    """Counts of rows near one, and quarters where all rows are on one device."""
+    """Counts of rows near the current one, and quarters if all rows are on one device."""
     near = [now + step for step in (-4, -2, -1, 1, 2, 4)]
     if now in (0, most):
         near += [quarters * most // 4 for quarters in range(5)]
@@ -155,7 +157,7 @@ def _other_counts(now: int, most: int) -> list[int]:
 def _divided(
     pipeline: Pipeline, place: int, counts: tuple[int, ...], rows: tuple[int, ...], devices: tuple[str, str]
 ) -> Pipeline | None:
-    """A pipeline with so many rows of one node on the first of two devices, by stage; None if no pipeline is left."""
+    """A pipeline with `counts` rows of one node on the first of two devices, by stage; None if no pipeline is left."""
     host, elsewhere = devices
     host_rows = list(pipeline.host_rows or ((),) * len(pipeline.run))
     host_rows[place] = counts if any(counts) and counts != rows else ()

@@ -11,11 +11,12 @@ from pimflow.search.chain import Interval
 from pimflow.search.policy import Space
 
 MOST_DIVISIONS = 3
-"""Each is two graphs, whose reuse is measured and whose edges are packed; `variations` go on from the best."""
+"""Each division makes two graphs, whose reuse is measured and whose edges are packed; `variations` starts from the
+best."""
 
 
 def edge_splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """The divisions that the edges' statistics say are best; what is fused into the node goes behind both parts."""
+    """The best divisions according to statistics of the edges; nodes fused into the node follow both parts."""
     if not space.edges:
         return
     for unit in scene.alike.firsts:

@@ -1,4 +1,4 @@
-"""Split-K: what one product sums over divided between the host and another device."""
+"""Split-K: the dimension that one product sums over, divided between the host and another device."""
 
 from __future__ import annotations
 
@@ -17,9 +17,10 @@ from pimflow.search.policy import Space
 
 
 def k_splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """Every split on a grid of what products sum over; what is fused into them goes behind the sum of both parts.
+    """Every split on a grid of the dimension that products sum over; nodes fused into them follow the sum of both
+    parts.
 
-    Of a small graph every multiple of `ALIGNMENT`, else tenths of them; `variations` finds the others.
+    The grid is every multiple of `ALIGNMENT` in a small graph, otherwise tenths; `variations` finds the others.
     """
     for unit in _units(scene, space, destination):
         inner = node_k(scene.graph, unit.anchor)
@@ -47,7 +48,7 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
 
 
 def near(scene: Scene, node: Node, gpu_k: int) -> list[int]:
-    """A twentieth, a fortieth and an eightieth of a node's K more or less on the host."""
+    """Counts that have a twentieth, a fortieth or an eightieth of a node's K more or less on the host."""
     inner = node_k(scene.graph, node)
     steps = {ALIGNMENT * max(1, round(inner * Fraction(GRID, part) / ALIGNMENT)) for part in (2, 4, 8)}
     counts = (gpu_k + sign * step for step in sorted(steps) for sign in (-1, 1))

@@ -1,8 +1,8 @@
-"""Chosen decisions put together: devices meet at the end of all of them alone.
+"""Chosen decisions joined into one: devices synchronize only at the end of all of them.
 
-What is put together waits for what it reads and for its device, no longer for all that was decided before it. That
-gains something where a node of one decision does not wait for a node of an earlier one, and either can leave the host:
-the neighbours from the one decision to the other are put together.
+A node of a joined decision waits for its inputs and its device, but not for everything that was decided before it. That
+pays off if a node of one decision does not depend on a node of an earlier one, and either can leave the host: the
+decisions from the one to the other are joined.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ Chosen = Sequence[Interval[tuple[Decision, ...]]]
 
 
 def joins(scene: Scene, chosen: Chosen) -> Iterator[Candidate]:
-    """Chosen decisions that follow each other, put together: as they are, with one divided node that leaves the host,
-    and with one unit decided otherwise."""
+    """Consecutive chosen decisions, joined: as they are, with a single divided node that leaves the host, and with one
+    unit decided differently."""
     starts = [one.start for one in chosen]
     ends = {(bisect_right(starts, before) - 1, bisect_right(starts, behind) - 1) for before, behind in scene.unordered}
     for first, last in sorted(ends):
@@ -44,9 +44,10 @@ def _joined(scene: Scene, window: Chosen) -> Iterator[Candidate]:
 
 
 def _one_leaves(scene: Scene, joined: Parallel) -> Iterator[Parallel]:
-    """One by one, what is divided is whole on its unit, and of all else that is as much on the host as can be.
+    """For each divided node in turn: that node whole on its unit, and as much of all the others on the host as
+    possible.
 
-    Where one node keeps the unit busy the others are better off on the host; either step alone takes longer.
+    If one node keeps the unit busy, the others are better off on the host; either step alone takes longer.
     """
     divided = [item for item in joined.decisions if isinstance(item, SplitRows | SplitColumns)]
     for one in divided if len(divided) > 1 else ():
@@ -60,7 +61,7 @@ def _one_leaves(scene: Scene, joined: Parallel) -> Iterator[Parallel]:
 
 
 def _mostly_on_host(scene: Scene, item: Single) -> Single:
-    """The same with the smallest part of what is divided on the unit."""
+    """The same decision with the smallest possible part of a divided node on the unit."""
     if isinstance(item, SplitRows):
         return replace(item, gpu_rows=node_rows(scene.graph, scene.graph.node(item.node)) - 1)
     if isinstance(item, SplitColumns):

@@ -24,7 +24,7 @@ def splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Can
         return
     for unit in scene.runnable_units(destination):
         if unit.anchor.op.is_sparse:
-            continue  # every part would be a graph of its own, whose statistics take as long as all the edges'
+            continue  # every part would be a graph of its own, and its statistics take as long as those of all edges
         rows = node_rows(scene.graph, unit.anchor)
         for stop, followers in _follower_runs(scene, unit, destination):
             for gpu_rows in row_counts(rows, space.split):
@@ -35,7 +35,7 @@ def splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Can
 def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterator[tuple[int, tuple[str, ...]]]:
     """Which elementwise neighbours follow the halves: (stop, their names), each stop at the end of a unit.
 
-    What is fused into the node always follows: on the Concat it would be a kernel of its own.
+    Fused nodes always follow: after the Concat they would be kernels of their own.
     """
     followers: tuple[str, ...] = ()
     stop = unit.start
@@ -54,9 +54,9 @@ def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterat
 
 @lru_cache(maxsize=4096)
 def row_counts(rows: int, step: Fraction) -> tuple[int, ...]:
-    """Rows that the host may get of `rows`: ceil(multiple of step * rows), not none, not all.
+    """The possible numbers of rows on the host: ceil(multiple of step * rows), excluding none and all.
 
-    Step 0: every count, or of very many rows `MOST_COUNTS` as far apart as can be.
+    Step 0: every count, or `MOST_COUNTS` evenly spaced counts if there are very many rows.
     """
     if step == 0 and rows <= MOST_COUNTS + 1:
         return tuple(range(1, rows))

@@ -1,7 +1,7 @@
-"""What is put together, with neighbours in it decided as they would be by themselves; and the same cut in two.
+"""Joined decisions with neighbours in them decided as they would be by themselves, and joined decisions cut in two.
 
-Step by step one unit is decided anew; pipelines come into what is put together, and leave it, as wholes: those that the
-search has found for the same stretch.
+Variations change one unit at a time; pipelines enter and leave joined decisions as a whole: those that the search has
+found for the same stretch.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ from pimflow.search.candidates.branches import decided_anew, items_at, put_toget
 from pimflow.search.chain import Interval
 
 Cheapest = Callable[[int, int], tuple[Decision, ...]]
-"""What is decided of positions start .. stop-1 by the cheapest candidate for just these; () if there is none."""
+"""The decisions of the cheapest candidate for exactly the positions start .. stop-1; () if there is none."""
 
 
 def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
-    """What is put together with one stretch of a branch decided as the cheapest candidate for it is; or with a pipeline
-    cut in two anywhere, both parts decided so."""
+    """Joined decisions with one stretch of a branch decided as in the cheapest candidate for it, or with a pipeline cut
+    in two anywhere and both parts decided that way."""
     parallel = chosen.payload[0]
     if not isinstance(parallel, Parallel):
         return
@@ -40,8 +40,8 @@ def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheap
 
 
 def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
-    """What is put together cut in two at every unit, each part a candidate of its own: the rest may be decided together
-    with what is next to it then. And a pipeline cut in two, its parts put together."""
+    """Joined decisions cut in two at every unit, each part a candidate of its own: the rest may then be joined with its
+    other neighbour. Also a pipeline cut in two, with its parts joined."""
     parallel = chosen.payload[0]
     if isinstance(parallel, Pipeline):
         yield from _parted(scene, chosen, cheapest)
@@ -56,8 +56,8 @@ def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapes
 
 
 def _parted(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
-    """A pipeline cut in two where a unit behind does not wait for one before, both parts decided as by themselves and
-    put together: the pipeline alone may keep them from that."""
+    """A pipeline cut in two where a later unit does not depend on an earlier one, both parts decided as by themselves
+    and joined: the pipeline may be the only obstacle to that."""
     ends = [bisect_left(scene.unordered, place, key=itemgetter(1)) for place in (chosen.start, chosen.stop)]
     inside = [pair for pair in scene.unordered[slice(*ends)] if pair[0] >= chosen.start]
     for unit in scene.units_within(chosen.start, chosen.stop)[1:] if inside else ():
@@ -71,8 +71,8 @@ def _parted(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Chea
 
 
 def _between(scene: Scene, parallel: Parallel, start: int, stop: int, cheapest: Cheapest) -> list[Single]:
-    """What is decided of positions start .. stop-1; what reaches beyond is decided there as the cheapest candidate for
-    just the part within. Nothing where there is none."""
+    """The decisions about positions start .. stop-1; a decision that reaches beyond is replaced by those of the
+    cheapest candidate for just the part within. Empty if there is no such candidate."""
     found: list[Single] = []
     for item in parallel.decisions:
         first, last = _stretch(scene, (item,))
@@ -88,7 +88,7 @@ def _between(scene: Scene, parallel: Parallel, start: int, stop: int, cheapest: 
 
 
 def _stretch(scene: Scene, items: Sequence[Single]) -> tuple[int, int]:
-    """The positions that decisions cover, from the first to behind the last."""
+    """The positions that decisions cover, from the first to one past the last."""
     places = [scene.place[name] for item in items for name in item.nodes]
     return min(places), max(places) + 1
 
@@ -96,7 +96,7 @@ def _stretch(scene: Scene, items: Sequence[Single]) -> tuple[int, int]:
 def _ways(
     scene: Scene, items: tuple[Single, ...], start: int, stop: int, cheapest: Cheapest
 ) -> Iterator[tuple[Single, ...]]:
-    """What else may be decided of a stretch, of what is known to be cheap by itself."""
+    """Other decisions about a stretch, from candidates that are known to be cheap by themselves."""
     whole = _flat(cheapest(start, stop))
     if whole and whole != items:
         yield whole

@@ -1,4 +1,5 @@
-"""Pipelines: runs of neighbours cut into stages along the rows, the devices working on different stages at once."""
+"""Pipelines: runs of neighbours cut into stages along the rows, with devices working on different stages
+concurrently."""
 
 from __future__ import annotations
 
@@ -17,7 +18,7 @@ from pimflow.search.policy import Policy, Space
 
 SHORT_RUN = 4
 MOST_OPEN = 3
-"""Branches that a run may have at once."""
+"""The maximum number of open branches in a run."""
 _PATTERNS = frozenset({("pointwise", "depthwise"), ("depthwise", "pointwise"), ("pointwise", "depthwise", "pointwise")})
 
 
@@ -33,7 +34,7 @@ def patterns(scene: Scene, space: Space, destination: Destination) -> Iterator[C
 
 
 def _follows(unit: Unit, before: Unit) -> bool:
-    """Whether the anchor itself reads what the unit before it makes, not only what is fused into it."""
+    """Whether the anchor itself reads an output of the previous unit, not just a node that is fused into it."""
     return any(name in node.outputs for name in unit.anchor.inputs for node in before.nodes)
 
 
@@ -50,8 +51,8 @@ def _pattern_kind(scene: Scene, unit: Unit, destination: Destination) -> str:
 def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
     """Any run of neighbours that two devices share.
 
-    Of a small graph every version of every run, `versions` of them; else what can leave the host does, all of it or
-    every second node, in equal stages, and `variations` finds the others.
+    In a small graph, every version of every run (`versions` counts them); otherwise all nodes that can leave the host
+    do, or every second one, in equal stages, and `variations` finds the others.
     """
     if space.runs != "any":
         return
@@ -65,7 +66,8 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
 
 
 def cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tuple[Unit, ...]]:
-    """Those runs that can be cut into stages by rows (`pipeline_refusal`), of runs that grow from the same units."""
+    """The runs that can be cut into stages by rows (`pipeline_refusal`); consecutive runs grow from the same first
+    unit."""
     reads_of = operand_reads(scene.graph)
     first, size, grown = None, 0, GrowingRun(scene.graph, reads_of)
     for run in growing:
@@ -80,7 +82,7 @@ def cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tupl
 
 
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
-    """How many pipelines of any run there are, devices times stages; counting ends above `most`."""
+    """The number of pipelines of any run, devices times stages; counting stops above `most`."""
     count = 0
     for run in neighbours(scene, space.max_run) if space.runs == "any" else ():
         rows = node_rows(scene.graph, run[-1].nodes[-1])
@@ -114,7 +116,7 @@ def _device_choices(scene: Scene, run: Sequence[Unit], destination: Destination)
 
 
 def _are_shared(scene: Scene, run: Sequence[Unit], devices: Sequence[str], destination: Destination) -> bool:
-    """Whether both devices work on a run, the host at least on what is left to it of units that leave it."""
+    """Whether both devices work on a run, the host at least on kernels that units leave to it."""
     return len(set(devices)) == 2 or (devices[0] != scene.host and _leave_kernels(scene, run, destination))
 
 
@@ -123,16 +125,16 @@ def _leave_kernels(scene: Scene, run: Sequence[Unit], destination: Destination) 
 
 
 def neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterator[tuple[Unit, ...]]:
-    """Consecutive units, two or more, of which each but the last is read by a later one.
+    """Runs of two or more consecutive units, each of which except the last is read by a later one.
 
     Units without a window or a product (a residual add) do not count towards the length.
 
     Args:
         scene: the units.
-        longest: how many a run may have.
-        most_open: how many may wait at once for what reads them: 1 in a chain, more where there are branches.
+        longest: the maximum length of a run.
+        most_open: how many units may wait for their readers at once: 1 in a chain, more with branches.
     """
-    read_by = lru_cache(2 * longest + 1)(scene.read_by)  # a run from the next unit asks for the same ones again
+    read_by = lru_cache(2 * longest + 1)(scene.read_by)  # a run from the next unit asks for the same ones
     for first in scene.alike.firsts:
         run: list[Unit] = []
         heavy = 0
@@ -158,7 +160,7 @@ def _pipelines(
 ) -> Iterator[Candidate]:
     rows, placed = node_rows(scene.graph, run[-1].nodes[-1]), placed_on(scene, run, devices)
     long = sum(map(is_heavy, run)) > SHORT_RUN
-    for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay
+    for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay off
         options = equal_stages(rows, stages)
         for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
             yield _pipeline(run, placed, stage_rows, destination, bottom_first=bottom_first)
@@ -171,7 +173,7 @@ def _names(run: Sequence[Unit]) -> tuple[str, ...]:
 
 
 def placed_on(scene: Scene, run: Sequence[Unit], devices: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The nodes of a run, and where they are: what is fused into another stays on the host."""
+    """The nodes of a run, and their devices: fused nodes stay on the host."""
     where: list[str] = []
     for unit, device in zip(run, devices, strict=True):
         where += (device, *[scene.host] * (len(unit.nodes) - 1))
@@ -215,7 +217,7 @@ def variations(scene: Scene, policy: Policy, chosen: Interval[tuple[Decision, ..
 
 
 def shorter_first(near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-    """A pipeline whose first stage, which fills it, is a quarter shorter, and the others alike longer."""
+    """A pipeline whose first stage, which fills it, is a quarter shorter, and whose other stages are equally longer."""
     pipeline = near.payload[0]
     if not isinstance(pipeline, Pipeline) or pipeline.bottom_first or pipeline.host_rows:
         return
@@ -228,7 +230,8 @@ def shorter_first(near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
 
 
 def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
-    """Stages as equal as can be, the larger ones first and the larger ones last; none if there are too few rows."""
+    """Stages as equal as possible, with the larger ones first and with the larger ones last; none if there are too few
+    rows."""
     if rows < stages:
         return ()
     small, extra = divmod(rows, stages)
@@ -238,7 +241,7 @@ def equal_stages(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
 
 def half_first(rows: int, stages: int) -> tuple[tuple[int, ...], ...]:
     """Stages of which the first, which fills the pipeline, is about half as large as each other; none if there are too
-    few rows, or that is how equal ones are."""
+    few rows, or if equal stages are the same."""
     cuts = [0, *(round(rows * (2 * stage - 1) / (2 * stages - 1)) for stage in range(1, stages + 1))]
     found = tuple(stop - start for start, stop in pairwise(cuts))
     return (found,) if min(found) > 0 and found not in equal_stages(rows, stages)[-1:] else ()
@@ -251,7 +254,7 @@ def all_stages(rows: int, stages: int) -> Iterator[tuple[int, ...]]:
 
 
 def moved_rows(stage_rows: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-    """The same rows divided a little differently: 1, 2 or 4 of them moved from one stage to another."""
+    """The same rows divided slightly differently: 1, 2 or 4 of them moved from one stage to another."""
     for source, target in permutations(range(len(stage_rows)), 2):
         for moved in (1, 2, 4):
             if stage_rows[source] > moved:

@@ -10,7 +10,7 @@ from pimflow.search.policy import Space
 
 
 def on_host(scene: Scene, spaces: Sequence[Space]) -> Iterator[Candidate]:
-    """Every unit on the host, but for those that a space sends elsewhere by force."""
+    """Every unit on the host, except those that a space forces onto another device."""
     forced = [destination for space in spaces if not space.host for destination in scene.destinations(space.choice)]
     for unit in scene.alike.firsts:
         if not any(scene.can_run(unit.anchor, destination) for destination in forced):
@@ -18,7 +18,7 @@ def on_host(scene: Scene, spaces: Sequence[Space]) -> Iterator[Candidate]:
 
 
 def on_device(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
-    """Every unit that can run there, with what is fused into it behind it on the host."""
+    """Every unit that can run there, followed by its fused nodes on the host."""
     for unit in scene.runnable_units(destination):
         behind = scene.on_host(unit.nodes[1:])
         decisions = (OnDevice(unit.anchor.name, destination.device, destination.choice), *behind)
