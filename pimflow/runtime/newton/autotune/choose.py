@@ -32,22 +32,23 @@ from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamTimer, Taken
 
-_SHORTLIST = 6  # candidates of `auto` that are timed exactly
-_NEAR = 1.4  # and the best of every kind whose estimate is within this factor of the least
-_THINNED_SHORTLIST = 3  # of those whose fills hold fewer pixels than fit
-_UNDERRATED = 2  # of the others, by estimates corrected by what those of their kind err by
-_UNDERRATED_NEAR = 1.02
-_NEWTON_SHORTLIST = 3
+_SHORTLIST = 6  # candidates of `auto` with the best estimates to time exactly
+_NEAR = 1.4  # also time the best candidate of each kind if its estimate is within this factor of the lowest
+_THINNED_SHORTLIST = 3  # candidates to time whose fills hold fewer pixels than fit
+_UNDERRATED = 2  # remaining candidates to time, ranked by estimates corrected by the error of their kind,
+_UNDERRATED_NEAR = 1.02  # if the corrected estimate is within this factor of the fastest so far
+_NEWTON_SHORTLIST = 3  # mappings of Newton+ or Newton++ to time
 
 POLICIES = ("newton+", "newton++", "auto")
 
 
 class MappingSearch:
-    """The fastest mappings on one machine under one timing profile, each searched once.
+    """Finds the fastest mappings on one machine under one timing profile; each problem is searched once.
 
     Args:
-        profile: of the machine.
-        family: the searches on machines with fewer options of their hardware, of which some share theirs.
+        profile: timing profile of the machine.
+        family: searches on variants of the machine with fewer hardware options, by these options. All searches of a
+            family share the dictionary, so that no variant is searched twice.
     """
 
     def __init__(self, profile: TimingProfile, family: dict[tuple[object, ...], MappingSearch] | None = None) -> None:
@@ -62,18 +63,18 @@ class MappingSearch:
         self._timed: dict[tuple[MatrixProblem, str], _Chosen] = {}
 
     def recall(self, records: Records) -> None:
-        """Takes what other searches chose and timed on the same machine, as `learnt` gave it."""
+        """Adds the mappings and timings that other searches on the same machine found, as returned by `learnt`."""
         self._recalled.update(records)
 
     def learnt(self) -> Records:
-        """The mappings chosen since this was last asked, and the timings of streams that were asked for."""
+        """The mappings chosen and the stream timings requested since the last call."""
         (learnt, self._learnt), (timed, self._timed) = (self._learnt, []), (self._timed, {})
         mappings = {self._key(problem, policy): chosen.record for problem, policy, chosen in learnt}
         timings = {self._key(*key, "streams"): chosen.timings_record for key, chosen in timed.items()}
         return mappings | timings
 
     def choose(self, problem: MatrixProblem, policy: str) -> PimCost | Refusal:
-        """The fastest mapping that a policy allows, priced.
+        """The cost of the fastest mapping that a policy allows, or why none fits.
 
         Args:
             problem: the matrix work.
@@ -88,10 +89,10 @@ class MappingSearch:
         return chosen.cost
 
     def other_order(self, problem: MatrixProblem, chosen: PimCost) -> PimCost | None:
-        """The fastest likely mapping with window order if the chosen one has none, and without if it has it; None where
-        none fits."""
+        """The fastest likely mapping in window order if the chosen one is in column order, and vice versa; None if none
+        fits."""
         if not self.profile.pim.any_slot_any_column or not isinstance(problem, ConvProblem):
-            return None  # which window order takes
+            return None  # window order requires both
         like, windows = _unpadded(problem), not chosen.mapping.window_block
         ranked = [entry for entry in candidates(like, self.profile) if bool(entry.mapping.window_block) == windows]
         if not ranked:
@@ -104,12 +105,15 @@ class MappingSearch:
         return None if isinstance(found, Refusal) else found.of(problem).cost
 
     def time_us(self, problem: MatrixProblem, policy: str) -> float | Refusal:
-        """What `choose` says of the time alone."""
+        """Like `choose`, but only the time in microseconds."""
         chosen = self._chosen(problem, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.time_us
 
     def refusal(self, problem: MatrixProblem, policy: str) -> Refusal | None:
-        """Why no mapping that a policy allows fits the machine, or None. Where one fits, none is timed."""
+        """Why no mapping that a policy allows fits the machine; None if one fits.
+
+        Times nothing if a mapping of Newton+ or Newton++ fits.
+        """
         key = (problem, policy)
         if key not in self._refused:
             self._refused[key] = self._refusal(problem, policy)
@@ -123,14 +127,14 @@ class MappingSearch:
         return chosen if isinstance(chosen, Refusal) else None
 
     def least_us(self, problem: MatrixProblem) -> float:
-        """What no mapping of a problem is faster than, whatever the policy."""
+        """A lower bound in microseconds on every mapping of a problem, whatever the policy."""
         known = self._least_us.get(problem)
         if known is None:
             known = self._least_us[problem] = least_us(problem, self.profile)
         return known
 
     def program(self, problem: MatrixProblem, policy: str) -> PimProgram | Refusal:
-        """What `choose` priced."""
+        """The program of the mapping that `choose` prices, or why none fits."""
         chosen = self._chosen(problem, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.program
 
@@ -149,7 +153,7 @@ class MappingSearch:
         return chosen if isinstance(chosen, Refusal) else chosen.of(problem)
 
     def _recall(self, problem: MatrixProblem, policy: str) -> _Chosen | None:
-        """What a mapping that was chosen before makes; None if none was, or none for this problem."""
+        """The recorded choice for a problem; None if there is none or it does not fit the problem."""
         text = self._recalled.get(self._key(problem, policy))
         if text is None:
             return None
@@ -164,7 +168,7 @@ class MappingSearch:
         return _Chosen(outlined, self.timer, record.cycles, recalled=recalled)
 
     def _recall_timings(self, problem: MatrixProblem, policy: str, classes: int) -> tuple[StreamTiming, ...] | None:
-        """What was timed of as many classes of streams; None if nothing was."""
+        """The recorded timings of a problem's stream classes; None if there are none or their number differs."""
         text = self._recalled.get(self._key(problem, policy, "streams"))
         if text is None:
             return None
@@ -185,7 +189,7 @@ class MappingSearch:
         return chosen
 
     def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
-        """The best of the likely mappings; of all, where the banks have no room for any of those."""
+        """The fastest of the likely mappings, or of all mappings if the banks have no room for any likely one."""
         race = _Race(problem, self.profile, self.timer)
         newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
         likely = self._likely(newton, problem)
@@ -210,7 +214,7 @@ class MappingSearch:
         return race.result()
 
     def _with_less(self, problem: MatrixProblem) -> Iterator[Mapping]:
-        """What `auto` chooses on the machines with an option less: no option makes a choice slower."""
+        """The choices of `auto` on machines with one hardware option less, so no option makes the choice slower."""
         for pim in self.profile.pim.with_less:
             key = (pim.buffer_parts, pim.buffer_pool, pim.any_slot_any_column, pim.buffers_per_channel)
             if key not in self._family:
@@ -220,10 +224,10 @@ class MappingSearch:
                 yield chosen.outline.mapping
 
     def _enter_auto(self, race: _Race, ranked: list[Candidate]) -> list[Candidate]:
-        """The likeliest for every number of buffers that a channel may hold, and the other order of READRES and GWRITE.
+        """Enters the likeliest candidates for each number of buffers that a channel may hold, and returns them.
 
-        What wins with fewer buffers is in the race too, so that more of them never make the choice slower. Which order
-        is better, the closed forms say of all alike; the best is timed with the other one as well.
+        The winners with fewer buffers compete too, so that more buffers never make the choice slower. The closed forms
+        choose one order of READRES and GWRITE for all candidates; the best is timed with the other order as well.
         """
         full = [entry for entry in ranked if not entry.thinned]
         timed: list[Candidate] = []
@@ -238,7 +242,7 @@ class MappingSearch:
         return timed + thinned[:_THINNED_SHORTLIST]
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
-        """Those of Newton++'s mappings that the slowest channel's rows and COMPs leave in the running, best first."""
+        """The given Newton mappings that are fast judging by the rows and COMPs of the slowest channel, best first."""
         shape, costs = geometry(problem, self.profile.pim), self.profile.costs
         ranked: dict[frozenset[tuple[int, int]], tuple[float, Mapping]] = {}
         for mapping in mappings:
@@ -251,7 +255,7 @@ class MappingSearch:
 
 @dataclass(frozen=True)
 class _Record:
-    """A chosen mapping as it is kept: no launch is part of what it takes."""
+    """A chosen mapping as it is stored; its cycles do not include the launch."""
 
     cycles: Annotated[int, Limits(above=0)]
     mapping: Mapping
@@ -259,11 +263,11 @@ class _Record:
 
 @dataclass(frozen=True)
 class _Chosen:
-    """The fastest mapping of a problem; its program, and what that costs in all, when asked for.
+    """The fastest mapping of a problem; its program and its full cost are computed on demand.
 
-    `cycles` are those of the slowest channel, placement included; `channels` say what the first of those with like
-    streams take, if they have been timed; `recalled` are timings of these, if they are known; `like` is the choice for
-    a problem whose streams are alike.
+    `cycles` are those of the slowest channel, including placement. `channels` holds the cycles of the first channel of
+    each class of streams, if timed; `recalled` holds the recorded timings of these classes, if any. `like` is the
+    choice for an equivalent problem, whose streams are the same.
     """
 
     outline: Outline
@@ -274,7 +278,7 @@ class _Chosen:
     like: _Chosen | None = None
 
     def of(self, problem: MatrixProblem) -> _Chosen:
-        """The same of a problem that streams see alike."""
+        """The same choice for a problem with the same streams."""
         return replace(self, outline=replace(self.outline, problem=problem), like=self)
 
     @cached_property
@@ -290,7 +294,7 @@ class _Chosen:
 
     @cached_property
     def timings(self) -> tuple[StreamTiming, ...]:
-        """Of every class of streams."""
+        """The timing of each class of streams."""
         if self.like is not None:
             return self.like.timings
         if self.recalled is not None:
@@ -300,28 +304,28 @@ class _Chosen:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the timings of its streams have been told or recalled."""
+        """Whether the timings of its streams have been computed or recalled."""
         first = self.like or self
         return first.recalled is not None or "timings" in vars(first)
 
     @property
     def time_us(self) -> float:
-        """As `cost` has it."""
+        """The time in microseconds, as in `cost`."""
         return kernel_us(self.cycles, self.timer.profile)
 
     @property
     def record(self) -> str:
-        """As a text of one line."""
+        """The mapping and its cycles as one line of JSON."""
         return json.dumps(encode(_Record(self.cycles, self.outline.mapping)), separators=(",", ":"))
 
     @property
     def timings_record(self) -> str:
-        """The same of the timings."""
+        """The timings as one line of JSON."""
         return json.dumps(encode(self.timings), separators=(",", ":"))
 
 
 class _Told(NamedTuple):
-    """Cycles of a mapping, None where it does not fit; and whether it was timed or a bound alone was told."""
+    """Cycles of a mapping (None if it does not fit), and whether they are exact or a lower bound."""
 
     cycles: float | None
     is_timed: bool
@@ -329,11 +333,11 @@ class _Told(NamedTuple):
 
 @dataclass
 class _Race:
-    """The fastest mapping of a problem by exact timing, of equals the first; or why the nearest miss does not fit.
+    """Finds the fastest mapping of a problem by exact timing; of equals, the first entered wins.
 
-    `channels` say what channels of the fastest take, of those with like streams the first; `taken` is what every
-    mapping takes that was entered, or takes at least where that is not faster than what has been timed; None where it
-    does not fit.
+    If none fits, `refusal` says why the nearest miss does not. `channels` holds the cycles of the fastest mapping's
+    channels, one for each class of streams. `taken` holds the cycles of every mapping entered: exact, or a lower bound
+    that is already too slow.
     """
 
     problem: MatrixProblem
@@ -350,7 +354,7 @@ class _Race:
         return geometry(self.problem, self.profile.pim)
 
     def enter(self, mappings: Iterable[Mapping]) -> None:
-        """Lowers and times some mappings, each once."""
+        """Lowers and times mappings, each once; skips those whose lower bound is too slow."""
         for mapping in mappings:
             if mapping in self.taken:
                 continue
@@ -359,10 +363,10 @@ class _Race:
             self.taken[mapping] = _Told(least, False) if slow else self._time(mapping)
 
     def enter_other_order(self) -> None:
-        """The fastest with the other order of a READRES and the next GWRITE, where it has one.
+        """Enters the fastest mapping with the other order of a READRES and the next GWRITE, if there is one.
 
-        Where each fill goes to the same buffer, one order takes longer for every fill: the closed forms say which,
-        unless they are within a COMP of each other. (Of 5,000 that were timed, none was faster.)
+        If each fill goes to the same buffer, one of the orders is slower for every fill. The closed forms tell which,
+        unless their difference is less than a COMP. (Of 5,000 mappings timed to check this, none was faster.)
         """
         best = self.best.mapping if self.best else None
         if best is None or best.order != "rows" or best.prefetch:
@@ -372,7 +376,7 @@ class _Race:
             self.enter([replace(best, early_fill=not best.early_fill)])
 
     def enter_rebalanced(self) -> None:
-        """The fastest with shares by which its channel groups would end together, once."""
+        """Enters the fastest mapping with its shares adjusted once so that its channel groups end at the same time."""
         if self.best is None:
             return
         ends = accumulate(group.channels for group in self.best.mapping.groups)
@@ -390,27 +394,27 @@ class _Race:
             self.enter_other_order()
 
     def result(self) -> _Chosen | Refusal:
-        """The fastest."""
+        """The fastest mapping entered, or why none fits."""
         if self.best is None or self.cycles is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
         return _Chosen(self.best, self.timer, self.cycles, self.channels)
 
     def time(self, mapping: Mapping) -> _Told:
-        """Times a mapping that was entered and of which a bound alone was told, slow or not."""
+        """Times an entered mapping of which only a lower bound is known, even if it is slow."""
         told = self.taken[mapping] = self._time(mapping, fully=True)
         return told
 
     def is_beaten(self, mapping: Mapping) -> bool:
-        """Whether a bound tells that a mapping is not faster than what has been timed."""
+        """Whether a lower bound shows that a mapping is not faster than the fastest so far."""
         return self._is_slow(self._least(mapping))
 
     def _least(self, mapping: Mapping) -> float:
-        """What a mapping takes at least, told before it is laid out; 0 where nobody needs to know."""
+        """A lower bound on a mapping's cycles, found before its layout; 0 if unknown or not needed."""
         costs = self.profile.least_costs
         return 0.0 if self.cycles is None or costs is None else least_cycles(mapping, self._shape, costs, self.cycles)
 
     def _time(self, mapping: Mapping, fully: bool = False) -> _Told:
-        """Of a mapping, its cycles; or as many as tell that it is not the fastest, unless it is to be timed `fully`."""
+        """Times a mapping; unless `fully`, stops as soon as a lower bound shows that it is not the fastest."""
         outlined = outline(self.problem, mapping, self.profile.pim)
         if isinstance(outlined, Refusal):
             if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
@@ -423,9 +427,9 @@ class _Race:
         return told
 
     def _cycles(self, outlined: Outline, channels: dict[int, Taken], fully: bool) -> _Told:
-        """Of the slowest channel, placement included; a bound where that is not faster than what is known.
+        """Cycles of the slowest channel including placement, or a lower bound if that is not below the fastest so far.
 
-        `channels` is told what the first of those with like streams take, placement apart.
+        Adds to `channels` the cycles of the first channel of each class of streams, without placement.
         """
         placing = placement_cycles(outlined, self.profile)
         loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.alike), reverse=True)
@@ -439,12 +443,12 @@ class _Race:
         return _Told(placing + slowest, True)
 
     def _is_slow(self, cycles: float) -> bool:
-        """Whether so many cycles are not fewer than what has been timed."""
+        """Whether `cycles` is not less than the fastest mapping so far takes."""
         return self.cycles is not None and cycles >= self.cycles
 
 
 def _unpadded(problem: MatrixProblem) -> MatrixProblem:
-    """The same problem with as many rows of the source as windows reach, none of them padding: streams are alike."""
+    """An equivalent problem with the same streams: as many source rows as the windows reach, and no padding rows."""
     if not isinstance(problem, ConvProblem):
         return problem
     reached = (problem.out_h - 1) * problem.strides[0] + problem.dilations[0] * (problem.kernel[0] - 1) + 1
@@ -452,12 +456,12 @@ def _unpadded(problem: MatrixProblem) -> MatrixProblem:
 
 
 def _reopening(mapping: Mapping) -> Mapping:
-    """One of Newton++'s mappings as one of `auto`'s, which run no COMP on a row that a refresh closed."""
+    """A mapping of Newton++ in the form that `auto` uses, which runs no COMP on a row that a refresh closed."""
     return replace(mapping, reopens_rows=True)
 
 
 def _shortlist(ranked: list[Candidate]) -> list[Candidate]:
-    """Those with the best estimates, and the best of every kind, as estimates err differently by kind."""
+    """The candidates with the best estimates, and the best near ones of each kind, as errors differ by kind."""
     near = [entry for entry in _best_of_kinds(ranked) if entry.cycles <= _NEAR * ranked[0].cycles]
     return list({id(entry): entry for entry in (*ranked[:_SHORTLIST], *near)}.values())
 
@@ -470,9 +474,10 @@ def _best_of_kinds(ranked: list[Candidate]) -> list[Candidate]:
 
 
 def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) -> list[Candidate]:
-    """Of the others the likeliest, as estimates of one kind err alike: by what those that are timed err by at least.
+    """The likeliest of the candidates not timed, by estimates corrected by the smallest known error of their kind.
 
-    Those whose fills hold fewer pixels than fit have been timed of few kinds: of all others the best is likely.
+    Estimates of one kind err alike. Of the thinned candidates (whose fills hold fewer pixels than fit) only few kinds
+    have been timed, so the best of every kind is included.
     """
     thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
     entered = {id(entry): entry for entry in timed}
@@ -495,14 +500,14 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
 
 
 def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], race: _Race) -> list[Candidate]:
-    """Those that may be near the fastest if estimates err so much by kind, the likeliest first."""
+    """The candidates whose corrected estimates are near the fastest so far, best first."""
     near = _UNDERRATED_NEAR * (race.cycles or 0)
     corrected = [(entry.cycles * errors[entry.kind], at) for at, entry in enumerate(others) if entry.kind in errors]
     return [others[at] for cycles, at in sorted(corrected) if cycles <= near]
 
 
 def _errors(told: list[tuple[Candidate, _Told]]) -> dict[tuple[object, ...], float]:
-    """By kind, what estimates of those that were timed err by at least."""
+    """For each kind, the smallest known ratio of actual to estimated cycles."""
     errors: dict[tuple[object, ...], float] = {}
     for entry, known in told:
         error = _error(entry, known)

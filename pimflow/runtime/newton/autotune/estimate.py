@@ -1,4 +1,4 @@
-"""Closed-form estimates of what a fill costs a group of channels: they rank mappings before exact timing decides."""
+"""Closed-form estimates of the cycles of a fill on a group of channels, to rank mappings before exact timing."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from pimflow.runtime.newton.profiles.base import VisitCosts
 
 
 class FillLoad(NamedTuple):
-    """What one fill of a chunk asks of the slowest channel of a group.
+    """The work of one fill of a chunk on the slowest channel of a group.
 
-    `rounds` rows with `full` COMPs each, then (if `left`) one row with `left` COMPs; `reads` READRES in all.
+    `rounds` rows with `full` COMPs each, then (if `left`) one row with `left` COMPs; `reads` READRES in total.
     """
 
     rounds: int
@@ -29,7 +29,7 @@ class FillLoad(NamedTuple):
 
 @lru_cache(maxsize=1 << 16)
 def fill_load(tiles: int, pixels: int, columns: int, channels: int, width: int) -> FillLoad:
-    """The load of a full fill with tiles assigned round-robin (see `work_split`); `width` tiles lie in a row."""
+    """The load of a full fill with tiles assigned round-robin (see `work_split`), `width` tiles to a row."""
     rows = -(-tiles // width)
     rounds, left = divmod(rows, channels)
     full = min(width, tiles) * pixels * columns
@@ -43,13 +43,13 @@ def fill_load(tiles: int, pixels: int, columns: int, channels: int, width: int) 
 def fill_cycles(
     costs: VisitCosts, load: FillLoad, order: Order, slots: int, held: int, prefetch: bool
 ) -> tuple[float, float]:
-    """(cycles once per chunk, cycles of every fill) on the slowest channel, refresh included.
+    """(cycles once per chunk, cycles of each fill) on the slowest channel, including refresh.
 
     Args:
-        costs: of the machine.
-        load: of one fill.
+        costs: closed-form costs of the machine.
+        load: the work of one fill.
         order: loop order; with "latch" a fill is one chunk of one pixel, refilled for every row.
-        slots: slots of the buffer that a fill writes.
+        slots: buffer slots that a fill writes.
         held: buffers filled at a time.
         prefetch: whether a buffer is filled while COMPs read another.
     """
@@ -59,7 +59,7 @@ def fill_cycles(
         each = load.rows * (wait + (min(costs.early, costs.plain) - costs.comp) / held) + computing
         if prefetch:
             filling = costs.fill + costs.fill_per_slot * slots + costs.back
-            first = computing / load.reads  # until a READRES, which waits for the bus
+            first = computing / load.reads  # until the first READRES, which waits for the bus
             each = load.rows * (costs.plain + max(filling, first) - first) + computing
         slow = 1 / (1 - costs.idle_refresh)
         return load.rows * costs.sweep * slow, each * slow

@@ -1,8 +1,8 @@
-"""What a mapping takes at least, told from its shares before it is laid out: most never need exact timing.
+"""A lower bound on a mapping's cycles, computed from its shares before layout; it spares most mappings exact timing.
 
-Counted is, channel by channel, what its COMPs wait for: the COMP before, a READRES between two on one row, another row,
-the fill of the buffer. Each is a gap that the rules leave at least (`LeastVisits`), and no two overlap. Refreshes come
-on top, as often as they are requested.
+It counts, for each channel, what the COMPs wait for: the previous COMP, a READRES between two COMPs on one row, a
+change of row, the fill of the buffer. Each is a minimum gap that the timing rules impose (`LeastVisits`), and no two
+overlap. Refreshes are added as often as they are requested.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from pimflow.codegen.newton.work_split import Visit, deal_latched, deal_units
 from pimflow.runtime.newton.profiles.base import LeastVisits
 
 _ROUNDS = 2
-"""Of counting the refreshes in what so many refreshes make longer; each is a bound."""
+"""Iterations of counting the refreshes in a time that they prolong; the result of each is a valid lower bound."""
 
 
 class _Filling(NamedTuple):
     """How a group of channels works on the fills of a chunk run.
 
     Args:
-        tiles: of N.
-        channels: of the group.
-        pixels, columns: of a full fill.
-        pixel_bytes: that a fill writes for a pixel.
+        tiles: tiles of N.
+        channels: channels of the group.
+        pixels, columns: size of a full fill.
+        pixel_bytes: bytes that a fill writes for each pixel.
+        deal: as in `Mapping`.
         stays: whether a row stays open over all fills.
-        early: whether a GWRITE then goes before the last READRES of the fill before it.
+        early: whether a GWRITE then issues before the last READRES of the previous fill.
     """
 
     tiles: int
@@ -43,7 +44,7 @@ class _Filling(NamedTuple):
 
 
 class _Spent(NamedTuple):
-    """Cycles of every channel of a group, the most of them, and the longest gap between COMPs that is among them."""
+    """Cycles of each channel of a group, their maximum, and the longest gap between COMPs that they include."""
 
     cycles: tuple[int, ...]
     most: int
@@ -51,15 +52,15 @@ class _Spent(NamedTuple):
 
 
 def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: float) -> float:
-    """Cycles of the slowest channel at least, placement apart; 0 of mappings of which nothing is told.
+    """A lower bound on the cycles of the slowest channel, without placement; 0 for mappings that are not covered.
 
-    Told it is of those whose weights are repeated along a row, with one buffer a channel that is filled as a whole.
+    Covered are mappings whose weights are repeated along a row, with one buffer per channel that is filled as a whole.
 
     Args:
-        mapping: it.
-        shape: of the problem.
-        costs: of the machine.
-        enough: beyond this nothing more is looked at.
+        mapping: the mapping.
+        shape: geometry of the problem.
+        costs: minimum gaps on the machine.
+        enough: the search for a higher bound stops when the bound reaches this.
     """
     if mapping.tiles_per_row or mapping.fills_held > 1 or mapping.buffer_parts > 1:
         return 0.0
@@ -77,7 +78,7 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
             more = _share(filling, *divmod(end - start, filling.pixels), costs)
             spent.append((mapping.runs[run].count, more))
             longest = max(longest, more.longest)
-        # the first COMP comes behind no other
+        # no COMP precedes the first
         most = max(most, _refreshed(costs.first + (stop - first) * _slowest(spent) - longest, longest, costs))
         if most >= enough:
             break
@@ -85,7 +86,7 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
 
 
 def _latched(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> float:
-    """The same with order "latch": for every tile and pixel each chunk opens its row and fills the buffer anew."""
+    """The bound for order "latch": for each tile and pixel, every chunk opens its row and refills the buffer."""
     runs = [(run, _changed(mapping, number, shape, costs)) for number, run in enumerate(mapping.runs)]
     columns = max(run.columns for run in mapping.runs)
     longest = max(costs.change, *(change for _, change in runs))
@@ -104,19 +105,19 @@ def _latched(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> float:
 
 
 def _changed(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> int:
-    """From COMP to COMP over a change of chunk: opening its row, and filling the buffer behind the COMP before."""
+    """Cycles from COMP to COMP over a change of chunk: opening its row, and filling the buffer after the last COMP."""
     size = _pixel_bytes(mapping, number, shape, costs)
     return max(costs.change, costs.comp + costs.filling(size))
 
 
 def _chunk(visit: Visit, change: int, costs: LeastVisits) -> int:
-    """Cycles of a visit's tiles on a chunk, where it has columns of it, of one pixel."""
+    """Cycles of a visit's tiles on a chunk for one pixel; 0 if the visit has no columns of the chunk."""
     columns = visit.columns[1] - visit.columns[0]
     return visit.count * ((columns - 1) * costs.comp + change) if columns else 0
 
 
 def _slowest(spent: list[tuple[int, _Spent]]) -> int:
-    """Cycles of a group's slowest channel on all of its shares, each so many times."""
+    """Cycles of a group's slowest channel on all its shares, given as (repetitions, cycles)."""
     if len(spent) == 1:
         ((count, alone),) = spent
         return count * alone.most
@@ -131,7 +132,7 @@ def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, cost
 
 
 def _pixel_bytes(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> int:
-    """That a GWRITE writes of a pixel for a chunk run."""
+    """Bytes that a GWRITE writes for each pixel of a chunk run."""
     slots = shape.slots - sum(behind.columns * behind.count for behind in mapping.runs[number:])
     elements = min(mapping.runs[number].columns * shape.slot_elements, shape.depth - slots * shape.slot_elements)
     return elements * costs.element_bytes
@@ -139,11 +140,11 @@ def _pixel_bytes(mapping: Mapping, number: int, shape: Geometry, costs: LeastVis
 
 @lru_cache(maxsize=1 << 14)
 def _share(filling: _Filling, full: int, tail: int, costs: LeastVisits) -> _Spent:
-    """On so many full fills, and one of `tail` pixels if there are any, of one chunk."""
+    """Cycles on `full` full fills of one chunk, and on one fill of `tail` pixels if that is not 0."""
     fills = [(number, pixels) for number, pixels in ((full, filling.pixels), (1, tail)) if number and pixels]
     each = [(number, _fill(filling, pixels, costs)) for number, pixels in fills]
     cycles = [sum(number * own.cycles[channel] for number, own in each) for channel in range(filling.channels)]
-    if filling.stays:  # where the row changes a fill is waited for as well, whichever takes longer
+    if filling.stays:  # at a row change COMPs wait for the row and for the fill, whichever takes longer
         _, pixels = fills[0]
         change = _turn(filling, pixels, costs) - _next(filling, pixels, costs)
         rows = _visits(filling, pixels)
@@ -153,7 +154,7 @@ def _share(filling: _Filling, full: int, tail: int, costs: LeastVisits) -> _Spen
 
 @lru_cache(maxsize=1 << 14)
 def _fill(filling: _Filling, pixels: int, costs: LeastVisits) -> _Spent:
-    """On a fill of so many pixels, from COMP to COMP of one fill to the next."""
+    """Cycles on a fill of `pixels` pixels, from its first COMP to the first COMP of the next fill."""
     turn, following = _turn(filling, pixels, costs), _next(filling, pixels, costs)
     cycles = []
     for visits in _visits(filling, pixels):
@@ -167,17 +168,17 @@ def _fill(filling: _Filling, pixels: int, costs: LeastVisits) -> _Spent:
 
 
 def _turn(filling: _Filling, pixels: int, costs: LeastVisits) -> int:
-    """From COMP to COMP where the row changes behind a fill: opening it, and filling the buffer behind a READRES."""
+    """Cycles from COMP to COMP if the row changes after a fill: opening it, and filling the buffer after a READRES."""
     return max(costs.change, costs.plain + costs.filling(pixels * filling.pixel_bytes))
 
 
 def _next(filling: _Filling, pixels: int, costs: LeastVisits) -> int:
-    """From COMP to COMP over a fill where the row stays open."""
+    """Cycles from COMP to COMP over a fill if the row stays open."""
     return (costs.early if filling.early else costs.plain) + costs.filling(pixels * filling.pixel_bytes)
 
 
 class _Visits(NamedTuple):
-    """What a channel does on a fill: rows, COMPs, and READRES that more COMPs on the row follow."""
+    """The work of a channel on a fill: rows, COMPs, and READRES that are followed by more COMPs on the same row."""
 
     rows: int
     comps: int
@@ -186,7 +187,7 @@ class _Visits(NamedTuple):
 
 @lru_cache(maxsize=1 << 14)
 def _visits(filling: _Filling, pixels: int) -> tuple[_Visits, ...]:
-    """Of every channel on a fill of so many pixels."""
+    """The work of each channel on a fill of `pixels` pixels."""
     found = []
     dealt = deal_units(filling.tiles, filling.pixels, filling.columns, filling.channels, filling.deal, 1)
     for visits in dealt:
@@ -203,9 +204,10 @@ def _visits(filling: _Filling, pixels: int) -> tuple[_Visits, ...]:
 
 
 def _refreshed(cycles: float, longest: int, costs: LeastVisits) -> float:
-    """With the refreshes that are requested meanwhile, all of which are served before the end.
+    """Adds the refreshes requested in the meantime, all of which are served before the end.
 
-    Each closes the rows, which are opened behind it: a gap that would be as long as for another row is longer by it.
+    A refresh closes the rows, which are reopened after it. So the gap that it falls into takes at least a row change
+    plus the refresh, of which at most `longest` cycles are already counted.
     """
     each = max(0, costs.refresh - (longest - costs.change))
     total = cycles

@@ -1,4 +1,4 @@
-"""Shares of channel groups moved by what the groups take by exact timing, as closed forms err by group."""
+"""Adjusts the shares of channel groups to the groups' exact times, as closed forms err differently by group."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from pimflow.codegen.newton import Mapping, Share
 
 
 def rebalanced(mapping: Mapping, cycles: Sequence[int], row_pixels: int) -> Mapping | None:
-    """A mapping whose groups would end together if every one kept its pace; None where nothing can be moved.
+    """A mapping whose groups would end at the same time if each kept its pace; None if nothing can be moved.
 
-    Moved are pixels of the chunk run that most of the shared work is of, by whole fills, or by whole output rows where
-    windows share data.
+    It moves pixels of the chunk run with most of the shared work between groups, in whole fills, or in whole output
+    rows if windows share data.
 
     Args:
-        mapping: it.
-        cycles: of the slowest channel of every group.
-        row_pixels: of an output row.
+        mapping: the mapping to rebalance.
+        cycles: cycles of the slowest channel of each group.
+        row_pixels: pixels of an output row.
     """
     works = _works(mapping)
     run = _shared_run(mapping)
@@ -51,7 +51,7 @@ def rebalanced(mapping: Mapping, cycles: Sequence[int], row_pixels: int) -> Mapp
 
 
 def _works(mapping: Mapping) -> list[int]:
-    """Of every group, pixels times columns of K."""
+    """The work of each group: pixels times columns of K."""
     return [
         sum(
             (share.stop - share.start) * mapping.runs[share.run].columns * mapping.runs[share.run].count
@@ -62,7 +62,7 @@ def _works(mapping: Mapping) -> list[int]:
 
 
 def _shared_run(mapping: Mapping) -> int | None:
-    """The longest chunk run of which several groups have one share each."""
+    """The longest chunk run that several groups share, with one share each."""
     owners: dict[int, list[int]] = {}
     for index, group in enumerate(mapping.groups):
         for share in group.shares:
@@ -72,7 +72,7 @@ def _shared_run(mapping: Mapping) -> int | None:
 
 
 def _ends(wanted: Sequence[float], mapping: Mapping, run: int, row_pixels: int) -> list[int]:
-    """Where the groups' stretches of the pixels end, one after the other; the last one at the end of all."""
+    """Where the groups' consecutive ranges of pixels end; the last one ends at the last pixel."""
     chunk = mapping.runs[run]
     pixels = max(share.stop for group in mapping.groups for share in group.shares if share.run == run)
     unit = row_pixels if chunk.step != chunk.columns else chunk.pixels

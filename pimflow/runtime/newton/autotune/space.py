@@ -1,8 +1,8 @@
 """The mapping space of one problem: a few dozen candidates with their estimated cycles.
 
 A candidate is a way to cut K into chunks, a loop order, and a partition of the channels into groups. The fills of
-every chunk are shared among the groups so that all end together. Chunks whose length divides the buffer pack it
-without loss, so K is cut the way that needs the fewest fills, and further only where that saves some.
+every chunk are shared among the groups so that all end at the same time. Chunks whose length divides the buffer fill it
+without loss, so K is cut in the way that needs the fewest fills, and into more chunks only where that saves fills.
 """
 
 from __future__ import annotations
@@ -26,24 +26,26 @@ from pimflow.targets import PimSpec
 Chunks = tuple[tuple[int, int, int], ...]
 """(columns, pixels per fill, count) of consecutive equal chunks."""
 
-_FEWER = 4  # pixels less than fit into a fill that are looked at
-_MANY_PIXELS = 64  # of a problem: how K is best cut is the same for more
-_MOST_GROUPS = 8  # partitions into more groups than this are made of equal ones
+_FEWER = 4  # how many pixels fewer than fit into a fill to try, at most
+_MANY_PIXELS = 64  # the best cut of K does not depend on further pixels
+_MOST_GROUPS = 8  # partitions into more groups than this have equal groups
 
 
 class _Scheme(NamedTuple):
-    """Everything about a candidate but its channel groups.
+    """Everything about a candidate except its channel groups.
 
     Args:
         chunks: how K is cut.
         order: as in `Mapping`.
-        held, prefetch: buffers of a channel filled at a time, and whether beside COMPs on another.
+        held: buffers of a channel filled at a time.
+        prefetch: whether a buffer is filled while COMPs read another.
         width: tiles side by side in a row; 0 for one tile, replicated for every pixel of a fill.
-        copied: the tiles of a row each have a copy of the pixels in the buffer, as COMP cannot pair freely.
-        pitch: of a window strip in slots; 0 for none.
+        copied: whether each tile of a row has its own copy of the pixels in the buffer, for machines whose COMP cannot
+            pair any slot with any column.
+        pitch: distance of two windows in an im2win strip, in slots; 0 if there is no strip.
         window_block: as in `Mapping`.
-        spread: every channel group has weight groups of its own.
-        early: whether a GWRITE goes before the READRES of the fill before it.
+        spread: whether each channel group has its own weight groups.
+        early: whether a GWRITE issues before the READRES of the previous fill.
         thinned: whether fills hold fewer pixels than fit.
     """
 
@@ -61,19 +63,20 @@ class _Scheme(NamedTuple):
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What estimates may err by: loop order, buffers, and how weights lie."""
+        """The properties on which the error of an estimate depends: loop order, buffering and weight layout."""
         return self.order, self.held, self.prefetch, self.width > 0, self.window_block > 0, self.spread
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A mapping, made when it is asked for, and what it is estimated to take.
+    """A mapping, built on demand, with its estimated cycles.
 
     Args:
-        scheme: all of it but the channel groups.
-        kind: what its estimate may err by.
-        made: makes it, for buffers in one part.
-        buffer_parts: into how many parts buffers are divided.
+        cycles: the estimate.
+        scheme: everything about the mapping except its channel groups.
+        kind: `scheme.kind`; estimates of one kind err alike.
+        made: builds the mapping for undivided buffers.
+        buffer_parts: number of parts that each buffer is divided into.
     """
 
     cycles: float
@@ -84,7 +87,7 @@ class Candidate:
 
     @cached_property
     def mapping(self) -> Mapping:
-        """The mapping."""
+        """The mapping, built on first access."""
         mapping = self.made()
         return mapping if self.buffer_parts == 1 else replace(mapping, buffer_parts=self.buffer_parts)
 
@@ -100,7 +103,7 @@ class Candidate:
 
 
 def candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
-    """Candidates for the profile's machine, with buffers whole and in all their parts, best estimate first."""
+    """Candidates for the profile's machine, with buffers whole and, if possible, divided; best estimate first."""
     found = _candidates(problem, profile)
     parts = profile.pim.buffer_parts
     if parts > 1:
@@ -126,7 +129,7 @@ def _candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidat
 
 
 def _all_schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> Iterator[_Scheme]:
-    """Those whose fills are full, and what may be better with fewer pixels in them."""
+    """Schemes with full fills, and those of their variants with fewer pixels per fill that may be better."""
     for scheme in _schemes(problem, shape, pim):
         yield scheme
         if scheme.order != "latch" and not scheme.copied and not scheme.pitch:
@@ -155,7 +158,7 @@ def _orders_and_widths(chunks: Chunks, pim: PimSpec) -> Iterator[_Scheme]:
 
 
 def _widths(chunks: Chunks, pim: PimSpec) -> list[int]:
-    """One replicated tile in a row, where that fits; as many tiles side by side as fit, where COMP pairs freely."""
+    """Values of `width`: 0 if a replicated tile fits; as many tiles side by side as fit, if COMP pairs freely."""
     widths = [0] if max(columns * pixels for columns, pixels, _ in chunks) <= pim.columns else []
     aside = pim.columns // max(columns for columns, _, _ in chunks)
     useful = aside > 1 or any(pixels > 1 for _, pixels, _ in chunks)
@@ -163,9 +166,9 @@ def _widths(chunks: Chunks, pim: PimSpec) -> list[int]:
 
 
 def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) -> list[int]:
-    """How many tiles to lay side by side where all pixels leave room in the buffer for copies of them.
+    """How many tiles to place side by side if the buffer has room for all pixels and copies of them.
 
-    As many as fit, or only as many as make the rows of the last round use all channels.
+    As many as fit, or the fewest that take no more rounds, so that the last round uses more channels.
     """
     if any(pixels != shape.pixels for _, pixels, _ in chunks):
         return []
@@ -177,7 +180,7 @@ def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) ->
 
 
 def _buffering(order: Order, pim: PimSpec) -> Iterator[tuple[int, bool]]:
-    """(buffers held, prefetch): any number filled together, or, with open rows, each refilled beside another."""
+    """(buffers held, prefetch): any number filled together, or, with open rows, one refilled while another is read."""
     for held in range(1, pim.fills_per_channel + 1):
         yield held, False
         if order == "rows" and held > 1:
@@ -185,7 +188,7 @@ def _buffering(order: Order, pim: PimSpec) -> Iterator[tuple[int, bool]]:
 
 
 def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: MatrixProblem) -> list[Chunks]:
-    """A cut of K with pixels packed into fills: as many as fit, and fewer where replicas of weights cost time."""
+    """A cut of K with pixels packed into fills: as many as fit, and fewer if replicating the weights costs time."""
     limits = [shape.pixels]
     if isinstance(problem, MatmulProblem) and not problem.constant_rhs:
         limits += [limit for limit in (4, 1) if limit < shape.pixels]
@@ -193,9 +196,10 @@ def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: Matrix
 
 
 def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> list[_Scheme]:
-    """The scheme with fewer pixels a fill than fit: those that seem best on some number of equal channel groups.
+    """Variants of a scheme with fewer pixels per fill than fit: the best estimates for each number of equal groups.
 
-    Five pixels on two channels are three and two, and a last fill that is not full leaves channels idle as well.
+    Fewer may be better: five pixels on two channels are split into three and two, and a last fill that is not full
+    also leaves channels idle.
     """
     most = max(pixels for _, pixels, _ in scheme.chunks)
     units = {pixels: _units(shape, scheme, pixels) for pixels in range(max(most - _FEWER, 1), most + 1)}
@@ -212,7 +216,7 @@ def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) 
 
 @lru_cache(maxsize=4096)
 def _fewer_cycles(scheme: _Scheme, tiles: int, channels: int, costs: VisitCosts) -> tuple[tuple[int, float], ...]:
-    """(pixels, cycles of a fill) with as many as fit, and with a few less, on a group of so many channels."""
+    """(pixels, cycles of a fill) for as many pixels as fit and for a few fewer, on a group of `channels` channels."""
     columns, most, _ = max(scheme.chunks, key=lambda chunk: chunk[1])
     found = []
     for pixels in range(max(most - _FEWER, 1), most + 1):
@@ -223,7 +227,7 @@ def _fewer_cycles(scheme: _Scheme, tiles: int, channels: int, costs: VisitCosts)
 
 
 def _limited(chunks: Chunks, pixels: int) -> Chunks:
-    """With so many pixels a fill at most."""
+    """The chunks with at most `pixels` pixels per fill."""
     return tuple((columns, min(own, pixels), count) for columns, own, count in chunks)
 
 
@@ -240,7 +244,7 @@ def _pack(cut: tuple[int, ...], slots: int, limit: int, ragged: bool) -> Chunks:
 
 
 def _strips(problem: ConvProblem, pim: PimSpec) -> Iterator[_Scheme]:
-    """im2win strips: neighbouring windows share the columns of the input that both cover, so more fit in a buffer."""
+    """im2win strips: neighbouring windows share the input columns that both cover, so more fit into a buffer."""
     height, width = problem.kernel
     channels = problem.in_channels // problem.groups
     orders: tuple[Order, ...] = ("rows", "fills")
@@ -261,9 +265,9 @@ def _strips(problem: ConvProblem, pim: PimSpec) -> Iterator[_Scheme]:
 
 @lru_cache(maxsize=4096)
 def chunk_lengths(total: int, longest: int, slots: int, pixels: int) -> tuple[tuple[int, ...], ...]:
-    """Ways to cut `total` slots of K: whole buffers and one to four more chunks, each with fewer fills than the last.
+    """Ways to cut `total` slots of K: whole buffers, then one to four chunks; each has fewer fills than the way before.
 
-    Few pixels leave nothing to pack; then equal chunks for several channel groups are ways too.
+    With few pixels there is nothing to pack; equal chunks for several channel groups are then included as well.
     """
     full, rest = divmod(total, longest)
     whole = (longest,) * full
@@ -283,7 +287,7 @@ def chunk_lengths(total: int, longest: int, slots: int, pixels: int) -> tuple[tu
 
 
 def _tails(rest: int, slots: int, pixels: int) -> list[tuple[int, ...]]:
-    """For one to four chunks, the cut of `rest` with the fewest fills; kept where it has fewer than those before."""
+    """For one to four chunks, the cut of `rest` with the fewest fills, if it has fewer than with fewer chunks."""
     best: list[tuple[int, ...]] = []
     fewest = float("inf")
     for parts in range(1, 5):
@@ -313,7 +317,7 @@ def _least_fills(rest: int, parts: int, largest: int, slots: int, pixels: int) -
 
 
 def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
-    """Cycles to write one slot of weights into all banks of a channel; 0 where weights are constant."""
+    """Cycles to write one slot of weights into all banks of a channel; 0 if the weights are constant."""
     if not isinstance(problem, MatmulProblem) or problem.constant_rhs:
         return 0.0
     timing = pim.timing.strict
@@ -321,14 +325,14 @@ def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
 
 
 class _Prices(NamedTuple):
-    """Cycles of one chunk class, by the channels of a group: once a chunk, and for every unit (see `_units`)."""
+    """Cycles of one chunk class by number of channels in a group: once per chunk, and per unit (see `_units`)."""
 
     once: tuple[float, ...]
     each: tuple[float, ...]
 
 
 def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
-    """The scheme with the best partitions of the channels into groups."""
+    """Candidates that combine a scheme with the best partitions of the channels into groups."""
     prices = _prices(scheme, shape.tiles, shape.row_pixels if scheme.pitch else 0, pim.channels, costs, placing)
     kind = scheme.kind
     units = [_units(shape, scheme, pixels) for _, pixels, _ in scheme.chunks]
@@ -347,9 +351,10 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
 
 
 def _whole(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
-    """Cycles of all chunks, with so many units each, by the channels of a group.
+    """Cycles of all chunks by number of channels in a group, given the units of each chunk class.
 
-    Where a chunk costs nothing once, partitions of the channels are the same for any number of units that all have.
+    If chunks have no one-time cost and all the same number of units, the best partitions of the channels do not depend
+    on that number; the caller then passes 1.
     """
     whole = [0.0] * len(prices[0].each)
     for (_, _, count), own, number in zip(scheme.chunks, prices, units, strict=True):
@@ -360,7 +365,7 @@ def _whole(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -
 
 
 def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
-    """Weight groups dealt to the channel groups; `each` is what one takes on a channel group."""
+    """Deals the weight groups to the channel groups; `each` holds the cycles of one weight group on each of them."""
     spent = [0.0] * len(sizes)
     counts = _share_class(shape.groups, 1, [0.0] * len(sizes), each, spent)
     return Candidate(max(spent), scheme, scheme.kind, partial(_spread_mapping, scheme, shape, sizes, counts, pim))
@@ -384,7 +389,7 @@ def _spread_mapping(
 def _prices(
     scheme: _Scheme, tiles: int, row_pixels: int, channels: int, costs: VisitCosts, placing: float
 ) -> tuple[_Prices, ...]:
-    """Of every chunk class, from groups of 0 channels on. However many rows a layer has, they are these."""
+    """The prices of each chunk class. They do not depend on the number of output rows, so layers share them."""
     found = []
     for chunk in scheme.chunks:
         own = [_price(scheme, chunk, tiles, row_pixels, size, costs, placing) for size in range(1, channels + 1)]
@@ -402,7 +407,7 @@ def _price(
     costs: VisitCosts,
     placing: float,
 ) -> tuple[float, float]:
-    """(cycles once a chunk, for every unit) on a group of some channels."""
+    """(cycles once per chunk, cycles per unit) on a group of `size` channels."""
     columns, pixels, _ = chunk
     load = fill_load(tiles, pixels, columns, size, max(scheme.width, 1))
     copies = scheme.width if scheme.copied else 1
@@ -416,7 +421,7 @@ def _price(
 
 @lru_cache(maxsize=4096)
 def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tuple[int, ...], ...]:
-    """Channel group sizes that do the most work per cycle, for every number of groups, largest group first.
+    """The channel group sizes with the highest throughput, for each number of groups, largest group first.
 
     `rates[m]` is the work per cycle of a group of m channels. A dynamic program over (groups, channels).
     """
@@ -426,8 +431,8 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     for number in range(2, most + 1):
         following = list(best)
         backwards = [rate for rate, _ in reversed(best)]
-        for used in range(channels if number == most else number, channels + 1):  # of the last number all count
-            with_last = list(map(add, backwards[channels - used + 1 :], rates[1:]))  # by the size of the last group
+        for used in range(channels if number == most else number, channels + 1):  # the last number has to use all
+            with_last = list(map(add, backwards[channels - used + 1 :], rates[1:]))  # by size of the last group
             most_rate = max(with_last)
             if most_rate > following[used][0] * 1.0001:
                 most_size = used - with_last[::-1].index(most_rate)
@@ -444,7 +449,7 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
 
 
 def _one_group(rates: Sequence[float], channels: int) -> list[tuple[float, tuple[int, ...]]]:
-    """(work per cycle, its size) of the best single group of at most so many channels, for every number of them."""
+    """(work per cycle, sizes) of the best single group of at most n channels, for n = 0 to `channels`."""
     best: list[tuple[float, tuple[int, ...]]] = [(0.0, ())]
     for size in range(1, channels + 1):
         best.append((rates[size], (size,)) if rates[size] >= best[-1][0] else best[-1])
@@ -454,7 +459,7 @@ def _one_group(rates: Sequence[float], channels: int) -> list[tuple[float, tuple
 def _share_fills(
     scheme: _Scheme, units: Sequence[int], pixels: int, prices: tuple[_Prices, ...], sizes: Sequence[int]
 ) -> tuple[float, list[list[int]]]:
-    """(estimated cycles, fills of every group by chunk class), so that the groups end as close together as can be."""
+    """(estimated cycles, fills of each group by chunk class), with the groups ending as close together as possible."""
     spent = [0.0] * len(sizes)
     numbers = [count for _, _, count in scheme.chunks]
     if scheme.order == "latch":  # a pixel's chunks stay together
@@ -469,14 +474,14 @@ def _share_fills(
 
 
 def _units(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
-    """Shareable units of one chunk: fills, or output rows of strips (which a share does not cut)."""
+    """Units of one chunk that can be shared out: fills, or output rows of strips (which a share does not cut)."""
     return shape.pixels // shape.row_pixels if scheme.pitch else -(-shape.pixels // pixels)
 
 
 def _share_class(
     fills: int, chunks: int, once: Sequence[float], each: Sequence[float], spent: list[float]
 ) -> list[int]:
-    """Deals the fills of `chunks` equal chunks to the groups; adds what they take to `spent`."""
+    """Deals the fills of `chunks` equal chunks to the groups; adds their cycles to `spent`."""
     if chunks > 1:  # whole chunks go to one group
         each = [more + first / fills for first, more in zip(once, each, strict=True)]
         once = [0.0] * len(each)
@@ -488,7 +493,7 @@ def _share_class(
 
 
 def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> list[int]:
-    """Integers that add up to `total` with start + n * each as level as can be."""
+    """Integers n that add up to `total` and make start + n * each as even as possible."""
     if len(each) == 1:
         return [total]
     groups = range(len(each))
@@ -553,14 +558,14 @@ def _with_groups(
 
 @dataclass(frozen=True, slots=True)
 class _RunPart:
-    """`count` chunks and who works on which fills of each: (group, first, stop)."""
+    """`count` chunks and the fills of each that a group works on: (group, first, stop)."""
 
     count: int
     spans: tuple[tuple[int, int, int], ...]
 
 
 def _cut_runs(fills: int, chunks: int, counts: Sequence[int]) -> list[_RunPart]:
-    """Lays the fills of equal chunks end to end and cuts them by group: whole chunks for one group where possible."""
+    """Lays the fills of equal chunks end to end and cuts them by group, into whole chunks for one group if possible."""
     if chunks == 1:
         return [_RunPart(1, _spans(counts, 0, fills))]
     parts: list[_RunPart] = []
@@ -576,7 +581,7 @@ def _cut_runs(fills: int, chunks: int, counts: Sequence[int]) -> list[_RunPart]:
 
 
 def _spans(counts: Sequence[int], start: int, length: int) -> tuple[tuple[int, int, int], ...]:
-    """The stretch from `start` of the groups' counts laid end to end: (group, first, stop) relative to it."""
+    """The part of the groups' counts, laid end to end, from `start` on: (group, first, stop) relative to `start`."""
     spans = []
     first = 0
     for group, count in enumerate(counts):
