@@ -1,4 +1,4 @@
-"""Aggregation over edges as work of Newton channels: what can run there, whether it can pay, programs and values."""
+"""Aggregation over edges on Newton channels: what can run there, whether it can pay off, programs and values."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ Known = tuple[SpmmProgram, SpmmCost] | Refusal
 
 @dataclass(frozen=True)
 class _Archived:
-    """What is kept of a program, each part as tagged data."""
+    """The archived form of a program, each part as tagged data."""
 
     problem: Any
     mapping: Any
@@ -44,7 +44,7 @@ class _Archived:
 
 
 class Aggregations:
-    """Aggregations on one machine under one timing profile, each priced once."""
+    """Prices aggregations on one machine under one timing profile, each once."""
 
     def __init__(self, timer: StreamTimer) -> None:
         self._timer = timer
@@ -54,16 +54,16 @@ class Aggregations:
         self._known: dict[tuple[SpmmProblem, str], Known] = {}
 
     def work(self, graph: Graph, node: Node) -> SpmmProblem | Refusal:
-        """Sums of rows of a matrix over edges that are known beforehand, with their weights."""
+        """The work of an aggregation: it must sum rows of a matrix over edges, with weights, that are all constants."""
         op = node.op
         assert isinstance(op, Spmm)
         if op.reduce != "sum" or op.start or op.empty:
-            return Refusal(f"its latches add up from zero, and do not take the {op.reduce}")
+            return Refusal(f"its latches can only compute sums that start from zero (reduction: {op.reduce})")
         shape = graph.shape(node.inputs[0])
         if len(shape) != 2:
-            return Refusal("its banks hold rows of a matrix, not of several heads")
+            return Refusal("its banks hold rows of a matrix, but the features have several heads")
         if not all(name in graph.constants for name in node.inputs[1:4] if name):
-            return Refusal("its streams depend on edges and weights, and these are only known when it runs")
+            return Refusal("its streams depend on edges and weights, which are only known when it runs")
         rowptr, col = (graph.constants[name] for name in node.inputs[1:3])
         if not len(col):
             return Refusal("there are no edges")
@@ -73,13 +73,13 @@ class Aggregations:
         return SpmmProblem(digest, shape[0], len(rowptr) - 1, len(col), shape[1], scaled)
 
     def in_vain(self, problem: SpmmProblem, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
-        """Why no division of the edges is faster than the host alone, as COMPs and fills have it; None if one may be.
+        """Why no division of the edges is faster than the host alone, judging by COMPs and fills; None if one may be.
 
-        A group of 16 sources and a tile of 16 features is a COMP, and a slot to fill, however few of the sources have
-        an edge. Channels work evenly; the densest groups go to them first. What is left takes the host its share of
-        `beside_us`, and `adding_us` more to add up both parts. That share is an estimate, as the rows that are left may
-        hit the cache more often; what PIM takes beyond its bounds has been more on every graph tried
-        (`tests/runtime/newton/test_aggregation_refusals.py`).
+        A group of 16 sources and a tile of 16 features takes one COMP and one slot to fill, however few of the sources
+        have an edge. The work is spread evenly over the channels, which take the densest groups first. The host takes
+        its share of `beside_us` for the remaining edges, and `adding_us` to add up both parts. That share is an
+        estimate, as the remaining rows may hit the cache more often; on every graph tried, the time by which PIM
+        exceeds its bounds was more than that (`tests/runtime/newton/test_aggregation_refusals.py`).
         """
         counts = self._counts(problem)
         group_us = self._group_us(problem)
@@ -98,7 +98,7 @@ class Aggregations:
         return Refusal(reason)
 
     def divisions(self, problem: SpmmProblem, beside_us: float) -> tuple[EdgeDivision, ...]:
-        """Divisions by how dense groups are, best first by what COMPs and fills, and the host's share, come to."""
+        """Divisions of the edges by density of groups, sorted by the estimated time of PIM and the host's share."""
         counts = self._counts(problem)
         levels = np.flatnonzero(counts.pairs)
         groups = np.cumsum(counts.pairs[levels][::-1])[::-1]
@@ -107,11 +107,11 @@ class Aggregations:
         comp_us = self._comp_us(problem)
         return tuple(
             EdgeDivision(self._pim.multipliers, int(levels[place]), int(groups[place]) * comp_us)
-            for place in np.argsort(estimates[1:], kind="stable") + 1  # all edges are no division
+            for place in np.argsort(estimates[1:], kind="stable") + 1  # all edges on PIM is not a division
         )
 
     def least_us(self, problem: SpmmProblem) -> float:
-        """COMPs alone, spread evenly over the channels."""
+        """A lower bound in microseconds: COMPs alone, spread evenly over the channels."""
         return int(self._counts(problem).pairs.sum()) * self._comp_us(problem)
 
     def _comp_us(self, problem: SpmmProblem) -> float:
@@ -123,9 +123,9 @@ class Aggregations:
         return group_counts(*self._edges[problem.edges_digest], self._pim.multipliers, block_columns(self._pim))
 
     def _group_us(self, problem: SpmmProblem) -> float:
-        """Microseconds that one group takes at least: its COMPs over all channels, and its slot in full fills.
+        """The minimum time of one group in microseconds: its COMPs over all channels, and its slot in full fills.
 
-        All channels that listen to a buffer wait for its fills, once for every tile that one of them has.
+        All channels that share a buffer wait for its fills, once for every tile that any of them has.
         """
         pim, costs = self._pim, self._timer.profile.visit_costs()
         tiles = -(-problem.features // pim.banks)
@@ -140,7 +140,7 @@ class Aggregations:
         return known if isinstance(known, Refusal) else known[1]
 
     def program(self, problem: SpmmProblem, policy: str) -> SpmmProgram | Refusal:
-        """The program that `choose` is the cost of."""
+        """The program that `choose` prices."""
         known = self._of(problem, policy)
         return known if isinstance(known, Refusal) else known[0]
 
@@ -161,7 +161,7 @@ class Aggregations:
         return priced(problem, self._packings[problem.edges_digest], policy, self._timer)
 
     def time_parts_us(self, problem: SpmmProblem, policy: str) -> Parts:
-        """The launch, writing features, and what the slowest channel's cycles are spent on."""
+        """The launch, writing features, and the cycles of the slowest channel by part, in microseconds."""
         cost = self.choose(problem, policy)
         if isinstance(cost, Refusal):
             raise ValueError(cost.reason)
@@ -171,7 +171,7 @@ class Aggregations:
         return {"launch": cost.launch_us, **{name: cycles / self._pim.clock_mhz for name, cycles in spent.items()}}
 
     def partial_bytes(self, problem: SpmmProblem, policy: str) -> int:
-        """Of results that the host adds up or scales; 0 where each row of them is what a destination gets."""
+        """Bytes of results that the host adds up or scales; 0 if the rows of results are final."""
         cost = self.choose(problem, policy)
         if isinstance(cost, Refusal) or not (cost.is_partial or problem.scaled):
             return 0
@@ -179,7 +179,7 @@ class Aggregations:
 
 
 def aggregate(program: SpmmProgram, inputs: Sequence[Array | None], operand: str) -> Array:
-    """The value of a node: what the streams compute, added up by destination, and scaled."""
+    """The value of a node: the results of the streams, added up by destination and scaled."""
     from pimflow.runtime.newton.values import execute_spmm
 
     features, rowptr, col, weight, scale = (*inputs, None, None)[:5]
@@ -193,9 +193,9 @@ def aggregate(program: SpmmProgram, inputs: Sequence[Array | None], operand: str
 
 
 def rounded_edges(inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-    """Features and weights in the operands' type; rows are scaled outside.
+    """The inputs with features and weights rounded to the operands' type; scale factors are applied outside.
 
-    Edges with the same ends are one weight in a buffer: the first of them has the rounded sum, the others nothing.
+    Edges with the same ends share one weight in a buffer: the first of them gets the rounded sum, the others get 0.
     """
     from pimflow.runtime.newton.values import round_to
 
@@ -211,7 +211,7 @@ def rounded_edges(inputs: Sequence[Array | None], operand: str) -> tuple[Array |
 
 
 def _first_alike(rowptr: Array, col: Array) -> Longs:
-    """Of every edge, the first one with the same ends."""
+    """For each edge, the index of the first edge with the same ends."""
     row = np.repeat(np.arange(len(rowptr) - 1), np.diff(rowptr))
     order = np.lexsort((col, row))
     differs = (np.diff(row[order], prepend=-1) != 0) | (np.diff(col[order], prepend=-1) != 0)
@@ -221,13 +221,13 @@ def _first_alike(rowptr: Array, col: Array) -> Longs:
 
 
 def archive_aggregation(program: SpmmProgram) -> Any:
-    """A program as JSON values, wherever its features are."""
+    """A program as JSON values, without the location of its features."""
     parts = {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
     return {**parts, "blocks": encode(program.blocks)}
 
 
 def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
-    """The program that `archive_aggregation` was given, from row 0 on.
+    """The program that `archive_aggregation` archived, with its features from row 0 on.
 
     Raises:
         DataError: the data are not a program for this machine.
@@ -239,12 +239,12 @@ def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
     if not 0 < mapping.groups <= pim.buffers or pim.channels % mapping.groups or len(streams) != pim.channels:
         raise DataError("'mapping' does not fit the machine")
     if len(archived.blocks) != mapping.groups:
-        raise DataError("'blocks' are not those of as many groups as the mapping has")
+        raise DataError("'blocks' and 'mapping' have different numbers of groups")
     return SpmmProgram(problem, mapping, pim, archived.blocks, streams)
 
 
 def _division_us(counts: GroupCounts, group_us: float, beside_us: float) -> float:
-    """Bound on the time of any division of edges: the densest groups on one side, the rest beside it."""
+    """A lower bound on the time of any division of edges: the densest groups on PIM, the rest on the host meanwhile."""
     done_us, left = 0.0, 1.0
     for edges in range(len(counts.pairs) - 1, 0, -1):
         groups = int(counts.pairs[edges])

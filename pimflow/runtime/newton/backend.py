@@ -1,4 +1,4 @@
-"""Newton-style PIM as a backend: mappings are its choices, command streams its programs."""
+"""Newton-style PIM as a backend: its choices are mapping policies, its programs command streams."""
 
 from __future__ import annotations
 
@@ -58,32 +58,32 @@ if TYPE_CHECKING:
     from pimflow.runtime.newton.trace_timing import TraceResult
 
 SUM_RTOL = 2e-5
-"""Bound on the error of sums in single precision, over the largest magnitude of a node's result.
+"""Bound on the error of sums in single precision, relative to the largest magnitude in a node's result.
 
 Two orders of adding up n = 25,088 products (the deepest layer of VGG-16) differ by about sqrt(n) 2**-24 = 1e-5.
 """
 FP16_LATCH_RTOL = 1e-2
-"""The same with fp16 accumulators.
+"""The same bound with fp16 accumulators.
 
-Each of n additions into a latch is rounded by up to u = 2**-11 of what it holds by then: together about
+Each of n additions into a latch is rounded by up to u = 2**-11 of the latch's value: together about
 sqrt(n / 3) u / sqrt(3). With n = 256 (a dot product of 4096) that is 0.26 % of a result; the bound is four times that.
 """
 
 _BYTES_IN_HALF = 65504 // LARGEST_BYTE**2
-"""Products of two bytes whose sum is in the range of fp16, whatever they are: one."""
+"""How many products of any two bytes have a sum within the range of fp16: one."""
 
 _HALF_STEP = 2.0**-25
-"""What rounding to fp16 moves the smallest numbers by, whose step is 2**-24."""
+"""The error of rounding the smallest numbers to fp16, whose step is 2**-24."""
 
 _NO_CYCLES = frozenset({"launch_us", "channel_switch_us", "transfer_gb_per_s", "readout_functions", "accumulator"})
-"""Keys of the machine beside energies that no stream's cycles depend on."""
+"""Keys of the machine, apart from energies, that do not affect the cycles of any stream."""
 
 NewtonWork = MatrixProblem | NarrowProblem | SpmmProblem
 NewtonProgram = PimProgram | SpmmProgram
 
 
 class NewtonBackend(MatrixBackend[NewtonProgram]):
-    """PIM channels that multiply matrices, and aggregate over edges, by GWRITE, G_ACT, COMP and READRES."""
+    """PIM channels that multiply matrices and aggregate over edges with GWRITE, G_ACT, COMP and READRES."""
 
     title = "PIM channels"
     choices: ClassVar[tuple[str, ...]] = POLICIES
@@ -102,27 +102,27 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     @property
     def operand(self) -> str:
-        """The target's."""
+        """The operand type of the target."""
         return self.pim.operand
 
     @property
     def narrow_operands(self) -> tuple[str, ...]:
-        """As the target says."""
+        """As in the target."""
         return self.pim.narrow_operands
 
     @property
     def memory_channels(self) -> int:
-        """The PIM-enabled ones: they do not switch mode between kernels."""
+        """The PIM-enabled channels: they do not switch mode between kernels."""
         return self.pim.channels
 
     @property
     def channel_switch_us(self) -> float | None:
-        """As the target says."""
+        """As in the target."""
         return self.pim.channel_switch_us
 
     @cached_property
     def learnt_of(self) -> str:
-        """The timing profile, and what of the machine a mapping's cycles depend on: neither energies nor launches."""
+        """The timing profile, and the parameters of the machine that affect a mapping's cycles (energies do not)."""
         values = by_key(encode(self.pim))
         of_cycles = {key: value for key, value in values.items() if matters_to_time(key) and key not in _NO_CYCLES}
         return f"{self.search.profile.name} {of_cycles}"
@@ -132,17 +132,17 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return (self.search,) if self._in_int8 is None else (self.search, self._in_int8)
 
     def recall(self, records: Records) -> None:
-        """Mappings that were chosen before, and timings of their streams."""
+        """Loads mappings that were chosen before, and timings of their streams."""
         for search in self._searches:
             search.recall(records)
 
     def learnt(self) -> Records:
-        """Mappings that have been searched for, and timings of their streams that were asked for."""
+        """The mappings found and the stream timings requested since the last call."""
         return {key: text for search in self._searches for key, text in search.learnt().items()}
 
     @property
     def roof(self) -> Roof:
-        """COMPs back to back on all channels, of the narrowest operands, and the columns that they read."""
+        """COMPs back to back on all channels, with the narrowest operands, and the columns that they read."""
         return max(map(_roof, self._searches))
 
     @property
@@ -151,17 +151,17 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return Capacity(self.pim.rows, "rows of every bank")
 
     def kept(self, cost: UnitCost) -> Kept:
-        """The rows of the fullest channel; a mapping arranges the same weights always alike."""
+        """The rows of the fullest channel; the same mapping always arranges the same weights identically."""
         assert isinstance(cost, PimCost | SpmmCost)
         return Kept(cost.rows, cost.mapping)
 
     @property
     def least_kept(self) -> int:
-        """Weights, or features, take a row: programs of different nodes share none."""
+        """One row: weights or features take at least one, and programs of different nodes share none."""
         return 1
 
     def at(self, program: NewtonProgram, first: int) -> NewtonProgram:
-        """The program with its weights, or its features, from a row on."""
+        """The program with its weights or features placed from row `first` on."""
         return replace(program, first_row=first) if isinstance(program, SpmmProgram) else program.at(first)
 
     def first_of(self, program: NewtonProgram) -> int:
@@ -170,7 +170,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     @property
     def readout_functions(self) -> Functions:
-        """As the target says."""
+        """As in the target."""
         return self.pim.readout_functions
 
     def work(self, graph: Graph, node: Node) -> NewtonWork | Refusal:
@@ -183,18 +183,18 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         operand = self.operand_of(node)
         if sums_integers(node.op) and self._has_half_latches(operand) and problem.depth > _BYTES_IN_HALF:
             return Refusal(
-                "its sums of bytes, which no scale makes smaller, are beyond the range of fp16 accumulators",
+                "its sums of bytes, which cannot be scaled down, exceed the range of fp16 accumulators",
                 *(problem.depth, _BYTES_IN_HALF, "products"),
                 remedy='a target with pim.accumulator = "fp32", or with [pim.int8]',
             )
         return self.of_operand(problem, operand)
 
     def _has_half_latches(self, operand: str) -> bool:
-        """Whether sums of such operands are kept in fp16."""
+        """Whether operands of this type are accumulated in fp16."""
         return self.pim.accumulator == "fp16" and operand not in ("fp32", *self.narrow_operands)
 
     def of_operand(self, problem: MatrixProblem, operand: str) -> MatrixProblem | NarrowProblem:
-        """The work of a problem with operands of a type, the target's own or one of `narrow_operands`.
+        """The work of a problem with operands of a given type: the target's own or one of `narrow_operands`.
 
         Raises:
             OptionError: the channels do not multiply such operands.
@@ -202,30 +202,30 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return problem if self._search_in(operand) is self.search else NarrowProblem(problem, operand)
 
     def _searched(self, work: MatrixProblem | NarrowProblem) -> tuple[MappingSearch, MatrixProblem]:
-        """Where the mappings of work are searched, and of what problem."""
+        """The search for the mappings of some work, and the problem to search for."""
         return (self._search_in(work.dtype), work.product) if isinstance(work, NarrowProblem) else (self.search, work)
 
     def _search_in(self, operand: str) -> MappingSearch:
-        """Mappings on the channels as they multiply operands of a type; "" is the target's own."""
+        """The search for mappings with operands of a given type; "" is the target's own."""
         if operand in ("", self.operand):
             return self.search
         if self._in_int8 is None or operand not in self.narrow_operands:
             own = " or ".join((self.operand, *self.narrow_operands))
-            raise OptionError(f"the PIM channels multiply no {operand}", f"choose {own}, or another target")
+            raise OptionError(f"the PIM channels do not multiply {operand}", f"choose {own}, or another target")
         return self._in_int8
 
     def in_vain(self, work: NewtonWork, alone_us: float, beside_us: float, adding_us: float) -> Refusal | None:
-        """Where groups of sources have too few edges."""
+        """Refuses aggregations whose groups of sources have too few edges."""
         if not isinstance(work, SpmmProblem):
             return None
         return self.aggregations.in_vain(work, alone_us, beside_us, adding_us)
 
     def edge_divisions(self, work: NewtonWork, beside_us: float) -> tuple[EdgeDivision, ...]:
-        """By the edges of groups of as many sources as a COMP multiplies."""
+        """Divisions by the number of edges of each group of sources; a COMP multiplies one group."""
         return self.aggregations.divisions(work, beside_us) if isinstance(work, SpmmProblem) else ()
 
     def partial_bytes(self, work: NewtonWork, choice: str) -> int:
-        """What READRES returned of destinations with sources in several blocks."""
+        """Bytes returned by READRES that the host adds up or scales."""
         return self.aggregations.partial_bytes(work, choice) if isinstance(work, SpmmProblem) else 0
 
     def cost(self, work: NewtonWork, choice: str) -> PimCost | SpmmCost | Refusal:
@@ -236,28 +236,28 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return search.choose(problem, choice)
 
     def time_us(self, work: NewtonWork, choice: str) -> float | Refusal:
-        """As the search of mappings timed it, without making streams; the default for what has a `cost` of its own."""
+        """The time found by the mapping search, without creating streams; subclasses with their own `cost` use that."""
         if isinstance(work, SpmmProblem) or type(self).cost is not NewtonBackend.cost:
             return super().time_us(work, choice)
         search, problem = self._searched(work)
         return search.time_us(problem, choice)
 
     def refusal(self, work: NewtonWork, choice: str) -> Refusal | None:
-        """As the search of mappings says once it has found one that fits."""
+        """The refusal found by the mapping search, which stops at the first mapping that fits if it can."""
         if isinstance(work, SpmmProblem) or type(self).cost is not NewtonBackend.cost:
             return super().refusal(work, choice)
         search, problem = self._searched(work)
         return search.refusal(problem, choice)
 
     def least_us(self, work: NewtonWork, choice: str) -> float:
-        """Of products COMPs and what has to interrupt them, whatever the mapping; of sums over edges their COMPs."""
+        """A lower bound: for products, COMPs with their interruptions or the bus; for sums over edges, COMPs alone."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.least_us(work)
         search, problem = self._searched(work)
         return search.least_us(problem)
 
     def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
-        """The launch, placing the right-hand side, and then of the slowest channel COMPs and what they wait for."""
+        """The launch, placing the right-hand side, then the COMPs of the slowest channel and what they wait for."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.time_parts_us(work, choice)
         search, problem = self._searched(work)
@@ -268,7 +268,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return {"launch": cost.launch_us, **{name: count / self.pim.clock_mhz for name, count in cycles.items()}}
 
     def ways(self, work: NewtonWork, choice: str) -> tuple[Way, ...]:
-        """Of a convolution window order, and the best mapping without it."""
+        """For a convolution, the best mappings in window order and in column order."""
         if isinstance(work, SpmmProblem) or choice != "auto":
             return ()
         search, problem = self._searched(work)
@@ -279,14 +279,14 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return tuple(Way(one.mapping.element_order, one.time_us, one is cost) for one in (cost, other))
 
     def program(self, work: NewtonWork, choice: str) -> NewtonProgram | Refusal:
-        """The command streams under the mapping that the price was made with."""
+        """The command streams under the mapping that `cost` prices."""
         if isinstance(work, SpmmProblem):
             return self.aggregations.program(work, choice)
         search, problem = self._searched(work)
         return search.program(problem, choice)
 
     def explain(self, work: NewtonWork, choice: str) -> WorkReport | Refusal:
-        """The mapping, the cost, and what the cycles are spent on."""
+        """The mapping, the cost and the breakdown of the cycles."""
         if isinstance(work, SpmmProblem):
             return super().explain(work, choice)
         search, problem = self._searched(work)
@@ -301,7 +301,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def execute(
         self, program: NewtonProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:
-        """Computed from the streams alone; what the op does beside the product is added."""
+        """Computes the product from the streams alone, then the rest of the op around it."""
         if isinstance(program, SpmmProgram):
             return aggregate(program, inputs, operand)
         if program.pim.operand in self.narrow_operands:
@@ -309,14 +309,14 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return super().execute(program, graph, node, inputs, operand)
 
     def _of_bytes(self, program: PimProgram, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
-        """The whole numbers that operands are multiples of, multiplied by the program; scaled, and what the op adds."""
+        """Divides the operands by their steps, multiplies the integers, scales, and computes the rest of the op."""
         from pimflow.runtime.newton.values import execute_bytes
 
         narrow = node.placement.narrow
-        assert narrow is not None, "the program is of a product that was marked"
+        assert narrow is not None, "only marked products have programs with narrow operands"
         assert isinstance(node.op, Contraction)
         steps = weight_steps(graph, node.inputs[1], node.op.channel_axis)
-        assert not isinstance(steps, Refusal), "the weights are those that were marked"
+        assert not isinstance(steps, Refusal), "the weights of a marked product have steps"
         step, own = narrow.step, steps.astype(np.float64)
         spatial = own.ndim > 0 and isinstance(node.op, Conv2d)
         of_weights, of_result = (own.reshape(-1, 1, 1, 1), own.reshape(-1, 1, 1)) if spatial else (own, own)
@@ -335,58 +335,58 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return execute(program, left, right, operand)
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-        """Source and weights in the operands' type; a bias is added outside, rows are scaled outside.
+        """The inputs with source and weights rounded to the operands' type; biases and scale factors stay as they are.
 
-        Whole numbers of few bits are multiplied as they are.
+        Narrow integers are multiplied without rounding.
         """
         if operand in self.narrow_operands:
             return tuple(inputs)
         source, weights, *others = inputs
         assert source is not None
         assert weights is not None
-        if weights.dtype.kind == "i":  # pointers to rows of edges
+        if weights.dtype.kind == "i":  # row pointers of an edge list
             return rounded_edges(inputs, operand)
         from pimflow.runtime.newton.values import round_to
 
         return (round_to(source, operand), round_to(weights, operand), *others)
 
     def tolerance(self, operand: str) -> float:
-        """What adding up in the latches justifies."""
+        """The error that accumulation in the latches can cause."""
         return FP16_LATCH_RTOL if self._has_half_latches(operand) else SUM_RTOL
 
     def least_error(self, work: NewtonWork, operand: str) -> float:
-        """Half of fp16's smallest number for each addition into fp16 latches: one for every COMP of a dot product."""
+        """Half of fp16's smallest number for each addition into an fp16 latch: one for each COMP of a dot product."""
         if isinstance(work, SpmmProblem | NarrowProblem) or not self._has_half_latches(operand):
             return 0.0
         return -(-work.depth // self.pim.multipliers) * _HALF_STEP
 
     def describe(self, program: NewtonProgram) -> str:
-        """Its mapping; sums over edges have one."""
+        """The mapping, with the operand type if it is not the machine's; empty for sums over edges."""
         if isinstance(program, SpmmProgram):
             return ""
         operand = program.pim.operand
         return f"{operand} operands, {program.mapping.text}" if operand != self.operand else program.mapping.text
 
     def encode(self, program: NewtonProgram) -> Any:
-        """Problem, mapping, streams of all channels as loop nests; the operands' type if not the machine's."""
+        """Problem, mapping, and the streams of all channels as loop nests; the operand type if not the machine's."""
         if isinstance(program, SpmmProgram):
             return archive_aggregation(program)
         narrow = {"operand": program.pim.operand} if program.pim.operand != self.operand else {}
         return {**archive_program(program), **narrow}
 
     def same(self, program: NewtonProgram) -> Hashable:
-        """What programs share that differ in their first row alone."""
+        """A key that is equal for programs that differ only in their first row."""
         streams = program.streams if isinstance(program, SpmmProgram) else program.classes
         return tuple(map(id, (program.problem, program.mapping, program.pim, streams)))
 
     def made_of(self, program: NewtonProgram) -> str | None:
-        """Machine, problem and mapping, which make the streams, unless others were given."""
+        """Machine, problem and mapping, which determine the streams; None if the streams were given instead."""
         if isinstance(program, SpmmProgram) or program.given is not None:
             return None
         return f"{self.learnt_of} {program.problem} {program.mapping} {program.pim.operand}"
 
     def decode(self, data: Any) -> NewtonProgram:
-        """The program with the streams that were archived."""
+        """The program with the archived streams."""
         if isinstance(data, dict) and "blocks" in data:
             return restore_aggregation(data, self.pim)
         if not isinstance(data, dict) or "operand" not in data:
@@ -398,11 +398,11 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return restore_program(rest, self.pim.in_int8)
 
     def parts(self, program: NewtonProgram) -> int:
-        """Channels."""
+        """The number of channels."""
         return len(program.streams)
 
     def lanes(self, cost: UnitCost) -> tuple[Lane, ...]:
-        """Channels, from the first command on: before it are the launch and what is written into the banks."""
+        """The busy channels, from their first commands on, which follow the launch and the placement of operands."""
         assert isinstance(cost, StreamsCost)
         first = cost.launch_us + cost.placement_cycles / self.pim.clock_mhz
         busy = ((channel, entry.cycles) for channel, entry in enumerate(cost.channels) if entry.cycles)
@@ -415,18 +415,18 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return write_trace(program.streams[part], self.pim, first_row=program.first_row)
 
     def replay(self, path: str | Path, *, reopens_rows: bool = False, operand: str = "") -> TraceResult:
-        """Cycles, commands and energy of one channel's commands."""
+        """Cycles, commands and energy of the trace of one channel."""
         from pimflow.runtime.newton.trace_timing import simulate_file
 
         return simulate_file(path, self._search_in(operand).profile.pim, reopens_rows=reopens_rows)
 
     def violations_of(self, cost: UnitCost) -> dict[str, int]:
-        """COMPs that ran while some bank group had no open row, as the published controller lets them."""
+        """COMPs that ran while some bank group had no open row, which the published controller permits."""
         assert isinstance(cost, StreamsCost)
         return {"comps_on_closed_rows": cost.comps_on_closed_rows}
 
     def transfer(self, loaded: int, stored: int, partial_bytes: int = 0) -> Transfer | None:
-        """Over the target's link to the PIM channels, if it has one."""
+        """The transfer over the target's link to the PIM channels; None if it has none."""
         if self.pim.transfer_gb_per_s is None:
             return None
         width, per_us = self.pim.element_bytes, self.pim.transfer_gb_per_s * 1e3

@@ -1,4 +1,4 @@
-"""How near a layer is to what no mapping of it is faster than: COMPs, what interrupts them, the channel's bus."""
+"""Lower bounds on the cycles of a layer under any mapping: COMPs, what interrupts them, the channel's bus."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from pimflow.runtime.newton.cost import PimCost, places_operand
 from pimflow.runtime.newton.profiles.base import LeastGaps, TimingProfile
 
 _ROUNDS = 3
-"""Of counting the refreshes in what so many refreshes make longer; each is a bound."""
+"""Iterations of counting the refreshes in a time that they prolong; the result of each is a valid lower bound."""
 
 
 @dataclass(frozen=True, slots=True)
 class CycleBounds:
-    """Cycles that the slowest channel takes at least, whatever the mapping; placement apart.
+    """Lower bounds on the cycles of the slowest channel, whatever the mapping, without placement.
 
     Args:
         comp: the fewest COMPs, spread evenly, back to back.
-        interrupted: the same with what interrupts them: where a channel holds one buffer another row or fill after as
-            many COMPs as one has columns, and all fills; a READRES for every result; refresh.
-        bus: inputs and results, each once, over the channel's data bus; 0 where the profile does not price bytes.
+        interrupted: the same with what interrupts them: a READRES for every result, and refresh; if a channel holds one
+            buffer, also all fills, and a change of row or fill after as many COMPs as a row or buffer has columns.
+        bus: inputs and results, each once, over the channel's data bus; 0 if the profile does not price bytes.
     """
 
     comp: int
@@ -31,28 +31,28 @@ class CycleBounds:
 
     @property
     def longest(self) -> str:
-        """The name of the highest."""
+        """The name of the highest bound."""
         return max(self.cycles, key=lambda name: self.cycles[name])
 
     @property
     def cycles(self) -> Mapping[str, float]:
-        """All by name, those of which nothing is known left out."""
+        """The bounds by name, without unknown ones."""
         found = {"comp": float(self.comp), "interrupted": self.interrupted, "bus": self.bus}
         return {name: cycles for name, cycles in found.items() if cycles}
 
     def within(self, cycles: int) -> float:
-        """Cycles over the highest."""
+        """The ratio of `cycles` to the highest bound."""
         return cycles / self.cycles[self.longest]
 
 
 def cycle_bounds(problem: MatrixProblem, cost: PimCost, profile: TimingProfile) -> CycleBounds:
-    """Of a layer that was priced under a profile."""
+    """The bounds of a layer priced under a profile."""
     return CycleBounds(cost.bound_cycles, interrupted_cycles(problem, profile), bus_cycles(problem, profile))
 
 
 def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
-    """What no mapping of a problem is faster than: the launch, writing an operand, COMPs and what interrupts them, the
-    bus."""
+    """A lower bound in microseconds on every mapping of a problem: launch, operand placement, and the longer of
+    interrupted COMPs and bus transfers."""
     pim, shape = profile.pim, geometry(problem, profile.pim)
     cycles = max(_interrupted(shape, profile), _on_bus(problem, shape, profile))
     if places_operand(problem):
@@ -63,10 +63,10 @@ def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
 
 
 def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
-    """COMPs at least, spread evenly over the channels, and what interrupts them.
+    """The fewest COMPs, spread evenly over the channels, and what interrupts them.
 
-    A pixel and a tile have a READRES at least. COMPs on one row and one fill name each column once, where COMP names
-    one column for both. What interrupts them may come at once: then the longest counts.
+    Each pixel of each tile has at least one READRES. COMPs on one row and one fill use each column once if COMP names
+    one column for row and buffer. Interruptions may coincide; then only the longest counts.
     """
     return _interrupted(geometry(problem, profile.pim), profile)
 
@@ -78,7 +78,7 @@ def _interrupted(shape: Geometry, profile: TimingProfile) -> float:
 
 
 def _between_visits(shape: Geometry, profile: TimingProfile, full: LeastGaps, last: LeastGaps) -> float:
-    """With another row or another fill after as many COMPs as one has columns; the last slot of K may be alone."""
+    """With a change of row or fill after as many COMPs as one has columns; a fill may hold only the last slot of K."""
     pim = profile.pim
     gaps = full._replace(change=full.change + (last.change - full.change) / shape.slots)
     comps = -(-shape.least_comps // pim.channels)
@@ -89,11 +89,11 @@ def _between_visits(shape: Geometry, profile: TimingProfile, full: LeastGaps, la
 
 
 def _between_fills(shape: Geometry, profile: TimingProfile, gaps: LeastGaps) -> float:
-    """With all fills, of which each channel of a group waits for all that its group needs; 0 where COMPs do not wait.
+    """With all fills: each channel of a group waits for every fill of its group; 0 where COMPs do not wait for fills.
 
     A group that does a share x of the work fills at least x of all (pixel, slot) pairs, and each of its m channels does
-    x / m of the COMPs and READRES. So the slowest takes least if all groups are alike; every slot counts as the last
-    one of K, as groups may share K too. More fills than full ones would be save a READRES each at most.
+    x / m of the COMPs and READRES. So the slowest channel takes least if all groups are alike. Every slot counts as the
+    last one of K, as groups may share K too. Each fill beyond the number of full fills saves at most one READRES.
     """
     pim = profile.pim
     if not gaps.slot:
@@ -106,10 +106,10 @@ def _between_fills(shape: Geometry, profile: TimingProfile, gaps: LeastGaps) -> 
 
 
 def _with_readings(cycles: float, results: float, pauses: float, pause: float, gaps: LeastGaps) -> float:
-    """With every READRES but the last and every refresh that is requested until then.
+    """Adds every READRES but the last, and every refresh requested until then.
 
-    A READRES may come together with a refresh, or with one of `pauses` of at least `pause` cycles each, which are
-    counted already.
+    A READRES may coincide with a refresh, or with one of `pauses` interruptions of at least `pause` cycles each, which
+    are already counted.
     """
     total = cycles
     for _ in range(_ROUNDS):
@@ -121,11 +121,11 @@ def _with_readings(cycles: float, results: float, pauses: float, pause: float, g
 
 
 def bus_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
-    """Inputs and results, each once, over the bus of the slowest channel; 0 where the profile does not price bytes.
+    """Inputs and results, each once, over the bus of the slowest channel; 0 if the profile does not price bytes.
 
     A group of channels that does a share x of the pixels fills its buffer with x U bytes of the inputs, and
-    each of its m channels returns x R / m of the R results. With g groups of c channels in all the slowest one takes
-    least if all are alike: U / g bytes and R / c results.
+    each of its m channels returns x R / m of the R results. With g groups and c channels in total, the slowest channel
+    takes least if all groups are alike: U / g bytes and R / c results.
     """
     return _on_bus(problem, geometry(problem, profile.pim), profile)
 
@@ -139,7 +139,7 @@ def _on_bus(problem: MatrixProblem, shape: Geometry, profile: TimingProfile) -> 
 
 
 def _inputs(problem: MatrixProblem, shape: Geometry) -> int:
-    """Elements of the source that are read at all."""
+    """Number of source elements that any window reads."""
     if not isinstance(problem, ConvProblem):
         return shape.groups * shape.pixels * shape.depth
     top, left, _, _ = problem.pads
@@ -149,7 +149,7 @@ def _inputs(problem: MatrixProblem, shape: Geometry) -> int:
 
 
 def _touched(size: int, windows: int, kernel: int, stride: int, pad: int, dilation: int) -> int:
-    """Rows or columns of the input that a window covers."""
+    """Number of input rows or columns that any window covers."""
     if dilation == 1 and kernel >= stride:  # windows leave no gaps
         return max(0, min(size, (windows - 1) * stride - pad + kernel) - max(0, -pad))
     places = {window * stride - pad + tap * dilation for window in range(windows) for tap in range(kernel)}

@@ -1,4 +1,4 @@
-"""What a layer's cycles are spent on: the COMP-bound limit, and what keeps the streams from it."""
+"""The breakdown of a layer's cycles: the COMP-bound limit, and what keeps the streams from reaching it."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ class CycleBreakdown:
 
     Args:
         comp_bound: COMPs up to the limit: the fewest that the problem allows, spread evenly, back to back.
-        idle: COMPs of the slowest channel beyond that, while other channels have less to do.
+        idle: COMPs of the slowest channel beyond that limit, while other channels have less to do.
         fill: GWRITE, and waits for it.
         activation: opening rows (and, in `strict`, closing them).
         readout: READRES, turnarounds, the tail of the last result.
-        refresh: REF, and rows that are opened again.
+        refresh: REF, and reopening rows.
     """
 
     comp_bound: int
@@ -30,7 +30,7 @@ class CycleBreakdown:
 
     @property
     def parts(self) -> dict[str, int]:
-        """The same without a limit: all COMPs in one, in the words of times by part."""
+        """The cycles by part, with all COMPs as one part, under the names used for times by part."""
         return {
             "COMP": self.comp_bound + self.idle,
             "fill": self.fill,
@@ -40,12 +40,12 @@ class CycleBreakdown:
         }
 
     def as_json(self) -> dict[str, int]:
-        """Under the parts' names."""
+        """The cycles by name of part."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 def cycle_breakdown(cost: PimCost) -> CycleBreakdown:
-    """Of the slowest channel of a layer, the first of equals."""
+    """The breakdown of a layer's slowest channel, the first of equals."""
     parts = max(cost.channels, key=lambda channel: channel.cycles).parts
     bound = min(cost.bound_cycles, parts.comp)
     return CycleBreakdown(bound, parts.comp - bound, parts.fill, parts.activation, parts.readout, parts.refresh)

@@ -1,4 +1,4 @@
-"""What a matrix problem under a mapping costs on PIM: exact cycles, command counts and energy, channel by channel."""
+"""The cost of a matrix problem under a mapping on PIM: exact cycles, command counts and energy, for each channel."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pimflow.runtime.newton.timing.result import CycleParts, StreamTiming
 
 @dataclass(frozen=True, slots=True)
 class ChannelCost:
-    """One channel's share: zero cycles and commands where it has none."""
+    """One channel's share of the work; zero cycles and commands if it has none."""
 
     cycles: int
     commands: CommandCounts
@@ -25,17 +25,17 @@ class ChannelCost:
 
 @dataclass(frozen=True)
 class StreamsCost:
-    """What the streams of all channels cost together.
+    """The total cost of the streams of all channels.
 
     Args:
-        time_us: the launch, writing operands into the banks, then streams of the slowest channel.
-        cycles: of the slowest channel's stream, in DRAM command clock cycles.
+        time_us: the launch, writing operands into the banks, then the stream of the slowest channel.
+        cycles: cycles of the slowest channel's stream, in DRAM command clock cycles.
         commands, comps_on_closed_rows: sums over all channels.
         energy: of all channels, by the parts of the timing profile, and of writing operands.
         channels: every channel, in order.
-        placement_cycles: writing operands that are activations into the banks of the fullest channel.
-        launch_us: from asking for the kernel to its first command, part of `time_us`.
-        rows: of every bank that operands take, in the fullest channel.
+        placement_cycles: cycles to write operands that are activations into the banks of the fullest channel.
+        launch_us: from the launch of the kernel to its first command; part of `time_us`.
+        rows: rows of every bank that operands occupy, in the fullest channel.
     """
 
     time_us: float
@@ -55,18 +55,18 @@ class StreamsCost:
 
     @cached_property
     def energy_mj(self) -> float:
-        """Of all channels, placement included."""
+        """Energy of all channels in millijoules, including placement."""
         return self.energy.total_mj
 
     @property
     def energy_parts_mj(self) -> dict[str, float]:
-        """By the parts of the timing profile, then placement."""
+        """Energy in millijoules by the parts of the timing profile, then placement."""
         return self.energy.parts_mj
 
 
 @dataclass(frozen=True)
 class PimCost(StreamsCost):
-    """A matrix problem priced under a mapping; what is written into the banks is a right-hand side, if anything.
+    """The cost of a matrix problem under a mapping; the only operand ever written into the banks is a right-hand side.
 
     Args:
         prea, ref: sums over all channels.
@@ -87,7 +87,7 @@ class PimCost(StreamsCost):
 
 @dataclass(frozen=True)
 class ChannelTotals:
-    """What all channels do together: their shares in order, the slowest one's cycles, and sums."""
+    """The channels' shares in order, the cycles of the slowest channel, and sums over all channels."""
 
     channels: tuple[ChannelCost, ...]
     cycles: int
@@ -101,7 +101,7 @@ class ChannelTotals:
 def channel_totals(
     alike: Sequence[Sequence[int]], timings: Sequence[StreamTiming], profile: TimingProfile
 ) -> ChannelTotals:
-    """The totals of channels; of those with streams alike one has been timed."""
+    """The totals over all channels, given one timing for each class of channels with the same stream."""
     channels = [ChannelCost(0, CommandCounts(), CycleParts())] * profile.pim.channels
     commands, energy = CommandCounts(), EnergyBreakdown(())
     prea = ref = closed = 0
@@ -118,12 +118,12 @@ def channel_totals(
 
 
 def kernel_us(cycles: int, profile: TimingProfile) -> float:
-    """The launch, and so many cycles of the slowest channel, placement included."""
+    """Microseconds of a kernel: the launch, and the cycles of the slowest channel including placement."""
     return profile.pim.launch_us + cycles / profile.pim.clock_mhz
 
 
 def price(program: PimProgram | Outline, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
-    """The cost of a program whose classes have been timed, whether its streams are made or not."""
+    """The cost of a program from the timings of its classes; its streams need not exist."""
     pim = program.pim
     total = channel_totals(program.alike, timings, profile)
     placing = placement_cycles(program, profile)
@@ -145,7 +145,7 @@ def price(program: PimProgram | Outline, timings: tuple[StreamTiming, ...], prof
 
 
 def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> int:
-    """Cycles to write an activation right-hand side into the banks of the fullest channel, replicas counted; else 0."""
+    """Cycles to write an activation right-hand side with its replicas into the banks of the fullest channel; else 0."""
     if not places_operand(program.problem):
         return 0
     layout = program.layout
@@ -154,7 +154,7 @@ def placement_cycles(program: PimProgram | Outline, profile: TimingProfile) -> i
 
 
 def _placement_pj(program: PimProgram | Outline, profile: TimingProfile) -> float:
-    """Energy of placing an activation right-hand side: all its bytes, every row of every bank opened once; else 0."""
+    """Energy in pJ of placing an activation right-hand side: all bytes, each row of each bank opened once; else 0."""
     if not places_operand(program.problem):
         return 0.0
     pim, layout = program.pim, program.layout

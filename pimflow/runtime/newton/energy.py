@@ -33,5 +33,5 @@ class EnergyBreakdown:
         return EnergyBreakdown(tuple(sums.items()))
 
     def times(self, factor: int) -> EnergyBreakdown:
-        """Of so many channels alike."""
+        """The energy of `factor` identical channels."""
         return EnergyBreakdown(tuple((name, energy * factor) for name, energy in self.parts_j))

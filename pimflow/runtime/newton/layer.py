@@ -1,4 +1,4 @@
-"""One layer on Newton-style PIM: its mapping, its cost, and what its cycles are spent on."""
+"""One layer on Newton-style PIM: its mapping, its cost and the breakdown of its cycles."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ _BOUNDS = {"comp": "COMP", "interrupted": "COMP and what interrupts it", "bus": 
 
 @dataclass(frozen=True)
 class NewtonLayer:
-    """A layer's mapping and cost, what its cycles and its time are spent on, and what no mapping is faster than.
+    """A layer's mapping and cost, the breakdowns of its cycles and time, and lower bounds for any mapping.
 
-    `search_other` finds what the best mapping with window order costs if this one has none, and without if it has it.
+    `search_other` returns the cost of the best mapping in window order if this one is in column order, and vice versa.
     """
 
     timing: str
@@ -32,22 +32,22 @@ class NewtonLayer:
 
     @cached_property
     def other_order(self) -> PimCost | None:
-        """What it finds; None where there is no such mapping."""
+        """The cost that `search_other` finds; None if there is no such mapping."""
         return None if self.search_other is None else self.search_other()
 
     @property
     def setting(self) -> str:
-        """The timing profile, and whole numbers of few bits if these are multiplied."""
+        """The timing profile, and the operands if they are int8."""
         return f"timing {self.timing}" + (", int8 operands" if self.operand == "int8" else "")
 
     @property
     def standing(self) -> str:
-        """The bounds in cycles, and how far above the highest it is."""
+        """The bounds in cycles, and the ratio of the layer's cycles to the highest."""
         bounds = ", ".join(f"{_BOUNDS[name]} {cycles:,.0f}" for name, cycles in self.bounds.cycles.items())
         return f"{bounds} cycles; within {self.bounds.within(self.cost.cycles):.2f}x of the highest"
 
     def _orders(self, other: PimCost) -> str:
-        """Which is chosen, and what the other costs."""
+        """Which element order is chosen, and the cost of the other one."""
         slower = f"{other.cycles:,} cycles, {other.cycles / self.cost.cycles:.2f}x"
         if self.cost.mapping.window_block:
             return f"chosen (im2win); without it {slower}"
@@ -57,7 +57,7 @@ class NewtonLayer:
         return {"window_order": bool(other.mapping.window_block), "pim_cycles": other.cycles, "time_us": other.time_us}
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values; `commands` and energy are sums over all channels, cycles those of the slowest."""
+        """Plain values; commands and energy are sums over all channels, cycles are those of the slowest channel."""
         cost = self.cost
         return {
             "timing": self.timing,
@@ -90,7 +90,7 @@ class NewtonLayer:
         }
 
     def lines(self) -> list[tuple[str, str]]:
-        """Human-readable: (what, its value), without the channels one by one."""
+        """Human-readable (label, value) pairs, without the individual channels."""
         cost, mapping = self.cost, self.cost.mapping
         groups = " + ".join(str(group.channels) for group in mapping.groups)
         busy = sum(channel.cycles > 0 for channel in cost.channels)

@@ -1,4 +1,4 @@
-"""What an aggregation costs on PIM: bounds from counts of groups, then exact cycles of the best way to share it out."""
+"""The cost of an aggregation on PIM: estimates from group counts, then exact cycles of the best mapping."""
 
 from __future__ import annotations
 
@@ -27,12 +27,13 @@ from pimflow.runtime.newton.timing.streams import StreamTimer
 
 @dataclass(frozen=True)
 class SpmmCost(StreamsCost):
-    """An aggregation priced, features written into the banks first. Adding up partial results is the host's work.
+    """The cost of an aggregation, including writing the features into the banks but not adding up partial results,
+    which the host does.
 
     Args:
-        mapping: how it is shared out.
-        units: rows of partial results.
-        is_partial: whether any destination has several of them.
+        mapping: how the work is divided.
+        units: number of rows of partial results.
+        is_partial: whether any destination has several of these rows.
     """
 
     mapping: SpmmMapping
@@ -46,9 +47,10 @@ class SpmmCost(StreamsCost):
 
 
 def mappings(packing: Packing, problem: SpmmProblem, policy: str, profile: TimingProfile) -> Iterator[SpmmMapping]:
-    """What a policy tries: plain and early fills, with the best number of groups, by closed forms, that can be kept.
+    """The mappings that a policy tries: early and plain fills, with the number of groups that closed forms rate best.
 
-    "newton+" has one buffer, plain fills, and no hidden GWRITE.
+    Numbers of groups whose programs would be too long are tried only if all are. "newton+" has one buffer, plain fills,
+    and no hidden GWRITE.
     """
     pim = profile.pim
     if policy == "newton+":
@@ -62,7 +64,7 @@ def mappings(packing: Packing, problem: SpmmProblem, policy: str, profile: Timin
 
 
 def _slowest(packing: Packing, problem: SpmmProblem, number: int, profile: TimingProfile) -> float:
-    """Cycles of the slowest group's busiest channel by closed forms, and of writing its features."""
+    """Estimated cycles of the slowest group: its busiest channel by closed forms, and writing its features."""
     pim, costs = profile.pim, profile.visit_costs()
     parts = roles(problem.features, SpmmMapping(number, False, pim.gwrite_latency), pim)
     lanes, tiles = parts[0].lanes, max(role.tiles for role in parts)
@@ -81,7 +83,7 @@ def _slowest(packing: Packing, problem: SpmmProblem, number: int, profile: Timin
 def priced(
     problem: SpmmProblem, packing: Packing, policy: str, timer: StreamTimer
 ) -> tuple[SpmmProgram, SpmmCost] | Refusal:
-    """The fastest of what a policy tries, by exact timing, with its cost; or why there is none."""
+    """The fastest program that a policy tries, by exact timing, and its cost; or why there is none."""
     best: tuple[SpmmProgram, SpmmCost] | None = None
     for mapping in mappings(packing, problem, policy, timer.profile):
         program = lower_spmm(problem, packing, mapping, timer.profile.pim)
@@ -95,7 +97,7 @@ def priced(
 
 
 def spmm_cost(program: SpmmProgram, packing: Packing, timer: StreamTimer) -> SpmmCost:
-    """The cost of a program, by exact timing. Rows that a refresh closed are opened again."""
+    """The cost of a program, by exact timing. Rows that a refresh closed are reopened."""
     profile, pim = timer.profile, program.pim
     total = channel_totals([entry.channels for entry in program.classes], _timings(program, timer), profile)
     width = pim.multipliers * pim.element_bytes * pim.banks

@@ -17,14 +17,14 @@ from pimflow.runtime.newton.timing.rules import IllegalCommand, Rules, State, St
 from pimflow.runtime.newton.timing.tally import read
 from pimflow.targets import PimSpec
 
-_BLANK = 4  # stands for a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
+_BLANK = 4  # a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to 3
 
 
 @dataclass(frozen=True)
 class Memory:
-    """How much is remembered while a file is read; beyond, it is forgotten and learnt again."""
+    """Sizes of the caches used while reading a file; a full cache is cleared."""
 
-    lines: int = 1 << 14  # lines whose meaning is known
+    lines: int = 1 << 14  # distinct lines with their meaning
     states: int = 1 << 16  # states of the rules, with their steps
 
 
@@ -33,7 +33,7 @@ DEFAULT_MEMORY = Memory()
 
 @dataclass(frozen=True, slots=True)
 class TraceResult:
-    """One trace, which is one channel's, on the clock."""
+    """The timing of one trace, which is that of one channel."""
 
     cycles: int
     time_us: float
@@ -46,7 +46,7 @@ class TraceResult:
 
     @property
     def counters(self) -> dict[str, int]:
-        """The commands of the trace, and those that the controller adds."""
+        """Counts of the commands of the trace and of those that the controller adds."""
         return {**self.commands.as_json(), "PREA": self.prea, "REF": self.ref}
 
     @property
@@ -56,11 +56,11 @@ class TraceResult:
 
     @property
     def energy_mj(self) -> float:
-        """Millijoules in all."""
+        """Total energy in millijoules."""
         return self.energy.total_mj
 
     def as_json(self) -> dict[str, Any]:
-        """As `pimflow simulate --json` prints it, but for the file's name."""
+        """The values that `pimflow simulate --json` prints, except the file's name."""
         return {
             "cycles": self.cycles,
             "time_us": self.time_us,
@@ -88,9 +88,9 @@ def simulate_file(
         pim: the machine.
         timing: the name of a timing profile; the machine's default if None.
         gwrite_latency: "hidden" or "exposed"; the machine's if None.
-        memory: how much is remembered meanwhile.
-        reopens_rows: whether the controller opens rows again that a refresh closed, if the profile leaves that: so are
-            streams of `auto` timed under `artifact`, where the published controller does not.
+        memory: the sizes of the caches.
+        reopens_rows: whether the controller reopens rows that a refresh closed, if the profile leaves the choice.
+            Streams of `auto` are timed this way under `artifact`, although the published controller does not do so.
 
     Raises:
         TraceError: the file cannot be read, or a line is malformed; names file, line and column of text.
@@ -113,15 +113,15 @@ def simulate_file(
 
 
 class _Meaning(NamedTuple):
-    """What a line means to the timing."""
+    """The parsed content of a line, as far as it matters to timing."""
 
     code: int
-    kind: int  # _BLANK, or which command
+    kind: int  # of command, or _BLANK
     size: int  # bytes that a GWRITE writes
 
 
 class _TraceTimer:
-    """Plays one file. The meaning of a line is learnt when it is first seen."""
+    """Times one file. The parsed content of each distinct line is cached."""
 
     def __init__(self, path: str | Path, rules: Rules, profile: TimingProfile, memory: Memory) -> None:
         self._path, self._pim, self._memory = path, profile.pim, memory

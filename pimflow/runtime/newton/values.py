@@ -1,10 +1,10 @@
 """Executes PIM programs by value, from the streams alone: bank rows, global buffers, open rows, latches.
 
 Nothing here knows what a convolution is. A GWRITE fills a buffer through the source view, a COMP multiplies a slot of
-the buffer by a column of the open row in every bank, a READRES stores or adds the latches at its result address.
-A wrong address in a stream gives a wrong value, an impossible order is an error.
+the buffer by a column of the open row in every bank, and a READRES stores or adds the latches at its result address.
+A wrong address in a stream gives a wrong value; an impossible order is an error.
 
-Bias and activation are not PIM's: whoever calls adds them.
+PIM does not compute bias and activation: the caller adds them.
 """
 
 from __future__ import annotations
@@ -36,15 +36,15 @@ ACCUMULATORS = ("fp32", "fp16")
 def execute(
     program: PimProgram, source: Array, weights: Array, operand: str | None = None, accumulator: str | None = None
 ) -> Floats:
-    """What the program's streams compute, as a float32 tensor of the problem's result shape.
+    """The result of the program's streams, as a float32 tensor of the problem's result shape.
 
     Args:
         program: the lowered problem.
         source: activations [N, C, H, W], or the left-hand matrix.
         weights: [O, C/groups, kh, kw], or the right-hand matrix [(batch,) k, n].
         operand: "fp16", "bf16" or "fp32", the type that source and weights are rounded to; the machine's if None.
-        accumulator: "fp32" or "fp16", the type of the latches; if None the machine's, and fp32 with fp32 operands,
-            whose precision narrower latches would throw away.
+        accumulator: "fp32" or "fp16", the type of the latches; if None, the machine's, but fp32 for fp32 operands,
+            whose precision narrower latches would lose.
 
     Raises:
         OptionError: no such type.
@@ -62,23 +62,23 @@ def execute(
 
 
 def execute_bytes(program: PimProgram, source: Array, weights: Array) -> npt.NDArray[np.float64]:
-    """What the program's streams compute of whole numbers: exactly, as sums of 32 bits are.
+    """The result of the program's streams on integers, exact like sums in 32 bits.
 
-    The buffers hold bytes: the source less its least element, so that 0, and with it the padding, is another byte. What
-    that adds to a sum is a constant of its column, and is taken off.
+    The buffers hold bytes: the source minus its least element. That shifts 0, and with it the padding, to another byte.
+    It adds a constant to the sums of each output channel, which is corrected afterwards.
 
     Args:
-        program: the lowered problem, of operands of 8 bits.
-        source: whole numbers as for `execute`, the largest at most 255 above the least.
-        weights: whole numbers of 8 bits with a sign.
+        program: the lowered problem, with 8-bit operands.
+        source: integers as for `execute`, the largest at most 255 above the least.
+        weights: signed 8-bit integers.
 
     Raises:
-        ValueError: numbers of more bits.
+        ValueError: the numbers need more bits.
         CommandOrderError: as `execute`.
     """
     least = min(0.0, float(source.min()))
     if source.max() - least > 255 or weights.min() < -128 or weights.max() > 127:
-        raise ValueError("operands of more than 8 bits")
+        raise ValueError("operands need more than 8 bits")
     matrix, view, result = program.weights.matrix(weights).astype(np.float64), program.source, program.result
     contents = view.flatten(np.subtract(source, least), -least)
     shape = (result.pixels, result.channels)
@@ -87,7 +87,7 @@ def execute_bytes(program: PimProgram, source: Array, weights: Array) -> npt.NDA
     added = np.zeros((matrix.shape[0], result.padded))
     added[:, : result.columns] = least * matrix.sum(axis=1)
     sums = machine.result.reshape(result.pixels, -1)
-    if program.shape.groups > 1 and result.groups == 1:  # groups of pixels, each with weights of its own
+    if program.shape.groups > 1 and result.groups == 1:  # groups of pixels, each with its own weights
         added = np.repeat(added, program.shape.pixels, axis=0)
     return result.tensor(sums + added.reshape(-1, sums.shape[1])).astype(np.float64)
 
@@ -95,13 +95,13 @@ def execute_bytes(program: PimProgram, source: Array, weights: Array) -> npt.NDA
 def execute_spmm(
     program: SpmmProgram, packing: Packing, features: Array, weight: Array | None, operand: str | None = None
 ) -> Floats:
-    """What the program's streams compute, added up by destination: [destinations, features].
+    """The results of the program's streams, added up by destination: [destinations, features].
 
     Args:
         program: the lowered aggregation.
-        packing: of its edges.
+        packing: the packing of its edges.
         features: [sources, features].
-        weight: of every edge; None where all count 1.
+        weight: the weight of each edge; None if all are 1.
         operand: as for `execute`.
 
     Raises:
@@ -130,7 +130,7 @@ def _types(pim: PimSpec, operand: str | None, accumulator: str | None) -> tuple[
 
 
 def round_to(array: Array, operand: str) -> Floats:
-    """float32 values rounded to nearest even in a narrower type."""
+    """float32 values rounded to a narrower type, to nearest even."""
     values = np.asarray(array, dtype=np.float32)
     if operand == "fp16":
         with np.errstate(over="ignore"):
@@ -144,19 +144,19 @@ def round_to(array: Array, operand: str) -> Floats:
 
 @dataclass
 class _State:
-    """One channel between two pieces of its stream."""
+    """The state of one channel between two pieces of its stream."""
 
     buffers: Floats  # [buffers, slots, multipliers]
     filled: npt.NDArray[np.bool_]
     open_rows: Ints  # by bank group, -1 where closed
     latch: Floats  # [banks]
-    pending: bool = False  # COMPs in the latch
+    pending: bool = False  # whether COMPs are in the latch
     executed: int = 0  # commands before this piece
     seen: hashlib._Hash = field(default_factory=hashlib.sha256)  # digest of the GWRITEs so far
 
 
 class _Machine:
-    """Source and result memory, and the channels that work on them one after the other."""
+    """Source and result memory, and the execution of channels on them, one after the other."""
 
     def __init__(
         self,
@@ -171,7 +171,7 @@ class _Machine:
         self.view = view
         self.source = source
         self.half = half
-        self.dtype = dtype  # single precision, or one that holds sums of whole numbers exactly
+        self.dtype = dtype  # float32, or a type that holds sums of integers exactly
         self.pixels = result[0]
         self.tiles = result[1] // self.pim.banks
         self.result = np.zeros((self.pixels * self.tiles, self.pim.banks), dtype)
@@ -186,7 +186,7 @@ class _Machine:
                 raise CommandOrderError(reason, "a bug in a mapping")
 
     def run(self, stream: CommandStream, banks: Array) -> bytes:
-        """Executes one channel's stream on its bank rows; returns a digest of the fills that it saw."""
+        """Executes one channel's stream on its bank rows; returns a digest of its fills."""
         pim = self.pim
         state = _State(
             np.zeros((pim.fills_per_channel, pim.buffer_columns, pim.multipliers), self.dtype),
@@ -222,7 +222,7 @@ class _Machine:
         self._store(piece, reads, latches[:-1], state, channel)
 
     def _fill_buffers(self, piece: FlatCommands, comps: Ints, state: _State, channel: int) -> tuple[Floats, Ints]:
-        """Contents of all fills (those held from before first), and the fill that every COMP reads."""
+        """Contents of all fills (first those held from earlier pieces), and for each COMP the fill that it reads."""
         held = len(state.filled)
         writes = np.flatnonzero(piece.kind == GWRITE)
         gathered = self._gather(piece, writes, state)
@@ -246,7 +246,7 @@ class _Machine:
         return contents, fill_of
 
     def _gather(self, piece: FlatCommands, writes: Ints, state: _State) -> Floats:
-        """Buffer contents [fills, slots, multipliers] of a piece's GWRITEs; those of a group's channels are shared."""
+        """Buffer contents [fills, slots, multipliers] of a piece's GWRITEs, cached for other channels of the group."""
         leaves, pixel, k = piece.leaf[writes], piece.first[writes], piece.second[writes]
         statics = [
             (leaf.pixels, leaf.k_count, leaf.pitch, leaf.copies, leaf.buffer) if isinstance(leaf, GWrite) else (0,) * 5
@@ -280,7 +280,7 @@ class _Machine:
         return fills.reshape(len(pixel), self.pim.buffer_columns, self.pim.multipliers)
 
     def _open_rows(self, piece: FlatCommands, comps: Ints, state: _State, stored: int, channel: int) -> Ints:
-        """The row open in every bank group at every COMP: [bank groups, comps]."""
+        """The open row of each bank group at each COMP: [bank groups, comps]."""
         acts = np.flatnonzero(piece.kind == G_ACT)
         rows = np.empty((self.pim.bank_groups, len(comps)), np.int64)
         for group in range(self.pim.bank_groups):
@@ -302,7 +302,7 @@ class _Machine:
             raise CommandOrderError(f"channel {channel}, command {at[index]}: {what} {values[index]} is out of range")
 
     def _accumulate(self, events: _Events, contents: Floats, banks: Array, number: int) -> Floats:
-        """Latch contents at every READRES (and at the end): [number, banks]."""
+        """Latch contents at each READRES and at the end: [number, banks]."""
         latches = np.zeros((number, self.pim.banks), self.dtype)
         same = bool((events.rows == events.rows[:1]).all())
         width = self.pim.banks if same else self.pim.banks_per_group
@@ -317,7 +317,7 @@ class _Machine:
         return latches
 
     def _dot(self, vectors: Floats, weights: Array) -> Floats:
-        """Dot products of events' vectors with the weights of every bank, in the latch's precision."""
+        """Dot products of the events' vectors with the weights of each bank, in the latch's precision."""
         count, comps, lanes = vectors.shape
         if not self.half:
             stacked = weights.transpose(0, 2, 1).reshape(comps * lanes, -1)
@@ -353,7 +353,7 @@ class _Machine:
 
 @dataclass(frozen=True)
 class _Events:
-    """The COMPs of a piece, cut into events: those that end in one READRES (the last event: those after all)."""
+    """The COMPs of a piece, cut into events: the COMPs before each READRES, and last those after all of them."""
 
     bounds: Ints  # [events + 1]
     rows: Ints  # [bank groups, comps]
@@ -362,7 +362,7 @@ class _Events:
     slots: Ints
 
     def alike(self, codes: Ints) -> Iterator[tuple[Ints, Ints]]:
-        """Events that meet the same rows and columns in the same order: (events, their COMPs [events, comps])."""
+        """Groups of events that use equal rows and columns in the same order: (events, their COMPs [events, comps])."""
         lengths = np.diff(self.bounds)
         for length in np.unique(lengths[lengths > 0]).tolist():
             members = np.flatnonzero(lengths == length)
@@ -372,7 +372,7 @@ class _Events:
 
 
 def _equal_rows(codes: Ints) -> list[Ints]:
-    """Indices of equal rows of a matrix, by hash, then checked."""
+    """Groups of indices of equal rows of a matrix, found by hash and then checked."""
     mixer = np.random.default_rng(0).integers(1, 1 << 62, codes.shape[1], dtype=np.int64)
     with np.errstate(over="ignore"):
         hashes = (codes * mixer).sum(axis=1)

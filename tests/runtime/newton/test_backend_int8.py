@@ -206,9 +206,9 @@ def test_a_comp_multiplies_twice_as_many(problem: Any) -> None:
 
 def test_a_machine_says_what_it_does_not_multiply() -> None:
     problem = MatmulProblem(1, 1024, 1000)
-    with pytest.raises(OptionError, match="multiply no int8"):
+    with pytest.raises(OptionError, match="do not multiply int8"):
         pimflow.layer(problem, operand="int8")
-    with pytest.raises(OptionError, match="multiply no int4"):
+    with pytest.raises(OptionError, match="do not multiply int4"):
         pimflow.layer(problem, operand="int4", target=INT8)
     with pytest.raises(pimflow.PimflowError, match=r"use the table \[pim.int8\]"):
         pimflow.override("pimflow", {"pim.operand": "int8"})

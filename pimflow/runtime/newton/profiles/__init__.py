@@ -12,14 +12,14 @@ from pimflow.targets import PimSpec
 __all__ = ["GWRITE_LATENCIES", "PROFILES", "LeastGaps", "TimingProfile", "VisitCosts", "timing_profile"]
 
 PROFILES: Registry[str, type[TimingProfile]] = Registry("timing profiles")
-"""Every profile by name; one that is added here is found by targets, the search and the command line."""
+"""Every profile by name; targets, the search and the command line look profiles up here."""
 
 for _profile in (ArtifactProfile, StrictProfile):
     PROFILES.add(_profile.name, _profile)
 
 
 def timing_profile(pim: PimSpec, name: str | None = None) -> TimingProfile:
-    """A profile of a machine, case-insensitive; the machine's default if `name` is None.
+    """The timing profile with a name (case-insensitive) on a machine; the machine's default if `name` is None.
 
     Raises:
         OptionError: there is no profile of that name.

@@ -9,7 +9,7 @@ from pimflow.runtime.newton.timing.result import StreamTiming
 
 
 class ArtifactProfile(TimingProfile):
-    """The published simulator: no activation, refresh, static or transfer energy, no check of addresses."""
+    """The published simulator: no energy for activation, refresh, static power or transfers, no address checks."""
 
     name = "artifact"
     checks_addresses = False
@@ -19,7 +19,7 @@ class ArtifactProfile(TimingProfile):
         return ArtifactRules(self.pim, gwrite_latency, reopens_rows)
 
     def energy(self, timing: StreamTiming) -> EnergyBreakdown:
-        """The published formula, and in its order of operations: it was printed with six digits of just that result."""
+        """The published formula in its order of operations, so that all six published digits come out the same."""
         pim, energy, counts = self.pim, self.pim.energy.artifact, timing.commands
         columns = pim.columns
         multiply, add = pim.multipliers * energy.multiply_pj * 1e-12, pim.multipliers * energy.add_pj * 1e-12
@@ -36,11 +36,11 @@ class ArtifactProfile(TimingProfile):
 
     @property
     def comp_cycles(self) -> int:
-        """COMP to COMP."""
+        """Cycles from COMP to COMP."""
         return self.pim.timing.artifact.comp_to_comp
 
     def visit_costs(self) -> VisitCosts:
-        """Where rows stay open, a refresh closes them, and opening them again is waited for too."""
+        """Where rows stay open, a refresh closes them, and the stream also waits until they are reopened."""
         timing, exposed = self.pim.timing.artifact, self.pim.gwrite_latency == "exposed"
         rows = (self.pim.bank_groups - 1) * timing.act_to_act + timing.act_to_comp
         refresh = timing.ref_to_act + timing.pre_to_act

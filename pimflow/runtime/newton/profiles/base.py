@@ -1,7 +1,7 @@
-"""`TimingProfile`: one set of timing rules on one machine, with all that depends on which set it is.
+"""`TimingProfile`: one set of timing rules on one machine, with everything that depends on the choice of rules.
 
-A profile says when commands issue, what they cost in energy, and how long the parts of a stream take by closed form.
-Adding one is a class here and a table `[pim.timing.NAME]` in a target.
+A profile defines when commands issue, their energy, and closed forms for the cycles of the parts of a stream. To add
+one, write a class in this package, add it to `PROFILES`, and add a table `[pim.timing.NAME]` to a target.
 """
 
 from __future__ import annotations
@@ -20,19 +20,21 @@ GWRITE_LATENCIES = ("hidden", "exposed")
 
 
 class VisitCosts(NamedTuple):
-    """Cycles of the parts of a stream under one profile of one machine, refresh apart.
+    """Cycles of the parts of a stream under one profile of one machine, without refresh.
 
     Args:
-        comp: COMP to COMP.
-        fill: GWRITE to the first COMP on it, per fill and (strict) per slot written.
-        next_fill: GWRITE to the next GWRITE where several buffers are filled in a row.
-        sweep: what a visit to a row takes beyond its COMPs.
-        early: last COMP on a fill to the GWRITE of the next, and from its end over a READRES to the next COMP.
-        plain: last COMP on a fill over a READRES to the GWRITE of the next.
-        back: end of a fill to a READRES.
+        comp: from COMP to COMP.
+        fill: from a GWRITE to the first COMP on its data, per fill.
+        fill_per_slot: what each slot written adds to that (`strict` only).
+        next_fill: from a GWRITE to the next GWRITE if several buffers are filled in a row.
+        sweep: a visit to a row, beyond its COMPs.
+        early: from the last COMP on a fill to the next GWRITE, plus from the end of that fill over a READRES to the
+            next COMP.
+        plain: from the last COMP on a fill over a READRES to the next GWRITE.
+        back: from the end of a fill to a READRES.
         read: what a READRES between COMPs adds.
-        fill_hidden: how much of a fill's wait passes while a row changes.
-        busy_refresh: share of all time that refresh takes from a stream that activates all the time.
+        fill_hidden: the part of a fill's wait that a change of row hides.
+        busy_refresh: fraction of the time that refresh takes from a stream that activates rows all the time.
         idle_refresh: the same for a stream whose rows stay open.
     """
 
@@ -51,16 +53,16 @@ class VisitCosts(NamedTuple):
 
 
 class LeastGaps(NamedTuple):
-    """Cycles from COMP to COMP beyond COMPs back to back, at least; 0 where nothing is known.
+    """Lower bounds on the cycles that COMPs lose against running back to back; 0 where no bound is known.
 
     Args:
         first: before the first COMP.
-        change: another row or another fill, one of which has to follow `columns` COMPs.
-        result: a READRES.
-        refresh: a refresh, beyond what else is between the two COMPs.
-        refresh_interval: cycles from one request for a refresh to the next.
-        slot: each slot that is filled, where COMPs wait for fills.
-        fill: a fill beyond that.
+        change: for a change of row or fill, one of which is due after `columns` COMPs.
+        result: for a READRES.
+        refresh: for a refresh, in addition to anything else between the two COMPs.
+        refresh_interval: cycles from one refresh request to the next.
+        slot: for each slot filled, where COMPs wait for fills.
+        fill: for a fill, in addition to its slots.
     """
 
     first: float = 0.0
@@ -73,20 +75,21 @@ class LeastGaps(NamedTuple):
 
 
 class LeastVisits(NamedTuple):
-    """Cycles from COMP to COMP at least, by what is between them, where a channel holds one buffer.
+    """Minimum cycles from COMP to COMP by what lies between them, if a channel holds one buffer.
 
     Args:
         comp: nothing.
         first: from the start to the first COMP.
-        change: another row.
+        change: a change of row.
         read: what a READRES between COMPs on one row adds.
-        plain: a READRES, then a fill, without that.
-        early: a fill, without that, then a READRES.
-        fill: GWRITE to the first COMP on it beyond its bursts.
-        burst, burst_bytes: of a fill's bursts, how far apart they are and what each writes.
-        element_bytes: of an operand.
-        refresh: what a refresh adds where a row changes.
-        refresh_interval: from one request for a refresh to the next.
+        plain: a READRES, then a fill, without the cycles of the fill itself.
+        early: a fill, then a READRES, without the cycles of the fill itself.
+        fill: from a GWRITE to the first COMP on its data, in addition to its bursts.
+        burst: from one burst of a fill to the next.
+        burst_bytes: bytes that a burst writes.
+        element_bytes: bytes of an operand.
+        refresh: what a refresh adds to a change of row.
+        refresh_interval: from one refresh request to the next.
     """
 
     comp: int
@@ -103,16 +106,16 @@ class LeastVisits(NamedTuple):
     refresh_interval: int
 
     def filling(self, size: int) -> int:
-        """From GWRITE to the first COMP on what it writes, so many bytes."""
+        """Cycles from a GWRITE of `size` bytes to the first COMP on its data."""
         return self.fill + -(-size // self.burst_bytes) * self.burst
 
 
 class TimingProfile(ABC):
-    """One profile on one machine."""
+    """A timing profile on one machine."""
 
     name: ClassVar[str]
     checks_addresses: ClassVar[bool] = True
-    """Whether a row, column, slot or fill outside of the machine is refused."""
+    """Whether a row, column, slot or fill outside the machine's limits is refused."""
 
     def __init__(self, pim: PimSpec) -> None:
         self.pim = pim
@@ -123,11 +126,11 @@ class TimingProfile(ABC):
 
     @abstractmethod
     def rules(self, gwrite_latency: str, reopens_rows: bool = True) -> Rules:
-        """Fresh rules: when commands issue.
+        """A new set of rules that decide when commands issue.
 
         Args:
             gwrite_latency: "hidden" or "exposed".
-            reopens_rows: whether the controller opens rows again that a refresh closed, if it may leave that.
+            reopens_rows: whether the controller reopens rows that a refresh closed, if the profile leaves the choice.
         """
 
     @abstractmethod
@@ -140,19 +143,19 @@ class TimingProfile(ABC):
         """Cycles from COMP to COMP."""
 
     def least_gaps(self, slot_elements: float) -> LeastGaps:
-        """What interrupts COMPs at least, on a machine whose COMP names one column for its row and its buffer.
+        """Lower bounds on what interrupts COMPs.
 
         Args:
-            slot_elements: elements that a GWRITE writes for each slot, at least.
+            slot_elements: the fewest elements that a GWRITE writes for each slot.
         """
         return LeastGaps()
 
     def least_visits(self) -> LeastVisits | None:
-        """What COMPs wait for at least; None where nothing is known, or a channel holds several buffers."""
+        """Minimum waits of COMPs; None if none are known or a channel holds several buffers."""
         return None
 
     def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
-        """Cycles in which so many bytes are written to buffers and so many READRES return; 0 where nothing is known."""
+        """Minimum bus cycles to write `filled_bytes` to buffers and return `results` READRES; 0 if not known."""
         return 0.0
 
     @abstractmethod
@@ -161,24 +164,24 @@ class TimingProfile(ABC):
 
     @cached_property
     def costs(self) -> VisitCosts:
-        """`visit_costs`, asked for once."""
+        """`visit_costs`, cached."""
         return self.visit_costs()
 
     @cached_property
     def least_costs(self) -> LeastVisits | None:
-        """`least_visits`, asked for once."""
+        """`least_visits`, cached."""
         return self.least_visits()
 
     def placement_cycles(self, stored_bytes: int) -> int:
         """Cycles to write an activation operand into the banks of one channel, before its stream can start.
 
-        The bytes cross the channel's bus in bursts of `burst_bytes`; rows of other banks open meanwhile, so
-        that one activation and one precharge show (`[pim.timing.strict]`: the bus is the same under every profile).
+        The bytes cross the channel's bus in bursts of `burst_bytes`. Rows of other banks open meanwhile, so only one
+        activation and one precharge are visible (`[pim.timing.strict]`: the bus is the same under every profile).
         """
         bus = self.pim.timing.strict
         return -(-stored_bytes // bus.burst_bytes) * bus.burst_cycles + bus.t_rcd + bus.t_rp
 
     def placement_pj(self, stored_bytes: int, dram_rows: int) -> float:
-        """Energy of placing an operand: every byte over bus and crossbar, every row opened once."""
+        """Energy in pJ of placing an operand: every byte crosses bus and crossbar, every row is opened once."""
         energy = self.pim.energy.strict
         return stored_bytes * energy.transfer_pj_per_byte + dram_rows * energy.activate_pj

@@ -9,16 +9,16 @@ from pimflow.runtime.newton.timing.strict import StrictRules
 
 
 class StrictProfile(TimingProfile):
-    """Row state, one data bus per channel, postponed refresh; what every command moves and computes is paid for."""
+    """Row state, one data bus per channel, postponed refresh; energy for all that commands move and compute."""
 
     name = "strict"
 
     def rules(self, gwrite_latency: str, reopens_rows: bool = True) -> StrictRules:
-        """See `StrictRules`, which always open rows again."""
+        """See `StrictRules`, which always reopen rows."""
         return StrictRules(self.pim, gwrite_latency)
 
     def energy(self, timing: StreamTiming) -> EnergyBreakdown:
-        """By cause: rows opened, columns read, MACs, buffer reads and writes, bytes moved, refreshes, background power.
+        """Energy by cause: rows opened, columns read, MACs, buffer accesses, bytes moved, refreshes, background power.
 
         The constants are `[pim.energy.strict]` of the target; their sources are there.
         """
@@ -44,9 +44,10 @@ class StrictProfile(TimingProfile):
         return self.pim.timing.strict.t_ccd_l
 
     def least_gaps(self, slot_elements: float) -> LeastGaps:
-        """Rows are closed and opened, or a buffer is written burst by burst, which only a second one hides.
+        """Rows are closed and opened, or a buffer is written burst by burst, which only a second buffer hides.
 
-        Between COMPs with a refresh rows are closed before it and opened behind it, whatever else goes on.
+        If a refresh comes between two COMPs, rows are closed before it and opened after it, whatever else happens.
+        Bounds on changes and fills are known where COMP names one column for row and buffer, with one buffer held.
         """
         pim, timing = self.pim, self.pim.timing.strict
         opening = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
@@ -59,12 +60,12 @@ class StrictProfile(TimingProfile):
             return known
         slot = slot_elements * pim.element_bytes / timing.burst_bytes * timing.burst_cycles
         ending = timing.t_cwl + timing.t_bl - timing.burst_cycles
-        full = min(pim.columns, pim.buffer_columns) * slot + ending  # COMP names one column for both
+        full = min(pim.columns, pim.buffer_columns) * slot + ending  # COMP names one column for row and buffer
         refresh = max(0.0, timing.t_rfc - max(0.0, full - rows))
         return known._replace(change=min(rows, full), refresh=refresh, slot=slot, fill=ending)
 
     def least_visits(self) -> LeastVisits | None:
-        """As `visit_costs`, without what changes of mode add."""
+        """As `visit_costs`, without changes of mode."""
         pim, timing = self.pim, self.pim.timing.strict
         if pim.fills_per_channel * pim.buffer_parts > 1:
             return None
@@ -87,13 +88,13 @@ class StrictProfile(TimingProfile):
         )
 
     def least_bus_cycles(self, filled_bytes: float, results: float) -> float:
-        """One burst after the other."""
+        """The bursts of all transfers, one after the other."""
         pim, timing = self.pim, self.pim.timing.strict
         bursts = filled_bytes / timing.burst_bytes + results * timing.bursts(pim.banks * pim.result_bytes)
         return bursts * timing.burst_cycles
 
     def visit_costs(self) -> VisitCosts:
-        """Rows are precharged between visits, a fill takes the bus burst by burst, and the bus turns round."""
+        """Rows are precharged between visits, a fill occupies the bus burst by burst, and the bus turns around."""
         pim, timing = self.pim, self.pim.timing.strict
         burst, modes = timing.burst_cycles, 2 * timing.t_mod
         reading = burst * (timing.bursts(pim.banks * pim.result_bytes) - 1)

@@ -1,1 +1,1 @@
-"""Exact timing of PIM command streams: rules as automata, loop nests in the number of loops and refreshes."""
+"""Exact timing of PIM command streams: rules are automata; the cost grows with loops and refreshes, not commands."""

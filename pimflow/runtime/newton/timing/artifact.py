@@ -1,19 +1,19 @@
 """Profile `artifact`: the published simulator's controller, as transitions instead of clock cycles.
 
-Why this is exact. A command enters the queue every cycle and at most one issues, so arrivals never hold back the head:
-command i issues at max(issue of i-1 + 1, its constraints). When the queue is looked at, it is empty only if the stream
-is used up, so refresh mode goes on only after a READRES, or at the end. After a READRES issued at t, requests made by
-t+1 are served before the next command: PREA at t+1 if a bank is open, then REF as soon as its constraints allow, and
-again while requests are waiting in the cycle after a REF. After the last command, nothing but results that are still
-to leave and requests that wait keeps the clock going; a request made in the cycle after the last REF is never seen.
+Why this is exact: a command enters the queue every cycle and at most one issues, so arrivals never delay the head of
+the queue. Command i issues at max(issue of i-1 + 1, its constraints). The controller finds the queue empty only at the
+end of the stream, so it enters refresh mode only after a READRES, or at the end. After a READRES issued at t, requests
+made by t+1 are served before the next command: PREA at t+1 if a bank is open, then REF as soon as its constraints
+allow, and again while requests are pending in the cycle after a REF. After the last command, only results that have yet
+to leave and pending requests keep the clock running; a request made in the cycle after the last REF is never seen.
 
 The end of the trace is read in the cycle after its last command arrived. If every command issued in the cycle in which
-it arrived, that is one cycle after the last issue; else it has been read by then.
+it arrived, that is one cycle after the last issue; otherwise the end has been read by the last issue.
 
-The published controller has no row state: after a refresh it goes on with COMPs although all rows are closed. With
-`reopens_rows` it opens them again, which is the one rule that is not published: before a COMP, a G_ACT for every bank
-group that a refresh has closed and the stream has not opened since, in order. These and all other G_ACTs (published:
-G_ACT0 alone) wait for the refresh to be over, and keep the constraints of the stream's own.
+The published controller has no row state: after a refresh it continues with COMPs although all rows are closed. With
+`reopens_rows` it reopens them, which is the only unpublished rule: before a COMP, a G_ACT for every bank group that a
+refresh has closed and the stream has not opened since, in order. These and all other G_ACTs (in the published
+controller only G_ACT0) wait for the end of the refresh, and obey the same constraints as the G_ACTs of the stream.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pimflow.runtime.newton.timing.rules import NEVER, Finish, Rules, State, Ste
 from pimflow.targets import ArtifactTiming, PimSpec
 
 _GWRITE, _COMP, _READRES, _PREA, _REF, _ACT = range(6)  # G_ACTi is _ACT + i
-# A state: bank groups open (bit mask); those that a refresh closed and a COMP will find opened again (bit mask);
-# whether the last command was a READRES; whether every command so far issued in the cycle in which it arrived. Then
-# cycles from the last issue until: the last result leaves; the last COMP is done (tCCD); a refresh is over; a GWRITE
-# lets G_ACTs go; a GWRITE lets COMPs go. Then readiness by code.
+# A state: bank groups open (bit mask); bank groups that a refresh closed and that are reopened before the next COMP
+# (bit mask); whether the last command was a READRES; whether every command so far issued in the cycle in which it
+# arrived. Then cycles from the last issue until: the last result leaves; the last COMP is done (tCCD); a refresh is
+# over; a GWRITE allows G_ACTs; a GWRITE allows COMPs. Then the earliest issue of each command code.
 _OPEN, _SHUT, _READ, _PROMPT, _DUE, _BUSY, _HELD, _FILLING, _FILLED, _FIRST = range(10)
 
 
 class ArtifactRules(Rules):
-    """The published controller. A state holds, per command, how many cycles after the last issue it may issue."""
+    """The published controller. A state holds the earliest issue of each command, in cycles after the last issue."""
 
     def __init__(self, pim: PimSpec, gwrite_latency: str, reopens_rows: bool) -> None:
         super().__init__(pim)
@@ -57,7 +57,7 @@ class ArtifactRules(Rules):
         return _GWRITE if isinstance(command, GWrite) else _READRES
 
     def next_step(self, state: State, code: int) -> Step:
-        """Issue as soon as constraints allow; behind a READRES, requests made by the cycle after it go first."""
+        """Issue as soon as constraints allow; after a READRES, requests made by the next cycle go first."""
         threshold = 1 if state.vector[_READ] else NEVER
         if code == _COMP and state.vector[_SHUT]:
             return self._reopened(state)._replace(threshold=threshold)
@@ -68,7 +68,7 @@ class ArtifactRules(Rules):
         return Step(cycles, self._after(state.vector, code, cycles), threshold, spent)
 
     def strike(self, state: State, code: int, phase: int) -> Struck:
-        """PREA if a bank is open, a REF for every request that waits, then the command."""
+        """PREA if a bank is open, a REF for every pending request, then the command."""
         undisturbed, vector = self._wait(state.vector, code), state.vector
         now = preas = refs = 0
         if vector[_OPEN]:
@@ -91,7 +91,7 @@ class ArtifactRules(Rules):
         return Struck(now, last.state, phase + refs * self.interval - now, spent)
 
     def finish(self, state: State, phase: int) -> Finish:
-        """Serve requests until the end of the trace is read, the last result has left and none waits."""
+        """Serve requests until the end of the trace is read, the last result has left and no request is pending."""
         timing, busy = self._timing, state.vector[_BUSY]
         due = max(state.vector[_DUE], state.vector[_PROMPT])
         ref_ready = state.vector[_FIRST + _REF]
@@ -114,12 +114,12 @@ class ArtifactRules(Rules):
         return Finish(max(now, due), tally.tail(max(now, due), busy, due) + tally.PREA * preas + tally.REF * refs)
 
     def _more_refs(self, now: int, phase: int, slack: int) -> int:
-        """REFs that follow one at `now`, back to back, until no request was made by `slack` cycles after the last."""
+        """How many REFs follow one at `now` back to back, until none was requested by `slack` cycles after the last."""
         gap = max(1, self._timing.ref_to_act)
         return max(0, (now + slack - phase) // (self.interval - gap) + 1) if phase <= now + slack else 0
 
     def _reopened(self, state: State) -> Step:
-        """A G_ACT for every bank group that a refresh closed, then a COMP."""
+        """The step of a COMP with a G_ACT before it for every bank group that a refresh closed."""
         undisturbed, vector = self._wait(state.vector, _COMP), state.vector
         now = 0
         groups = [group for group in range(self._groups) if vector[_SHUT] >> group & 1]
@@ -131,14 +131,14 @@ class ArtifactRules(Rules):
         return Step(now, state, NEVER, spent + tally.counts(step.tally) + tally.REOPENED * len(groups))
 
     def _wait(self, vector: tuple[int, ...], code: int) -> int:
-        """Cycles from the last issue to this command's."""
+        """Cycles from the last issue to the issue of this command."""
         if code >= _ACT:
             held = vector[_HELD] if self._reopens or code == _ACT else 0
             return max(vector[_FIRST + code], vector[_FILLING], held)
         return max(vector[_FIRST + code], vector[_FILLED] if code == _COMP else 0)
 
     def _spent(self, vector: tuple[int, ...], code: int, cycles: int) -> int:
-        """The cycles to a command's issue by part."""
+        """The tally of the cycles up to a command's issue."""
         if code >= _ACT:
             return tally.activation_of(cycles, vector[_BUSY], vector[_FIRST + code], vector[_FILLING])
         if code == _COMP:
@@ -146,7 +146,7 @@ class ArtifactRules(Rules):
         return tally.own(tally.FILL if code == _GWRITE else tally.READOUT, cycles, vector[_BUSY])
 
     def _after(self, vector: tuple[int, ...], code: int, cycles: int) -> State:
-        """The state after a command that issued so many cycles after the one before."""
+        """The state after a command that issued `cycles` after the previous one."""
         open_groups, shut, timing = vector[_OPEN], vector[_SHUT], self._timing
         due, busy, held, filling, filled = (max(ready - cycles, 0) for ready in vector[_DUE:_FIRST])
         least = self._constraints[code]
@@ -170,9 +170,9 @@ class ArtifactRules(Rules):
 
 
 def _constraints(timing: ArtifactTiming, bank_groups: int, next_gwrite: int) -> tuple[tuple[int, ...], ...]:
-    """Row a, entry b: b may issue that many cycles after a at the earliest (1 where there is no constraint).
+    """Row a, entry b: the minimum number of cycles from a to b (1 where there is no constraint).
 
-    What a GWRITE or a REF keeps waiting beside its own kind is in the state by itself.
+    Other kinds of commands that wait for a GWRITE or a REF are not in the table but in the state.
     """
     table = [[1] * (_ACT + bank_groups) for _ in range(_ACT + bank_groups)]
     table[_GWRITE][_GWRITE] = next_gwrite

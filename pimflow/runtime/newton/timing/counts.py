@@ -1,6 +1,6 @@
-"""How many commands of each kind a channel executes, and what its GWRITEs write, from its nest before it is made.
+"""Counts the commands of each kind that a channel executes, and the elements its GWRITEs write, without its stream.
 
-Counts are one integer with a field of 64 bits for each, as tallies are (`tally`).
+All counts are packed into one integer with a 64-bit field for each, like tallies (`tally`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _FIELD = (1 << _WIDTH) - 1
 _GWRITE, _ACT, _COMP, _READRES, _ELEMENT = (1 << _WIDTH * place for place in range(5))
 
 Blocks = dict[Hashable, tuple[int, ...]]
-"""Counts of what visits compute on filled buffers, to be kept from stream to stream."""
+"""A cache of the counts of blocks (what visits compute on filled buffers), shared by all streams."""
 
 
 def counted(outline: Outline, channel: int, blocks: Blocks) -> tuple[CommandCounts, int]:
@@ -33,23 +33,23 @@ class _CountEmitter(PlainEmitter[int]):
     """Emits the counts of commands and loops."""
 
     def loop(self, var: str, count: int, body: tuple[int, ...]) -> tuple[int, ...]:
-        """The counts of all executions."""
+        """The counts of all iterations."""
         return (count * sum(body),) if body and count > 0 else ()
 
     def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[int, ...]:
-        """With the elements, as `GWrite` has them."""
+        """One for each buffer, with the elements it writes as in `GWrite`."""
         run, depth = work.run, self.written(work.run, work.slot)
         step = min(run.step * self.pim.multipliers, depth)
         return tuple(_GWRITE + _ELEMENT * run.copies * ((count - 1) * step + depth) for count in counts)
 
     def acts(self, visit: Visit, base: RowBase) -> tuple[int, ...]:
-        """One for every bank group."""
+        """One for each bank group."""
         return (_ACT,) * self.pim.bank_groups
 
     def comps(
         self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
     ) -> tuple[int, ...]:
-        """One for every column."""
+        """One for each column."""
         low, high = visit.columns
         return (_COMP * (high - low),)
 

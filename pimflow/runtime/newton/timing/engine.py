@@ -1,8 +1,8 @@
-"""Exact timing of loop nests in the number of loops and refreshes, not of commands.
+"""Exact timing of loop nests in time proportional to the number of loops and refreshes, not of commands.
 
-Between refreshes a loop is leapt over by arithmetic (`nest.Chain`). The round in which a refresh strikes is found by
-bisection and executed by descending to the command that lets it in. What such a round does depends only on the state
-and the phase before it, so it is remembered, and a repeated one costs a look-up.
+Between refreshes, a loop is skipped by arithmetic (`nest.Chain`). The round in which a refresh strikes is found by
+bisection and executed by descending to the command that admits it. The effect of such a round depends only on the state
+and the phase before it, so it is cached, and its repetition costs only a look-up.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from pimflow.runtime.newton.timing.nest import Outcome, Repeat, Sequence, ShapeI
 from pimflow.runtime.newton.timing.rules import Rules, State
 
 MOST_MEMORIES = 400_000
-_FIRST_MARK = 8  # hops before which periods are not looked for
-_WIDEST = 32  # items of one sequence; longer ones become trees
+_FIRST_MARK = 8  # hops before the search for a period starts
+_WIDEST = 32  # items of one sequence at most; longer sequences become trees
 
 
 class Engine:
-    """Times nests under one set of rules, remembering all it learns.
+    """Times nests under one set of rules and caches all intermediate results.
 
     Args:
-        rules: what may follow what, and when.
-        most_memories: sequences, states and hops beyond which it is full.
+        rules: the timing rules.
+        most_memories: number of cached sequences, states and hops beyond which the engine is full.
     """
 
     def __init__(self, rules: Rules, most_memories: int = MOST_MEMORIES) -> None:
@@ -55,11 +55,11 @@ class Engine:
         return known
 
     def full(self) -> bool:
-        """Whether so much is remembered that the engine should be replaced by a new one."""
+        """Whether the caches are so large that a new engine should replace this one."""
         return self._hops + len(self._sequences) + len(self._totals) + self.rules.size() > self._most_memories
 
     def advance(self, sequence: Sequence, state: State, phase: int) -> Outcome:
-        """Execute a sequence from a state and a phase, refreshes included."""
+        """Execute a sequence from a state and a phase, including refreshes."""
         cycles = tally = 0
         while True:
             run = plain(self.rules, sequence, state)
@@ -80,7 +80,7 @@ class Engine:
         return self._repeat(item.body, item.times, state, phase)
 
     def _repeat(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
-        """Hop from refresh to refresh; when state and phase come back, leap over whole periods (Brent's method)."""
+        """Hop from refresh to refresh; when state and phase recur, skip whole periods (Brent's method)."""
         cycles = tally = rounds = hopped = 0
         mark, next_mark = Outcome(0, state, phase, 0, 0), _FIRST_MARK
         while rounds < count:
@@ -99,7 +99,7 @@ class Engine:
         return Outcome(cycles, state, phase, tally, rounds)
 
     def _hop(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
-        """Rounds up to and with the first that a refresh strikes, or all `count` if none does."""
+        """Execute the rounds up to and including the first that a refresh strikes, or all `count` if none does."""
         chain = chain_of(self.rules, body, state)
         rounds = chain.first_struck(phase, count)
         cycles, now, tally = chain.before(rounds)
@@ -125,7 +125,7 @@ class Engine:
 
 
 def _leap(before: Outcome, now: Outcome, count: int) -> Outcome:
-    """As many more periods, from `before` to `now`, as fit into `count` rounds."""
+    """Add as many periods, each from `before` to `now`, as fit into `count` rounds."""
     times = (count - now.rounds) // (now.rounds - before.rounds)
     return Outcome(
         now.cycles + times * (now.cycles - before.cycles),

@@ -1,4 +1,4 @@
-"""Where a stream does what the hardware would refuse: the command's index, without expanding the stream."""
+"""Finds the first command of a stream that the hardware would refuse, without expanding the stream."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Refused(NamedTuple):
 
 
 def first_illegal(rules: Rules, sequence: Sequence, state: State) -> Refused | None:
-    """The first command that the rules refuse. Legality does not depend on refreshes, so none are played."""
+    """The first command that the rules refuse. Legality does not depend on refreshes, so none are simulated."""
     index = 0
     for item in sequence.items:
         try:
@@ -33,7 +33,7 @@ def first_illegal(rules: Rules, sequence: Sequence, state: State) -> Refused | N
         except IllegalCommand as refusal:
             if isinstance(item, int):
                 return Refused(index, str(refusal))
-            rounds = len(chain.states) - 1  # those that went well
+            rounds = len(chain.states) - 1  # that were legal
             inner = first_illegal(rules, item.body, chain.states[rounds])
             assert inner is not None  # the body was refused from this very state
             return Refused(index + rounds * _length(item.body) + inner.at, inner.reason)
@@ -45,7 +45,7 @@ def _length(sequence: Sequence) -> int:
 
 
 class _Turn(NamedTuple):
-    """A loop around a command: its variable, how often it runs, and how many commands one execution of its body is."""
+    """A loop around a command: its variable, its number of iterations, and the number of commands in each iteration."""
 
     var: str
     times: int
@@ -61,7 +61,7 @@ class _Limit(NamedTuple):
 
 
 def first_out_of_range(items: tuple[Item, ...], pim: PimSpec) -> Refused | None:
-    """The first command whose row, column, slot or fill lies outside of the machine."""
+    """The first command whose row, column, slot or fill is outside the machine's limits."""
     return min(_out_of_range(items, pim, (), 0), key=lambda refused: refused.at, default=None)
 
 
@@ -92,12 +92,12 @@ def _limits(command: Command, pim: PimSpec) -> tuple[_Limit, ...]:
         slot = _Limit("COMP of buffer slot", command.slot, pim.buffer_columns)
         if pim.any_slot_any_column or command.slot == command.column:
             return column, slot
-        # The difference of the two must be 0 always.
+        # The difference of the two must always be 0.
         apart = Affine(
             command.slot.base - command.column.base,
             command.slot.terms + tuple((var, -stride) for var, stride in command.column.terms),
         )
-        return column, slot, _Limit("COMP that pairs a column with a buffer slot further on by", apart, 1)
+        return column, slot, _Limit("COMP whose buffer slot and column differ by", apart, 1)
     if isinstance(command, GWrite):
         return (_Limit("GWRITE up to element", Affine(command.span - 1), pim.buffer_elements),)
     return ()
@@ -120,7 +120,7 @@ def _bounds(operand: Affine, turns: tuple[_Turn, ...]) -> tuple[int, int]:
 
 
 def _first_breach(limit: _Limit, turns: tuple[_Turn, ...], index: int) -> Refused:
-    """Fix the loops from the outermost in, each at its first value from which the limit can be broken."""
+    """Fix the loops from the outermost inwards, each at the first value with which the limit can be violated."""
     operand = limit.operand
     for depth, turn in enumerate(turns):
         stride = sum(step for var, step in operand.terms if var == turn.var)
@@ -133,7 +133,7 @@ def _first_breach(limit: _Limit, turns: tuple[_Turn, ...], index: int) -> Refuse
 
 
 def _first_value(stride: int, at_least: int, at_most: int) -> int:
-    """The first n >= 0 for which stride * n is `at_least` that much or `at_most` that much; there is one."""
+    """The first n >= 0 with stride * n >= `at_least` or stride * n <= `at_most`; one must exist."""
     if at_least <= 0 or at_most >= 0:
         return 0
     return -(-at_least // stride) if stride > 0 else -(at_most // -stride)

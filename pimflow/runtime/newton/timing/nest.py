@@ -1,6 +1,6 @@
-"""The timing shape of a loop nest: command codes and counted loops, interned, with what is known of its timing.
+"""The timing shape of a loop nest: interned sequences of command codes and counted loops, with cached timing.
 
-Interning makes equal bodies one object, in a stream and between streams, so each is analysed once.
+Interning makes equal bodies one object, within a stream and across streams, so each is analysed once.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ ShapeItem = int | Repeat
 
 
 class Plain(NamedTuple):
-    """A sequence executed from one state with no refresh in it."""
+    """The outcome of executing a sequence from one state without a refresh."""
 
     cycles: int
     state: State
-    threshold: int  # a refresh comes in if the phase before it is at most this
+    threshold: int  # a refresh strikes if the phase before the sequence is at most this
     tally: int
 
 
 class Outcome(NamedTuple):
-    """A sequence, or `rounds` executions of it, executed from one state and phase."""
+    """The outcome of executing a sequence, or `rounds` repetitions of it, from one state and phase."""
 
     cycles: int
     state: State
@@ -41,7 +41,7 @@ class Outcome(NamedTuple):
 
 
 class Sequence:
-    """Items in order. Made by `Shapes` only; equal content is the same object."""
+    """Items in order. Only `Engine.sequence` creates sequences; those with equal items are the same object."""
 
     __slots__ = ("chains", "hops", "items", "plains", "tails", "tracks")
 
@@ -55,11 +55,11 @@ class Sequence:
 
 
 class Chain:
-    """A sequence executed again and again from one state with no refresh: soon its states repeat.
+    """A sequence repeated from one state without a refresh: soon its states repeat.
 
-    Lists are by round: `states[i]`, `cycles[i]`, `tallies[i]` before round i; `peaks[i]` is the highest threshold of
-    rounds 0..i, counted from the start of round 0. When a state comes back the lists end, and later rounds follow by
-    arithmetic.
+    Lists are indexed by round: `states[i]`, `cycles[i]` and `tallies[i]` are those before round i; `peaks[i]` is the
+    highest threshold of rounds 0..i, counted from the start of round 0. The lists end when a state recurs; later rounds
+    follow by arithmetic.
     """
 
     __slots__ = ("body", "crests", "cycles", "lead", "peaks", "rules", "seen", "states", "tallies")
@@ -72,11 +72,11 @@ class Chain:
         self.tallies = [0]
         self.peaks: list[int] = []
         self.seen = {state: 0}
-        self.lead = -1  # the first round of the period, once it is known
+        self.lead = -1  # the first round of the period; -1 until it is known
         self.crests: list[int] = []  # peaks within the first period alone
 
     def grow(self) -> None:
-        """Add a round to the lists; only while no state has come back."""
+        """Add a round to the lists; only while no state has recurred."""
         cycles, state, threshold, tally = plain(self.rules, self.body, self.states[-1])
         peak = threshold + self.cycles[-1] if threshold > NEVER else NEVER
         self.peaks.append(max(peak, self.peaks[-1]) if self.peaks else peak)
@@ -97,7 +97,7 @@ class Chain:
         self.crests = crests
 
     def before(self, rounds: int) -> tuple[int, State, int]:
-        """(cycles, state, tally) after so many rounds."""
+        """(cycles, state, tally) after a number of rounds."""
         while rounds >= len(self.states) and self.lead < 0:
             self.grow()
         if rounds < len(self.states):
@@ -112,7 +112,7 @@ class Chain:
         )
 
     def threshold(self, rounds: int) -> int:
-        """The highest threshold of so many (>= 1) rounds, from the start of round 0."""
+        """The highest threshold of the first `rounds` (>= 1) rounds, counted from the start of round 0."""
         while rounds > len(self.peaks) and self.lead < 0:
             self.grow()
         if rounds <= len(self.peaks):
@@ -126,7 +126,7 @@ class Chain:
         return max(self.peaks[-1], self.crests[-1] + (periods - 1) * length, partial)
 
     def first_struck(self, phase: int, limit: int) -> int:
-        """The first round, below `limit`, that lets a refresh in; `limit` if there is none."""
+        """The first round below `limit` that admits a refresh; `limit` if there is none."""
         peaks = self.peaks
         while self.lead < 0 and len(peaks) < limit and (not peaks or peaks[-1] < phase):
             self.grow()
@@ -141,7 +141,7 @@ class Chain:
 
 
 class Track:
-    """A sequence executed item by item from one state with no refresh: `peaks[i]` covers items 0..i."""
+    """A sequence executed item by item from one state without a refresh; lists as in `Chain`, indexed by item."""
 
     __slots__ = ("cycles", "peaks", "states", "tallies")
 
@@ -160,7 +160,7 @@ class Track:
 
 
 def plain(rules: Rules, sequence: Sequence, state: State) -> Plain:
-    """A sequence from a state with no refresh; remembered."""
+    """The outcome of a sequence from a state without a refresh, cached."""
     known = sequence.plains.get(state)
     if known is not None:
         return known
@@ -176,7 +176,7 @@ def plain(rules: Rules, sequence: Sequence, state: State) -> Plain:
 
 
 def plain_item(rules: Rules, item: ShapeItem, state: State) -> Step | Plain:
-    """One item from a state with no refresh."""
+    """The outcome of one item from a state without a refresh."""
     if isinstance(item, int):
         return state.steps.get(item) or rules.step(state, item)
     chain = chain_of(rules, item.body, state)
@@ -185,7 +185,7 @@ def plain_item(rules: Rules, item: ShapeItem, state: State) -> Step | Plain:
 
 
 def chain_of(rules: Rules, body: Sequence, state: State) -> Chain:
-    """The remembered chain of a body from a state."""
+    """The chain of a body from a state, cached."""
     chain = body.chains.get(state)
     if chain is None:
         chain = body.chains[state] = Chain(rules, body, state)

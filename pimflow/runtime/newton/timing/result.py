@@ -11,13 +11,13 @@ from pimflow.runtime.newton.timing.tally import read
 
 @dataclass(frozen=True, slots=True)
 class CycleParts:
-    """What the cycles of a stream are spent on; the parts add up to the cycles exactly.
+    """The cycles of a stream by cause; the parts add up to the cycles exactly.
 
-    In the tCCD cycles behind a COMP a cycle belongs to `comp`. Any other belongs to the command that issues next:
-    GWRITE to `fill`, G_ACT to `activation`, READRES to `readout`, COMP to `comp`. Where a G_ACT or COMP waits for more
-    than the commands of its own kind, the cycles that it waits beyond belong to what it waits for, in this order: rows
-    (`activation`), a GWRITE (`fill`), a refresh (`refresh`: the REFs, and rows that are opened again). The time from
-    the last issue to the end is `readout`, or `refresh` where requests are still to be served.
+    The tCCD cycles after a COMP belong to `comp`. Any other cycle belongs to the command that issues next: GWRITE to
+    `fill`, G_ACT to `activation`, READRES to `readout`, COMP to `comp`. If a G_ACT or COMP waits for more than commands
+    of its own kind, the additional cycles belong to whatever it waits for, in this order: rows (`activation`), a GWRITE
+    (`fill`), a refresh (`refresh`: REFs, and rows that are reopened). The time from the last issue to the end is
+    `readout`, or `refresh` while requests are still to be served.
     """
 
     comp: int = 0
@@ -28,22 +28,22 @@ class CycleParts:
 
     @property
     def total(self) -> int:
-        """The cycles that the parts add up to."""
+        """The sum of the parts."""
         return sum(astuple(self))
 
     def as_json(self) -> dict[str, int]:
-        """Under the parts' names."""
+        """The cycles by name of part."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
 
 @dataclass(frozen=True, slots=True)
 class StreamTiming:
-    """One channel's stream on the clock.
+    """The timing of one channel's stream.
 
-    `cycles` are DRAM command clock cycles from 0 to the end of everything, and `parts` is what they are spent on.
-    `commands` are those executed, with the G_ACTs by which the controller opens rows again after a refresh. `prea` and
-    `ref` are inserted by the controller. `gwrite_bytes` is what all GWRITEs together write. `comps_on_closed_rows` are
-    COMPs at which some bank group had no open row: the published controller, which has no row state, issues them.
+    `cycles` are DRAM command clock cycles from 0 to the end of all activity, broken down in `parts`. `commands` are the
+    commands executed, including the G_ACTs with which the controller reopens rows after a refresh. `prea` and `ref`
+    count commands that the controller inserts. `gwrite_bytes` is the total that GWRITEs write. `comps_on_closed_rows`
+    counts COMPs while some bank group had no open row: the published controller, which has no row state, issues them.
     """
 
     cycles: int
@@ -56,7 +56,7 @@ class StreamTiming:
 
 
 def stream_timing(cycles: int, counts: int, commands: CommandCounts, gwrite_bytes: int) -> StreamTiming:
-    """The result of a stream of some commands, from its tally."""
+    """The timing of a stream from its cycles, its tally and its commands."""
     found = read(counts)
     executed = commands + CommandCounts(g_act=found.reopened)
     parts = CycleParts(found.comp, found.fill, found.activation, found.readout, found.refresh)

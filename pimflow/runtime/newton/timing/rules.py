@@ -1,11 +1,11 @@
-"""A timing profile as an automaton over commands: states of one channel, and how commands and refreshes change them.
+"""A timing profile as an automaton: the states of one channel, and how commands and refreshes change them.
 
 Time is counted from the issue of the last command, so that equal situations are equal states whenever they occur.
-A refresh request is made every `interval` cycles. `phase` is the number of cycles from the issue of the last command to
-the oldest request that is not served yet: negative when it is overdue.
+A refresh request comes every `interval` cycles. `phase` is the number of cycles from the issue of the last command to
+the oldest request that has not been served; it is negative if that request is overdue.
 
 Both profiles serve requests only at certain commands. `Step.threshold` says when: the command must be executed by
-`strike` instead of `step` if, and only if, the phase before it is at most this threshold.
+`strike` instead of `step` if and only if the phase before it is at most this threshold.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import NamedTuple
 from pimflow.codegen.newton.commands import Command, Comp, GAct, GWrite
 from pimflow.targets import PimSpec
 
-NEVER = -(1 << 60)  # the threshold of a command that never lets a refresh in: no phase is as low
+NEVER = -(1 << 60)  # the threshold of a command that never admits a refresh: no phase is this low
 
 
 class IllegalCommand(Exception):
-    """The hardware would refuse this command in this state; internal, callers see `CommandOrderError`."""
+    """The hardware would refuse this command in this state. Internal: callers see `CommandOrderError`."""
 
 
 class State:
-    """An interned state: two are equal only if they are the same object, so it is a cheap dictionary key."""
+    """An interned state: equal states are the same object, so a state is a cheap dictionary key."""
 
     __slots__ = ("steps", "vector")
 
@@ -34,18 +34,18 @@ class State:
 
 
 class Step(NamedTuple):
-    """What one command does when no refresh comes with it."""
+    """The effect of one command without a refresh."""
 
-    cycles: int  # from the issue of the command before to the issue of this one
+    cycles: int  # from the issue of the previous command to the issue of this one
     state: State
     threshold: int
-    tally: int  # its cycles by part, and what the controller inserts before it (see `tally`)
+    tally: int  # its cycles by part, and the commands that the controller inserts before it (see `tally`)
 
 
 class Struck(NamedTuple):
-    """What one command does together with the refreshes that it lets in."""
+    """The effect of one command together with the refreshes that it admits."""
 
-    cycles: int  # from the issue of the command before to the last issue of this command and its refreshes
+    cycles: int  # from the issue of the previous command to the last issue of this command and its refreshes
     state: State
     phase: int
     tally: int
@@ -67,7 +67,7 @@ class Rules(ABC):
         self._states: dict[tuple[int, ...], State] = {}
         self._groups = pim.bank_groups
         self._buffers = pim.fills_per_channel
-        self._refused: list[str] = []  # why codes -1, -2, .. are no commands of this machine
+        self._refused: list[str] = []  # why codes -1, -2, .. are not commands of this machine
 
     @abstractmethod
     def initial(self) -> State:
@@ -75,11 +75,11 @@ class Rules(ABC):
 
     @abstractmethod
     def code(self, command: Command) -> int:
-        """A small number for all that matters about a command here: equal codes behave the same."""
+        """A small number for everything about a command that matters to timing: equal codes behave the same."""
 
     @abstractmethod
     def next_step(self, state: State, code: int) -> Step:
-        """What the command does, computed; `step` remembers it.
+        """Compute the effect of a command; `step` caches it.
 
         Raises:
             IllegalCommand: the hardware would refuse it in this state.
@@ -87,25 +87,25 @@ class Rules(ABC):
 
     @abstractmethod
     def strike(self, state: State, code: int, phase: int) -> Struck:
-        """Execute a command with the refreshes that it lets in; the phase is at most the step's threshold."""
+        """Execute a command with the refreshes that it admits; the phase is at most the step's threshold."""
 
     @abstractmethod
     def finish(self, state: State, phase: int) -> Finish:
-        """Let results and outstanding refreshes run out after the last command."""
+        """Complete the transfers and refreshes that are outstanding after the last command."""
 
     def no_such(self, command: Command) -> int:
-        """The code of a command that names a bank group or buffer that the machine has not."""
+        """The code of a command that names a bank group or buffer that the machine does not have."""
         if isinstance(command, GAct):
-            reason = f"G_ACT{command.group}, and this machine's bank groups are 0 to {self._groups - 1}"
+            reason = f"G_ACT{command.group}, but this machine's bank groups are 0 to {self._groups - 1}"
         else:
             name = "COMP from" if isinstance(command, Comp) else "GWRITE to"
             number = command.buffer if isinstance(command, (Comp, GWrite)) else 0
-            reason = f"{name} buffer {number}, and a channel's buffers are 0 to {self._buffers - 1}"
+            reason = f"{name} buffer {number}, but a channel's buffers are 0 to {self._buffers - 1}"
         self._refused.append(reason)
         return -len(self._refused)
 
     def step(self, state: State, code: int) -> Step:
-        """What the command does when no refresh comes with it."""
+        """The effect of a command without a refresh, cached."""
         known = state.steps.get(code)
         if known is None:
             if code < 0:
@@ -114,17 +114,17 @@ class Rules(ABC):
         return known
 
     def state(self, vector: tuple[int, ...]) -> State:
-        """The one state with this content."""
+        """The unique state with this content."""
         known = self._states.get(vector)
         if known is None:
             known = self._states[vector] = State(vector)
         return known
 
     def forget(self, step: Step) -> Step:
-        """Drop all remembered states; the same step, into a state that remembers nothing."""
+        """Drop all cached states; return the same step, leading to a state without cached steps."""
         self._states = {}
         return step._replace(state=self.state(step.state.vector))
 
     def size(self) -> int:
-        """How many states are remembered."""
+        """The number of cached states."""
         return len(self._states)

@@ -1,4 +1,4 @@
-"""Timing shapes of what channels execute: command codes and counted loops, without operands."""
+"""Emits the timing shapes of channels' programs: command codes and counted loops, without operands."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pimflow.targets import PimSpec
 
 
 def repeated(engine: Engine, items: tuple[ShapeItem, ...], count: int) -> tuple[ShapeItem, ...]:
-    """A loop's items, in the plainest equal form: empty, unrolled if executed once, or one loop."""
+    """The simplest equivalent form of a loop: empty, its items if executed once, or one loop."""
     if not items or count < 1:
         return ()
     if count == 1:
@@ -26,7 +26,7 @@ def repeated(engine: Engine, items: tuple[ShapeItem, ...], count: int) -> tuple[
 
 
 class Codes:
-    """The codes of an engine's commands, each asked for once."""
+    """The codes of an engine's commands, cached."""
 
     def __init__(self, engine: Engine, pim: PimSpec) -> None:
         self.engine = engine
@@ -38,13 +38,13 @@ class Codes:
         self.blocks: dict[Hashable, tuple[ShapeItem, ...]] = {}
 
     def comp(self, buffer: int) -> int:
-        """Of a COMP from a buffer."""
+        """The code of a COMP from a buffer."""
         if buffer not in self._comps:
             self._comps[buffer] = self.engine.rules.code(Comp(ZERO, ZERO, buffer))
         return self._comps[buffer]
 
     def gwrites(self, depth: int, pitch: int, copies: int, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
-        """Of a GWRITE to each buffer in turn, of so many pixels with `depth` columns of K each."""
+        """The codes of one GWRITE to each buffer in turn, of `counts[i]` pixels with `depth` elements of K each."""
         key = (depth, pitch, copies, counts)
         if key not in self._gwrites:
             writes = (GWrite(ZERO, count, ZERO, depth, pitch, at, copies) for at, count in enumerate(counts))
@@ -53,9 +53,9 @@ class Codes:
 
 
 class PlainEmitter(Emitter[Made]):
-    """Emits without operands, so that what visits compute on filled buffers is much the same.
+    """Emits without operands, so that most blocks (what visits compute on filled buffers) are equal.
 
-    `blocks` are those made, by all that they depend on.
+    `blocks` caches them by everything that they depend on.
     """
 
     names_rows = False
@@ -80,7 +80,7 @@ class PlainEmitter(Emitter[Made]):
         counts: Sequence[int],
         following: tuple[Made, ...] = (),
     ) -> tuple[Made, ...]:
-        """Each made once."""
+        """As in `Emitter`, cached."""
         key = (visit.width, visit.pixels, visit.columns, counts, following, self.mapping.prefetch)
         known = self._blocks.get(key)
         if known is None:
@@ -88,7 +88,7 @@ class PlainEmitter(Emitter[Made]):
         return known
 
     def fill_and_tiles(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
-        """Each made once."""
+        """As in `Emitter`, cached."""
         run = work.run
         depth = self.written(run, work.slot)
         key = (work.visits, run.step, run.copies, run.pixels, depth, counts, self.mapping.acts_first)
@@ -99,34 +99,34 @@ class PlainEmitter(Emitter[Made]):
 
 
 class ShapeEmitter(PlainEmitter[ShapeItem]):
-    """Emits the timing shape of what a channel executes: command codes and counted loops, without operands."""
+    """Emits the timing shape of a channel's program: command codes and counted loops, without operands."""
 
     def __init__(self, mapping: Mapping, shape: Geometry, pim: PimSpec, groups: WeightGroups, codes: Codes) -> None:
         super().__init__(mapping, shape, pim, groups, codes.blocks)
         self._codes = codes
 
     def loop(self, var: str, count: int, body: tuple[ShapeItem, ...]) -> tuple[ShapeItem, ...]:
-        """In the plainest equal form."""
+        """The loop in its simplest equivalent form."""
         return repeated(self._codes.engine, body, count)
 
     def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[ShapeItem, ...]:
-        """By buffer, and by how much they write."""
+        """Codes by buffer and by amount written."""
         run = work.run
         return self._codes.gwrites(self.written(run, work.slot), run.step * self.pim.multipliers, run.copies, counts)
 
     def acts(self, visit: Visit, base: RowBase) -> tuple[ShapeItem, ...]:
-        """One for every bank group."""
+        """One for each bank group."""
         return self._codes.acts
 
     def comps(
         self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
     ) -> tuple[ShapeItem, ...]:
-        """By buffer."""
+        """A loop of COMPs from the buffer, one for each column."""
         low, high = visit.columns
         return self.loop("c", high - low, (self._codes.comp(buffer),))
 
     def readres(
         self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
     ) -> ShapeItem:
-        """All are alike."""
+        """The one code that all READRES share."""
         return self._codes.readres

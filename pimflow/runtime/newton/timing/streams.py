@@ -20,7 +20,7 @@ from pimflow.runtime.newton.timing.shapes import Codes, ShapeEmitter, repeated
 
 
 class Taken(NamedTuple):
-    """What a stream takes: its cycles, and what timing counts beside them (see `tally`)."""
+    """The cycles of a stream and its other counts (see `tally`)."""
 
     cycles: int
     tally: int
@@ -29,13 +29,13 @@ class Taken(NamedTuple):
 class StreamTimer:
     """Times streams exactly under one profile of one machine.
 
-    Cost grows with the loops of the nest and with refreshes, not with commands, and what is learnt of one stream
-    serves the next: keep a timer as long as there are streams to time. Addresses do not matter to timing, only to the
-    limits that a profile may check.
+    The run time grows with the loops of the nest and with refreshes, not with commands. Results are cached across
+    streams, so reuse one timer for all streams. Addresses do not affect timing; they matter only to the limits that a
+    profile may check.
 
     Args:
         profile: the rules of one machine.
-        most_memories: how much of what is learnt is kept; beyond, all of it is forgotten.
+        most_memories: the size of the caches; when it is exceeded, they are cleared.
     """
 
     def __init__(self, profile: TimingProfile, most_memories: int = MOST_MEMORIES) -> None:
@@ -54,10 +54,10 @@ class StreamTimer:
         """Exact timing of one channel's stream.
 
         Args:
-            stream: what the channel executes.
+            stream: the commands that the channel executes.
             gwrite_latency: "hidden" or "exposed"; the machine's if None.
-            reopens_rows: whether the controller opens rows again that a refresh closed, if the profile leaves that.
-            buffer_parts: into how many parts the stream divides buffers.
+            reopens_rows: whether the controller reopens rows that a refresh closed, if the profile leaves the choice.
+            buffer_parts: number of parts into which the stream divides each buffer.
 
         Raises:
             OptionError: no such latency.
@@ -66,7 +66,7 @@ class StreamTimer:
         return self._timer(gwrite_latency, reopens_rows, buffer_parts).time(stream)
 
     def taken(self, outline: Outline, channel: int) -> Taken:
-        """What one channel of a problem under a mapping takes, as `time` has it of its stream, which is not made.
+        """The cycles and tally of one channel of a problem under a mapping, as `time` finds them, without its stream.
 
         Addresses are not checked.
 
@@ -82,12 +82,12 @@ class StreamTimer:
             raise
 
     def timing(self, outline: Outline, channel: int, taken: Taken | None = None) -> StreamTiming:
-        """The timing of one channel of a problem under a mapping, as `time` has it of its stream, which is not made.
+        """The timing of one channel of a problem under a mapping, as `time` finds it, without creating its stream.
 
         Args:
             outline: the problem under the mapping.
-            channel: one that computes something.
-            taken: what `taken` says of it, if that has been asked.
+            channel: a channel that computes something.
+            taken: the result of `taken` for the channel, if known.
 
         Raises:
             CommandOrderError: as of `taken`.
@@ -97,10 +97,10 @@ class StreamTimer:
         return stream_timing(cycles, tally, commands, elements * self.profile.pim.element_bytes)
 
     def check_addresses(self, program: PimProgram) -> None:
-        """Refuses a program that names a row, column, slot or fill outside of the machine, where the profile does.
+        """Refuses a program with a row, column, slot or fill outside the machine's limits, if the profile checks them.
 
         Raises:
-            CommandOrderError: it names one.
+            CommandOrderError: an address is out of range.
         """
         if not self.profile.checks_addresses:
             return
@@ -119,7 +119,7 @@ class StreamTimer:
 
 
 def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
-    """The error that names the first of the refused commands."""
+    """The error for the first of the refused commands."""
     first = min((refused for refused in found if refused is not None), key=lambda refused: refused.at)
     return CommandOrderError(
         f"channel {channel}, command {first.at}: {first.reason}", "the hardware would refuse it; correct the stream"
@@ -127,11 +127,11 @@ def refusal(channel: int, *found: Refused | None) -> CommandOrderError:
 
 
 class _Shape(NamedTuple):
-    """A nest without operands, and what is known of it without timing."""
+    """A nest without operands, and its counts."""
 
     items: tuple[ShapeItem, ...]
     counts: tuple[int, int, int, int]  # GWRITE, G_ACT, COMP, READRES
-    elements: int  # that its GWRITEs write
+    elements: int  # written by its GWRITEs
 
 
 class _Timer:
@@ -152,7 +152,7 @@ class _Timer:
         return self._codes.engine
 
     def taken(self, outline: Outline, channel: int) -> Taken:
-        """What one channel takes; whether its addresses are within the machine, `time` says of its stream.
+        """The cycles and tally of one channel; only `time` checks addresses.
 
         Raises:
             IllegalCommand: the machine would refuse a command.

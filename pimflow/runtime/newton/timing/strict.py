@@ -1,41 +1,41 @@
 """Profile `strict`: what JEDEC-style DRAM would allow.
 
-"B waits x after A" means that B issues x cycles after A at the earliest. A burst takes max(tBL, tCCD_S) on the one
-data bus of the channel. A fill is from the issue of a GWRITE of n bursts to its last data in the buffer: (n - 1)
-bursts, then tCWL + tBL. Every parameter is a key of `[pim.timing.strict]`.
+"B waits x after A" means that B issues at least x cycles after A. A burst takes max(tBL, tCCD_S) on the one data bus of
+the channel. A fill is the time from the issue of a GWRITE until its data is in the buffer: for n bursts, (n - 1) bursts
++ tCWL + tBL. Every parameter is a key of `[pim.timing.strict]`.
 
-One command bus: at most one command issues a cycle, whether the stream's or the controller's. The commands of the
-stream issue in order, the first at clock 1. PREA, REF, and G_ACTs that open rows again are the controller's.
+One command bus: at most one command issues per cycle, whether from the stream or from the controller. The stream's
+commands issue in order, the first at clock 1. The controller issues PREA, REF and the G_ACTs that reopen rows.
 
-- G_ACT waits tFAW after any G_ACT, tRP after a PREA, tRFC after a REF, and, where GWRITE latency is exposed, for the
-  end of a fill.
+- G_ACT waits tFAW after any G_ACT, tRP after a PREA, tRFC after a REF, and, with exposed GWRITE latency, for the end of
+  a fill.
 - A G_ACT to a bank group that the stream has open, or while it has none open, starts a new sweep: PREA closes all
-  banks first. PREA waits tRAS after the last G_ACT and tRTP after the last COMP, and not for commands that use no
-  bank: the controller sees the sweep coming. Where it could go in the cycle in which a command of the stream issues,
-  it goes in the next that is free.
-- COMP needs a row open in every bank group (every bank computes) and a buffer that was written. It waits tRCD after
+  banks first. PREA waits tRAS after the last G_ACT and tRTP after the last COMP, but not for commands that use no
+  bank: the controller sees the sweep coming. If PREA could issue in the same cycle as a command of the stream, it
+  issues in the next free cycle.
+- COMP needs an open row in every bank group (every bank computes) and a buffer that was written. It waits tRCD after
   the last G_ACT, tCCD_L after a COMP (both read every bank group), and for the end of the fill of its buffer.
-- READRES needs a COMP since the last READRES. Its results take as many bursts as `banks` times `result_bytes` do. It
-  waits tCCD_L + tDRAIN after a COMP, for all bursts of the READRES before, and tWTR after the end of a fill (the bus
-  turns round from write to read).
-- GWRITE takes as many bursts as its bytes do. It waits for all bursts of the GWRITE before, tRTW after the last burst
-  of a READRES (from read to write), and tCCD_L after the last COMP that reads the same buffer. So it overlaps with
-  G_ACT, and with COMP only where a channel holds a second buffer.
-- Modes, where tMOD is not 0: COMP, G_ACT, PREA and REF work on banks, GWRITE and READRES on registers; the channel
-  starts with banks. A command of the other mode issues tMOD later than it otherwise could, and one that works on banks
-  tMOD + 1 after the last burst of the GWRITE or READRES before it at the earliest (a COMP waits for the fill of its
-  buffer meanwhile). Where a sweep is to close rows while the channel is with registers, all that holds of its PREA,
-  which then does not go before the G_ACT has its turn.
+- READRES needs a COMP since the last READRES. Its results are `banks` times `result_bytes`, in whole bursts. It waits
+  tCCD_L + tDRAIN after a COMP, for all bursts of the previous READRES, and tWTR after the end of a fill (the bus turns
+  around from write to read).
+- GWRITE moves its bytes in whole bursts. It waits for all bursts of the previous GWRITE, tRTW after the last burst of a
+  READRES (from read to write), and tCCD_L after the last COMP that reads the same buffer. So it overlaps with G_ACT,
+  and with COMP only if a channel holds a second buffer.
+- Modes, if tMOD is not 0: COMP, G_ACT, PREA and REF work on banks, GWRITE and READRES on registers; the channel starts
+  in bank mode. A command of the other mode issues tMOD later than it otherwise could. A bank command also waits
+  tMOD + 1 after the last burst of the previous GWRITE or READRES (meanwhile a COMP waits for the fill of its buffer).
+  If a sweep has to close rows while the channel is in register mode, this applies to its PREA, which then waits for the
+  turn of its G_ACT.
 - Refresh: a request every tREFI, served by a REF of tRFC with all banks precharged. A sweep serves all requests made
-  by the cycle in which its G_ACT could go: REFs when that G_ACT has its turn, tRP after PREA and tRFC apart. A request
-  that finds no sweep is postponed, by up to the given number of intervals; the cycle in which one more has gone by is
-  its limit. A command that would issue in that cycle or later (a COMP behind the G_ACTs that open rows for it) waits:
-  PREA in that cycle or as soon as it can, a REF tRP later, and further ones tRFC apart while a request waits when one
-  has issued. The stream goes on in the cycle after the last REF.
-- Rows that a forced refresh closed are opened again when a COMP has its turn and no sweep has come since: a G_ACT for
-  each of those bank groups, in the order of their numbers.
-- The end is when the last bursts are over (of a READRES tCL + tBL after its turn on the bus, of a GWRITE with its
-  fill), and every request made by then, or by the end of such service, is served.
+  by the cycle in which its G_ACT could issue: when the G_ACT has its turn, REFs issue tRP after PREA and tRFC apart. A
+  request that finds no sweep is postponed by up to the given number of intervals; its limit is the cycle in which one
+  more interval has gone by. A command that would issue in that cycle or later (a COMP after the G_ACTs that open rows
+  for it) waits: PREA in that cycle or as soon as possible, a REF tRP later, and further REFs tRFC apart as long as
+  requests are pending when one has issued. The stream resumes in the cycle after the last REF.
+- Rows that a forced refresh closed are reopened when a COMP has its turn and no sweep has come since: a G_ACT for each
+  of those bank groups, in the order of their numbers.
+- A stream ends when the last bursts are over (of a READRES tCL + tBL after its turn on the bus, of a GWRITE with its
+  fill), and every request made by then, or while such requests are served, is served.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ from pimflow.targets import PimSpec
 _READRES = 0
 # A state: bank groups open, bank groups that a forced refresh closed, buffers written (bit masks), whether latches hold
 # results, whether the channel is in register mode; then cycles from the last issue until: all data transfers are over;
-# the last COMP is done (tCCD_L); the last REF is (tRFC); an exposed GWRITE lets G_ACTs go; register access is over.
-# Then the earliest G_ACT, PREA, COMP, READRES and GWRITE; then per buffer the earliest COMP that reads it and the
-# earliest GWRITE that fills it.
+# the last COMP is done (tCCD_L); the last REF is done (tRFC); an exposed GWRITE allows G_ACTs; register access is over.
+# Then the earliest G_ACT, PREA, COMP, READRES and GWRITE; then for each buffer the earliest COMP that reads it, and for
+# each buffer the earliest GWRITE that fills it.
 _OPEN, _SHUT, _WRITTEN, _LATCHED, _REGISTERS, _DUE, _BUSY, _HELD, _FILLING, _ACCESS = range(10)
 _ACT, _PRE, _COMP, _RES, _BUS, _BUFFERS = range(10, 16)
 _Vector = tuple[int, ...]
@@ -71,7 +71,7 @@ class StrictRules(Rules):
         self._reading = self._burst * (
             timing.bursts(pim.banks * pim.result_bytes) - 1
         )  # to the last burst of a READRES
-        # Codes: READRES, G_ACT per group, COMP per buffer, then GWRITEs by buffer and bursts as they turn up.
+        # Codes: READRES, G_ACT per group, COMP per buffer, then GWRITEs by buffer and bursts as they first appear.
         self._first_comp = 1 + self._groups
         self._first_gwrite = self._first_comp + self._buffers
         self._gwrites: list[tuple[int, int]] = []
@@ -82,7 +82,7 @@ class StrictRules(Rules):
         return self.state((0,) * _ACT + (1, 1 - self._timing.t_rp, 1, 1, 1) + (1,) * (2 * self._buffers))
 
     def code(self, command: Command) -> int:
-        """The kind of command with its bank group, its buffer, its bursts."""
+        """The kind of command with its bank group, or its buffer and bursts."""
         if isinstance(command, (Comp, GWrite)) and not 0 <= command.buffer < self._buffers:
             return self.no_such(command)
         if isinstance(command, Comp):
@@ -99,7 +99,7 @@ class StrictRules(Rules):
         return known
 
     def next_step(self, state: State, code: int) -> Step:
-        """Issue as soon as the rules allow; a sweep serves requests made by then, other commands forced ones."""
+        """Issue as soon as the rules allow; a sweep admits requests made by then, other commands forced refreshes."""
         vector = state.vector
         self._refuse(vector, code)
         cycles = self._earliest(vector, code)
@@ -110,7 +110,7 @@ class StrictRules(Rules):
         return Step(cycles, self._after(vector, code, cycles), threshold, spent)
 
     def strike(self, state: State, code: int, phase: int) -> Struck:
-        """A sweep with the requests that it serves, or another command with a forced refresh."""
+        """Execute a sweep with the requests that it serves, or another command with forced refreshes."""
         vector = state.vector
         undisturbed = self._earliest(vector, code)
         spent = self._spent(vector, code, undisturbed)
@@ -130,7 +130,7 @@ class StrictRules(Rules):
         return Struck(before + cycles, self._after(vector, code, cycles), phase - cycles, spent)
 
     def finish(self, state: State, phase: int) -> Finish:
-        """Serve every request made by the end of transfers, or by the end of such service."""
+        """Serve every request made by the end of transfers, or while such requests are served."""
         vector = state.vector
         refs, end = self._served(self._precharged(vector), vector[_DUE], phase)
         preas = 1 if refs and vector[_OPEN] else 0
@@ -138,7 +138,7 @@ class StrictRules(Rules):
         return Finish(end, spent + tally.PREA * preas + tally.REF * refs)
 
     def _served(self, start: int, end: int, phase: int) -> tuple[int, int]:
-        """(REFs from `start` on for requests made by `end` or while they go on, the end moved behind them)."""
+        """(REFs from `start` on for requests made by `end` or during these REFs, the new end after them)."""
         refs = 0
         while phase <= end:
             start = max(start, phase) + self._timing.t_rfc
@@ -154,7 +154,7 @@ class StrictRules(Rules):
             now = self._with_banks(vector, max(limit, vector[_PRE])) + timing.t_rp
         else:
             now = self._with_banks(vector, max(limit, vector[_HELD]))
-        more = max(0, (now - phase) // self.interval)  # requests made by the first REF, and then by those that follow
+        more = max(0, (now - phase) // self.interval)  # requests made by the first REF, then by the following ones
         refs = 1
         while refs <= more:
             now += timing.t_rfc
@@ -185,27 +185,27 @@ class StrictRules(Rules):
         return rows == 0 or bool(rows >> (code - 1) & 1)
 
     def _reopened(self, vector: _Vector, code: int) -> int:
-        """The tally of the G_ACTs that open rows again for a COMP."""
+        """The tally of the G_ACTs that reopen rows for a COMP."""
         is_comp = self._first_comp <= code < self._first_gwrite
         return tally.REOPENED * vector[_SHUT].bit_count() if is_comp else 0
 
     def _with_banks(self, vector: _Vector, ready: int) -> int:
-        """When a command that works on banks issues, which is ready otherwise."""
+        """When a bank command issues that is otherwise ready at `ready`."""
         return max(ready, vector[_ACCESS]) + self._timing.t_mod if vector[_REGISTERS] else ready
 
     def _with_registers(self, vector: _Vector, ready: int) -> int:
-        """When a command that works on registers issues, which is ready otherwise."""
+        """When a register command issues that is otherwise ready at `ready`."""
         return ready if vector[_REGISTERS] else ready + self._timing.t_mod
 
     def _precharged(self, vector: _Vector) -> int:
-        """When all banks are precharged at the earliest, not before the command that asks for it has its turn."""
+        """The earliest cycle in which all banks are precharged, not before the requesting command has its turn."""
         if not vector[_OPEN]:
             return self._with_banks(vector, max(1, vector[_HELD]))
         turn = self._with_banks(vector, max(1, vector[_PRE])) if vector[_REGISTERS] else vector[_PRE]
         return max(1, turn + self._timing.t_rp)
 
     def _earliest(self, vector: _Vector, code: int) -> int:
-        """Cycles from the last issue to this command's, with no further refresh."""
+        """Cycles from the last issue to the issue of this command, without a further refresh."""
         if code == _READRES:
             return self._with_registers(vector, vector[_RES])
         if code < self._first_comp:
@@ -222,12 +222,12 @@ class StrictRules(Rules):
         return self._with_registers(vector, max(vector[_BUS], vector[_BUFFERS + self._buffers + buffer]))
 
     def _last_reopened(self, vector: _Vector) -> int:
-        """When the last of the G_ACTs that open rows again issues."""
+        """When the last of the G_ACTs that reopen rows issues."""
         first = self._with_banks(vector, max(vector[_ACT], vector[_FILLING], vector[_HELD]))
         return first + (vector[_SHUT].bit_count() - 1) * self._timing.t_faw
 
     def _spent(self, vector: _Vector, code: int, cycles: int) -> int:
-        """The cycles to a command's issue by part; a change of mode counts as the command does, a COMP's as rows."""
+        """The tally up to a command's issue; a change of mode counts as the command itself, for a COMP as rows."""
         busy = vector[_BUSY]
         if code == _READRES or code >= self._first_gwrite:
             return tally.own(tally.FILL if code else tally.READOUT, cycles, busy)
@@ -241,7 +241,7 @@ class StrictRules(Rules):
         return tally.comp_of(min(cycles, ready), busy, rows) + tally.REFRESH * max(0, cycles - ready)
 
     def _later(self, vector: _Vector, cycles: int) -> list[int]:
-        """The vector as seen from a command that issues so many cycles after the one before."""
+        """The vector relative to a command that issues `cycles` after the previous one."""
         new = [*vector[:_DUE], *(max(ready - cycles, 0) for ready in vector[_DUE:_ACT])]
         new += [max(ready - cycles, 1) for ready in vector[_ACT:]]
         new[_PRE] = max(vector[_PRE] - cycles, 1 - self._timing.t_rp)
@@ -250,7 +250,7 @@ class StrictRules(Rules):
         return new
 
     def _after(self, vector: _Vector, code: int, cycles: int) -> State:
-        """The state after the command, issued so many cycles after the one before."""
+        """The state after a command that issued `cycles` after the previous one."""
         timing, new = self._timing, self._later(vector, cycles)
         new[_REGISTERS] = int(timing.t_mod > 0 and (code == _READRES or code >= self._first_gwrite))
         if code == _READRES:
@@ -268,7 +268,7 @@ class StrictRules(Rules):
         return self.state(tuple(new))
 
     def _open(self, new: list[int], vector: _Vector, code: int) -> None:
-        """A G_ACT just issued."""
+        """Update `new` for a G_ACT that has just issued."""
         timing, group = self._timing, 1 << (code - 1)
         if self._starts_sweep(vector, code):
             new[_OPEN], new[_SHUT] = group, 0
@@ -278,7 +278,7 @@ class StrictRules(Rules):
         new[_COMP] = max(new[_COMP], timing.t_rcd)
 
     def _compute(self, new: list[int], vector: _Vector, code: int, cycles: int) -> None:
-        """A COMP just issued, with the G_ACTs that opened rows for it."""
+        """Update `new` for a COMP that has just issued, with the G_ACTs that reopened rows for it."""
         timing = self._timing
         if vector[_SHUT]:
             ago = cycles - self._last_reopened(vector)
@@ -291,7 +291,7 @@ class StrictRules(Rules):
         new[_BUFFERS + self._buffers + code - self._first_comp] = timing.t_ccd_l
 
     def _fill(self, new: list[int], buffer: int, bursts: int) -> None:
-        """A GWRITE just issued: the bus is busy, its buffer is ready after."""
+        """Update `new` for a GWRITE that has just issued: the bus is busy, and its buffer is ready afterwards."""
         timing = self._timing
         filled = (bursts - 1) * self._burst + timing.t_cwl + timing.t_bl
         new[_WRITTEN] |= 1 << buffer

@@ -38,15 +38,15 @@ def refusal(program: CommandStream, pim: PimSpec = PIM) -> tuple[int, str]:
         (stream(gwrite(), Loop("t", 9, (*TILE, Loop("r", 2, (COMP, READRES, READRES))))), 11, "READRES of nothing"),
         (stream(gwrite(), Loop("a", 5, (Loop("t", 10**9, TILE), READRES))), 1 + 8 * 10**9, "READRES of nothing"),
         (stream(gwrite(), Loop("t", 2, (SWEEP[:3], TILE)[0] + TILE), SWEEP[0], COMP), 24, "bank group 1, 2, 3"),
-        (stream(gwrite(8, 1)), 0, "GWRITE to buffer 1, and a channel's buffers are 0 to 0"),
+        (stream(gwrite(8, 1)), 0, "GWRITE to buffer 1, but a channel's buffers are 0 to 0"),
         (stream(gwrite(), SWEEP, Comp(ZERO, ZERO, 2)), 5, "COMP from buffer 2"),
-        (stream(gwrite(), SWEEP, GAct(4, ZERO)), 5, "G_ACT4, and this machine's bank groups are 0 to 3"),
+        (stream(gwrite(), SWEEP, GAct(4, ZERO)), 5, "G_ACT4, but this machine's bank groups are 0 to 3"),
         (stream(gwrite(513)), 0, "GWRITE up to element 512, outside of 0 to 511"),
         (stream(GWrite(ZERO, 3, ZERO, 100, 208)), 0, "GWRITE up to element 515"),
         (stream(gwrite(), GAct(0, Affine(16384))), 1, "G_ACT of row 16384, outside of 0 to 16383"),
         (stream(Loop("i", 3, (GAct(0, row(1, ("i", -1))),))), 2, "G_ACT of row -1"),
         (stream(gwrite(), SWEEP, Comp(Affine(32), Affine(32))), 5, "COMP of column 32, outside of 0 to 31"),
-        (stream(gwrite(), SWEEP, Comp(Affine(3), Affine(2))), 5, "slot further on by -1"),
+        (stream(gwrite(), SWEEP, Comp(Affine(3), Affine(2))), 5, "slot and column differ by -1"),
     ],
 )
 def test_index_and_reason(program: CommandStream, index: int, reason: str) -> None:
