@@ -225,7 +225,7 @@ def test_streams_that_would_be_too_long_are_refused_before_they_are_packed(monke
     assert not isinstance(work, Refusal)
     refusal = costs.unit_cost("pim", work, "auto")
     assert isinstance(refusal, Refusal)
-    assert "no two are alike" in refusal.reason
+    assert "no two of them alike" in refusal.reason
 
 
 def test_rows_of_a_sum_are_not_divided() -> None:
