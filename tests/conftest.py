@@ -1,4 +1,4 @@
-"""Settings of the whole suite."""
+"""Settings of the whole test suite."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, settings
 
 from support.golden import UPDATE, Golden
 
-# No test depends on how busy the machine is. On CI the same cases run every time; elsewhere new ones at every run.
+# No test depends on how busy the machine is. CI runs the same cases every time; elsewhere every run draws new ones.
 settings.register_profile(
     "suite", derandomize=bool(os.environ.get("CI")), deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -27,7 +27,7 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def _no_window(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tables are as wide as in a pipe, whatever window the tests were started from."""
+    """Tables are as wide as in a pipe, whatever the size of the terminal that runs the tests."""
     monkeypatch.delenv("COLUMNS", raising=False)
 
 
@@ -37,5 +37,5 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.fixture
 def golden(request: pytest.FixtureRequest) -> Golden:
-    """The golden files of the folder that the test is in."""
+    """The golden files of the folder that contains the test."""
     return Golden(request.path.parent / "golden", update=bool(request.config.getoption(UPDATE)))

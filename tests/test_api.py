@@ -1,4 +1,4 @@
-"""The public Python API, as docs and README show it."""
+"""The public Python API, as shown in the docs and the README."""
 
 from __future__ import annotations
 

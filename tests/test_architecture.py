@@ -1,4 +1,5 @@
-"""Who may import whom, as docs/architecture.md says: checked on the source text, lazy imports included."""
+"""Which package may import which, as documented in docs/architecture.md; checked on the source text, lazy imports
+included."""
 
 import ast
 import re
@@ -10,7 +11,7 @@ import pytest
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pimflow"
 
-# Room -> the rooms that it may import from (besides itself). Rooms are packages of pimflow/, or the top-level files.
+# Room -> the rooms that it may import from, besides itself. Rooms are packages of pimflow/, or the top-level files.
 BASE = {"errors", "data", "records"}
 FORMS = {"ir", "sparse", "targets"} | BASE
 ALLOWED = {
@@ -51,13 +52,13 @@ ALLOWED = {
 ALLOWED["sweeps"] = {"compiler"} | ALLOWED["compiler"]
 ALLOWED["api"] = {"sweeps", "compiler", "zoo"} | ALLOWED["compiler"]
 ALLOWED["cli"] = {"api", "options", "report", "bundle", "search", "sparse", "targets", "version"} | BASE
-# The command line decides nothing: of the rooms that do the work it calls these modules, and no others.
+# The command line makes no decisions: it calls these modules of the rooms that do the work, and no others.
 ALSO = {
     "cli": {"pimflow.codegen"},
 }
-# The files at the top of the package that together are the compiler.
+# The top-level files that make up the compiler.
 COMPILER = {"compiled", "compiler"}
-# What Python imports beside `pimflow` itself.
+# What Python code can import apart from `pimflow` itself.
 API = {"gnn"}
 
 
@@ -75,7 +76,7 @@ def room_of(module: str) -> str:
 
 
 def imports_of(path: Path, module: str) -> set[str]:
-    """Every pimflow module that a file imports, also inside functions and under TYPE_CHECKING."""
+    """Every pimflow module that a file imports, including inside functions and under TYPE_CHECKING."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
@@ -110,13 +111,15 @@ def test_the_rule_is_checked_on_every_room() -> None:
 
 
 def test_the_rule_has_no_circle() -> None:
-    """Imports inside functions and for type checkers follow that rule too, so that no rooms make a circle by them."""
+    """Imports inside functions and for type checkers also follow the rule, so that they form no cycles between
+    rooms."""
     edges = {room: set(others) | {room_of(name) for name in ALSO.get(room, ())} for room, others in ALLOWED.items()}
-    TopologicalSorter(edges).prepare()  # CycleError names the circle
+    TopologicalSorter(edges).prepare()  # CycleError names the cycle
 
 
 def test_the_rule_is_the_line_of_the_documentation() -> None:
-    """There, left imports right: no room is allowed one that stands to its left, or the other side of a bar."""
+    """In the documentation, rooms on the left import those on the right: the rule allows no import to the left or
+    across a bar."""
     text = (ROOT / "docs" / "architecture.md").read_text()
     (line,) = re.findall(r"^cli ─▶ .*$", text, re.MULTILINE)
     above = rooms_above(line)
@@ -126,10 +129,11 @@ def test_the_rule_is_the_line_of_the_documentation() -> None:
 
 
 def rooms_above(line: str) -> dict[str, set[str]]:
-    """The rooms that may import each room, by a line like `a ─▶ { b ─▶ c | d } ─▶ e`: those that arrows lead from."""
+    """The rooms that may import each room, from a line like `a ─▶ { b ─▶ c | d } ─▶ e`: those that arrows start
+    from."""
     above: dict[str, set[str]] = {}
     before: set[str] = set()
-    groups: list[tuple[set[str], set[str]]] = []  # of every open brace: what stands before it, and what its sides hold
+    groups: list[tuple[set[str], set[str]]] = []  # for every open brace: the rooms before it, and those of its branches
     for word in re.findall(r"\w+|[{|}]", line):
         if word == "{":
             groups.append((set(before), set()))
@@ -168,14 +172,15 @@ def test_no_path_of_one_machine_is_committed() -> None:
 
 TESTS = ROOT / "tests"
 NO_ROOMS = {"data", "fuzz", "models", "support"}
-"""Folders of tests/ that are no room of the package: data, the campaign, the zoo's tests, and what tests share."""
+"""Folders of tests/ that are not rooms of the package: data, the fuzzing campaign, the zoo's tests, and shared
+helpers."""
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
 def test_a_test_stands_where_what_it_tests_stands(path: Path) -> None:
     """tests/ROOM/test_MODULE.py, or test_MODULE_WHAT.py: MODULE is a module or folder of pimflow/ROOM, or ROOM itself.
 
-    It may also be a folder beside the test, of what the test runs.
+    MODULE may also be a folder next to the test that holds what the test runs.
     """
     room = path.parent.relative_to(TESTS)
     if room == Path() or room.parts[0] in NO_ROOMS:
@@ -190,5 +195,5 @@ def test_a_test_stands_where_what_it_tests_stands(path: Path) -> None:
 
 
 def test_every_folder_of_tests_is_a_room() -> None:
-    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name[0] not in "._"}  # none of a tool's
+    folders = {path.name for path in TESTS.iterdir() if path.is_dir() and path.name[0] not in "._"}  # none of tools
     assert folders <= {path.name for path in PACKAGE.iterdir()} | NO_ROOMS

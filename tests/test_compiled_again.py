@@ -1,4 +1,4 @@
-"""What an earlier compilation found out is not found out again."""
+"""Results of an earlier compilation are reused."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pimflow.targets.overrides import with_values
 
 
 class Work:
-    """What compilations with one cache search for and price."""
+    """The work of compilations that share one cache: mapping searches and priced candidates."""
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._searched: list[MatrixProblem] = []
@@ -40,8 +40,8 @@ class Work:
         patch.setattr(Pricer, "least", also_counted)
 
     def of(self, values: Mapping[str, object]) -> tuple[list[MatrixProblem], int]:
-        """(problems whose mapping was searched for, candidates that were looked at) to compile the toy for the shipped
-        machine with other values."""
+        """Compile the toy for the shipped machine with other values; return (problems whose mapping was searched for,
+        number of candidates considered)."""
         self._searched, self._looked_at = [], 0
         pimflow.compile("zoo:toy", target=with_values(load_target("pimflow"), values), check=False)
         return self._searched, self._looked_at
@@ -71,7 +71,7 @@ def test_a_launch_has_no_mapping_searched_for_again(work: Work, launch: Mapping[
 
 
 def test_mappings_that_only_the_report_asks_for_are_kept(work: Work) -> None:
-    """On a slow PIM bounds rule everything out; the report says what it would take all the same."""
+    """With a slow PIM, bounds rule everything out; the report still shows what it would take."""
     slow = {"pim.clock_mhz": 20}
     searched, _ = work.of(slow)
     assert searched
@@ -103,7 +103,7 @@ def test_an_output_that_is_replaced_is_not_read_where_it_is_known(
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     compiled = pimflow.compile("zoo:toy", policy="gpu", check=False, use_cache=use_cache)
     out = tmp_path / "out"
-    compiled.save(out, progress=lambda line: time.sleep(0.02))  # the file system's clock goes on
+    compiled.save(out, progress=lambda line: time.sleep(0.02))  # lets the file system's clock advance
     before = (out / "plan.json").stat().st_ino
     read: list[int] = []
 

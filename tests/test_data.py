@@ -1,4 +1,4 @@
-"""The codec: what goes out comes back, and whatever does not fit names its place."""
+"""The codec: data survive a round trip, and an error names the place of a value that does not fit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Digests of files of weights: always those of the bytes, and found without them where the zoo's weights lie in it."""
+"""Digests of files of weights: always those of the bytes, but known without reading them if the file contains the zoo's
+weights."""
 
 from __future__ import annotations
 
@@ -29,13 +30,13 @@ FIRST, SECOND = "toy", "mobilenet-v2"
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
-    """The data files that were read, one after the other."""
+    """The data files that were read, in order."""
     return count_calls(monkeypatch, digesting, "sha256_of")
 
 
 @pytest.fixture
 def written(tmp_path: Path) -> Callable[..., str]:
-    """Writes arrays behind each other, has the digest found, and compares it with that of the bytes."""
+    """Write arrays one after another, compute the digest, and compare it with that of the bytes."""
 
     def write(*arrays: Array, zoo: str = FIRST, cache: bool = True) -> str:
         source = ModelSource(zoo, zoo=zoo)
@@ -66,7 +67,7 @@ def test_a_file_that_is_known_is_not_read_again(
     [
         (DRAWN[1:4], OTHER),  # other rows
         (DRAWN[:2], OTHER),  # fewer
-        (DRAWN[:3], OTHER + 1),  # another array beside them
+        (DRAWN[:3], OTHER + 1),  # another array next to them
         (DRAWN[:3] + 1, OTHER),  # other numbers of the same size
         (DRAWN[:6:2], OTHER),  # every second row
         (DRAWN.T[:3], OTHER),

@@ -1,4 +1,4 @@
-"""The commands and links in README and docs work as they stand."""
+"""The commands and links in README and docs work as written."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").r
 
 
 MADE_FOR_THE_SITE = {"example-report.md", "reference.md"}
-"""Pages that docs/site/hooks.py makes; links to them stand in comments that only the site shows."""
+"""Pages that docs/site/hooks.py generates; links to them are inside comments that only the site shows."""
 
 
 def shell_blocks(page: Path) -> list[list[str]]:
@@ -36,13 +36,13 @@ def shell_blocks(page: Path) -> list[list[str]]:
 
 
 def shell_blocks_with_output(page: Path) -> list[tuple[list[str], list[str]]]:
-    """The commands of every block, and the lines of the block of output right behind it."""
+    """The commands of every block, and the lines of the output block that follows it."""
     blocks = re.findall(r"```sh\n(.*?)```(?:\n\n```output\n(.*?)```)?", page.read_text(), re.DOTALL)
     return [(commands.splitlines(), shown.splitlines()) for commands, shown in blocks]
 
 
 def unmatched(shown: Sequence[str], printed: str) -> list[str]:
-    """From the first line on that was not printed behind those before it; "..." stands for any lines."""
+    """The lines from the first one that was not printed after those before it; "..." stands for any lines."""
     lines = iter([line.rstrip() for line in printed.splitlines()])
     for place, line in enumerate(shown):
         if line != "..." and not any(line == other for other in lines):
@@ -51,12 +51,12 @@ def unmatched(shown: Sequence[str], printed: str) -> list[str]:
 
 
 def runnable(line: str) -> bool:
-    """Not those that install, name a file of the reader's own, or take long."""
+    """Whether to run a command: not those that install something, name a file of the reader's own, or take long."""
     return line.startswith("pimflow ") and "my-model" not in line and "resnet" not in line
 
 
 def expanded(word: str) -> list[str]:
-    """The files of the repository that a pattern stands for, as the shell gives them; any other word as it is."""
+    """The files of the repository that a glob pattern matches, as a shell expands it; any other word unchanged."""
     return sorted(map(str, ROOT.glob(word))) if word.startswith("tests/") else [word]
 
 
@@ -106,7 +106,7 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_lists_are_lists_on_the_site_too(page: Path) -> None:
-    """Python-Markdown begins one after an empty line and nests by four blanks; GitHub is content with less."""
+    """Python-Markdown needs an empty line before a list and four spaces to nest; GitHub needs less."""
     lines = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL).splitlines()
     for before, line in pairwise(["", *lines]):
         item = re.match(r"( *)(?:-|\d+\.) ", line)
@@ -116,7 +116,7 @@ def test_lists_are_lists_on_the_site_too(page: Path) -> None:
 
 
 def anchors(page: Path) -> set[str]:
-    """What the headings of a page are linked by, on GitHub as on the site."""
+    """The anchors of a page's headings, on GitHub and on the site."""
     titles = re.findall(r"^#+ (.*)$", re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -163,7 +163,7 @@ def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.Mo
     ],
 )
 def test_rows_of_the_results_are_those_of_the_page_that_they_name(heading: str, name: str, rows: int) -> None:
-    """Published and ours."""
+    """Both published figures and ours."""
     _, _, section = (ROOT / "docs" / "results.md").read_text().partition(f"\n## {heading}\n")
     told, page = section.partition("\n## ")[0], (ROOT / "docs" / name).read_text()
     assert f"]({name})" in told
@@ -195,7 +195,8 @@ def test_the_page_of_epochs_is_what_the_tool_finds(monkeypatch: pytest.MonkeyPat
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
-    """Paths in backticks, from the root of the repository or of the package; a single folder may be anywhere."""
+    """Paths in backticks, relative to the root of the repository or of the package; a lone folder name may be
+    anywhere."""
     files = r"[\w./-]+/\w+\.(?:py|toml|md|csv)"
     folders = r"[\w.-]+/[\w./-]+/|(?:pimflow|tests|benchmarks|models)/[a-z_][\w/]*"
     for name in re.findall(rf"`({files}|{folders})`", page.read_text()):
@@ -283,7 +284,7 @@ def test_every_public_name_is_in_the_page_of_the_python_api() -> None:
 
 
 def run_console(name: str, block: str, capsys: pytest.CaptureFixture[str]) -> int:
-    """Runs a block of `$ command` lines, each followed by what it prints; how many raised the error of that name."""
+    """Run a block of `$ command` lines, each followed by its output; return how many raised the error of that name."""
     raised = 0
     for entry in block.split("$ ")[1:]:
         command, _, expected = entry.partition("\n")
@@ -305,6 +306,6 @@ def run_console(name: str, block: str, capsys: pytest.CaptureFixture[str]) -> in
 
 
 def run_verb(words: list[str]) -> None:
-    """What `main` does, without its handling of errors."""
+    """Do what `main` does, without its error handling."""
     arguments = build_parser().parse_args(words)
     arguments.run(arguments)

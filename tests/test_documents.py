@@ -1,4 +1,4 @@
-"""Every JSON document that any verb prints or writes says its format, and is what its schema in docs/schemas says."""
+"""Every JSON document that a verb prints or writes states its format and matches its schema in docs/schemas."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_no_verb_is_left_out() -> None:
 
 @pytest.fixture
 def places(folder: Path, tmp_path: Path, capsys: Capture) -> dict[str, Path]:
-    """What the verbs' arguments name."""
+    """The values of placeholders in the verbs' arguments."""
     table, trace = folder.with_name("toy.csv"), tmp_path / "conv2.pim"
     if not table.exists():
         assert run("profile", "zoo:toy", "--runs", 1, "--warmup", 0, "-o", table) == 0
@@ -119,7 +119,7 @@ def test_schemas_and_formats_are_of_the_same_documents() -> None:
 
 
 def changed(value: Any) -> Iterator[Any]:
-    """The document with a key too many, and with one too few."""
+    """The document with an additional key, and with a missing one."""
     yield {**value, "surprise": 1}
     yield {key: inner for key, inner in value.items() if key != "nodes"}
     node = value["nodes"][0]
@@ -150,7 +150,7 @@ def quantities(value: Any, path: str = "") -> Iterator[str]:
 
 @pytest.mark.parametrize("verb", ["compile", "compare", "inspect", "layer", "simulate"])
 def test_times_are_in_us_and_energies_in_mj(verb: str, places: Mapping[str, Path], capsys: Capture) -> None:
-    """One unit per quantity over all verbs: no key of a number has another unit of time or energy, or none."""
+    """One unit per quantity across all verbs: the key of every time or energy names that unit, and no other."""
     paths = sorted(set(quantities(document_of(verb, places, capsys))))
     assert not [path for path in paths if re.search(r"_(ns|ms|s|pj|nj|uj|j)(/|$)", path)]
     named = [path for path in paths if re.search(r"time|energy(?!_change)", path)]

@@ -1,4 +1,4 @@
-"""Names that do not exist: one wording, with the nearest name that does."""
+"""Unknown names: the same wording everywhere, with the closest existing name."""
 
 import pytest
 

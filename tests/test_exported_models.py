@@ -17,12 +17,12 @@ from support.cli import Capture, run
 FOLDER = Path(__file__).parent / "data" / "exported"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.onnx"))
 SHAPES = {"shufflenet": ["N=1", "H=160", "W=128"], "shared-weights": ["input0:3x3x40x40"]}
-RTOL = {"half": 1e-2}  # kernels of another order round to fp16 (2**-11) otherwise, in each of a few layers
+RTOL = {"half": 1e-2}  # kernels in another order round differently to fp16 (2**-11), in each of a few layers
 MODES = {("unet", 1): {"md-dp"}, ("unet", 2): {"md-dp", "pipeline"}, ("densenet", 2): {"pipeline"}}
 
 
 def compiled(name: str, folder: Path, policy: str, *options: str) -> dict[str, Any]:
-    """Compiles by the command line; returns plan.json."""
+    """Compile on the command line; return plan.json."""
     shapes = [word for text in SHAPES.get(name, ()) for word in ("--shape", text)]
     assert run("compile", FOLDER / f"{name}.onnx", "-o", folder, "--policy", policy, "--json", *shapes, *options) == 0
     plan: dict[str, Any] = json.loads((folder / "plan.json").read_text())
@@ -30,7 +30,7 @@ def compiled(name: str, folder: Path, policy: str, *options: str) -> dict[str, A
 
 
 def check_outputs(name: str, folder: Path) -> None:
-    """ONNX Runtime alone, on the user's model and on the compiled one, with inputs of our own."""
+    """Compare the user's model with the compiled one, run by ONNX Runtime alone on inputs that the test draws."""
     sessions = [
         ort.InferenceSession(str(path), providers=["CPUExecutionProvider"])
         for path in (FOLDER / f"{name}.onnx", folder / "model.onnx")
@@ -45,7 +45,7 @@ def check_outputs(name: str, folder: Path) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=RTOL.get(name, 1e-4) * np.abs(want).max())
 
 
-@pytest.mark.parametrize(  # few channels: more is shared
+@pytest.mark.parametrize(  # with few channels, more is shared
     ("policy", "channels", "timing"), [("md-dp", 1, "strict"), ("auto", 2, "artifact"), ("auto", 16, "strict")]
 )
 @pytest.mark.parametrize("name", NAMES)
@@ -67,7 +67,7 @@ def test_exported_model(name: str, policy: str, channels: int, timing: str, tmp_
 
 
 def test_the_exports_cover_what_they_should() -> None:
-    """Opsets, exporters and patterns are as many as the script says."""
+    """The numbers of opsets, exporters and patterns are those of the script."""
     models = [onnx.load(FOLDER / f"{name}.onnx") for name in NAMES]
     assert len({model.opset_import[0].version for model in models}) >= 5
     kinds = {node.op_type for model in models for node in model.graph.node}

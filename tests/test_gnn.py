@@ -1,4 +1,4 @@
-"""`pimflow.gnn` as a user calls it."""
+"""`pimflow.gnn` as users call it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graph networks all the way: compiled for a graph, inspected, run, verified, saved and loaded."""
+"""Graph networks end to end: compiled for a graph, inspected, run, verified, saved and loaded."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_network_is_compiled_verified_saved_and_loaded(name: str, graph_file: 
 
 
 def test_what_is_made_of_learnt_features_is_computed_at_every_run(graph_file: Path) -> None:
-    """A network of entities that have no features but those it has learnt reads nothing but its graph."""
+    """A network whose entities have only learnt features has no input but its graph."""
     model, x = onnx.load(FOLDER / "sage-sum-ts.onnx"), np.random.default_rng(0).random((120, 12), np.float32)
     (given,) = (item for item in model.graph.input if item.name == "x")
     model.graph.input.remove(given)

@@ -1,4 +1,5 @@
-"""Names of a model that try to be obeyed are text in all that the command line prints and writes."""
+"""Names in a model that contain control characters are plain text in everything that the command line prints and
+writes."""
 
 from __future__ import annotations
 
@@ -14,12 +15,12 @@ from support.cli import Capture, document, run
 from support.hostile import NAMES, hostile_model
 
 OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f\u2028-\u202e]")
-"""What a terminal or an editor does not show but obeys; lines end with a newline, and columns may have tabs."""
+"""Characters that a terminal or an editor obeys instead of showing; newlines and tabs are allowed."""
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The hostile model on PIM where it can be, verified, with its model's name hostile too."""
+    """The hostile model, on PIM where possible, verified; the model's own name is hostile too."""
     place = tmp_path_factory.mktemp("hostile")
     model = place / "<script>'\x1b[31m.onnx"
     onnx.save(hostile_model(), model)
@@ -28,7 +29,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def told(capsys: Capture, *arguments: object) -> str:
-    """What a verb prints, stderr too."""
+    """The output of a verb, including stderr."""
     capsys.readouterr()
     assert run(*arguments) == 0
     captured = capsys.readouterr()
@@ -88,5 +89,5 @@ def test_sweep(folder: Path, capsys: Capture, tmp_path: Path) -> None:
     (tmp_path / "sweep.toml").write_text(text)
     assert_is_text(told(capsys, "sweep", tmp_path / "sweep.toml", "-o", tmp_path / "runs", "-j", "1", "--reports", "0"))
     for written in (tmp_path / "runs").iterdir():
-        if written.is_file() and written.suffix != ".csv":  # which has values as they are
+        if written.is_file() and written.suffix != ".csv":  # CSV files have values unescaped
             assert not OBEYED.search(written.read_text()), written.name

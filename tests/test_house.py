@@ -1,4 +1,4 @@
-"""What keeps the house in order beyond who may import whom: few loose modules, no circles, one home for one idea."""
+"""House rules beyond the import rules: few loose modules, no cycles, one home for one idea."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ NEWTON = re.compile(r"newton|GWRITE|G_ACT|READRES|command stream", re.IGNORECASE
 
 
 def files_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...] = ()) -> list[str]:
-    """Files that a pattern is found in, those in folders of some names left out."""
+    """Files that match a pattern, without those in the named folders."""
     files = [path for path, text in SOURCES.items() if pattern.search(text)]
     return [path.as_posix() for path in files if not set(path.parts[:-1]) & set(apart_from)]
 
 
 def imported_by(tree: ast.Module) -> Iterator[str]:
-    """Modules that a module imports: as it is loaded, within functions, and for type checkers."""
+    """Modules that a module imports: at load time, inside functions, and for type checkers."""
     for statement in ast.walk(tree):
         if isinstance(statement, ast.Import):
             yield from (alias.name for alias in statement.names)
@@ -47,11 +47,11 @@ def test_few_modules_lie_loose_at_the_root() -> None:
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
     edges = {name: set(imported_by(tree)) & set(MODULES) - {name} for name, tree in MODULES.items()}
-    TopologicalSorter(edges).prepare()  # CycleError names the circle
+    TopologicalSorter(edges).prepare()  # CycleError names the cycle
 
 
 def test_the_cost_model_is_made_from_data_alone() -> None:
-    """A callable handed down would be a circle that no import shows."""
+    """A callable passed to it would be a cycle that no import shows."""
     parameters = inspect.signature(CostModel).parameters.values()
     assert not [parameter.name for parameter in parameters if "Callable" in str(parameter.annotation)]
 
@@ -66,7 +66,7 @@ def test_newtons_words_stay_in_its_rooms() -> None:
 
 
 def test_a_frozen_dataclass_is_one_that_compiles_its_methods_later() -> None:
-    """Also none that `pimflow.records` leaves to Python for what else it asks, but the one that has an order."""
+    """Nor may `pimflow.records` leave it to Python because of other options, except for the one class with an order."""
     others = files_with(re.compile(r"frozen=True, (?!eq=|repr=|slots=)"))
     assert others == ["codegen/upmem/strategy.py"]
     frozen = files_with(re.compile(r"@dataclass.*frozen=True"))
@@ -82,7 +82,7 @@ def test_no_type_lists_the_devices() -> None:
 
 
 def files_that_read(option: str) -> list[str]:
-    """Files with `options.NAME`, whatever holds the options: a variable, a field, or what makes them."""
+    """Files with `options.NAME`, whether the options are in a variable, a field, or returned by a call."""
     holders = re.compile(r"(^|[._])(options|asked)$|^Options\b")
     return [
         path.as_posix()
@@ -95,10 +95,10 @@ def files_that_read(option: str) -> list[str]:
 
 
 READ_TWICE = {
-    # random inputs of the checks, and of `verify`
+    # random inputs of the checks and of `verify`
     "seed": ["compiled/model.py", "compiled/original.py", "compiled/writing.py", "compiler.py"],
-    "check": ["compiled/original.py", "compiled/writing.py"],  # the model as it is given, and as it is written
-    "jobs": ["compiled/writing.py", "compiler.py"],  # what goes on beside these checks
+    "check": ["compiled/original.py", "compiled/writing.py"],  # the model as given, and as written
+    "jobs": ["compiled/writing.py", "compiler.py"],  # tasks that run concurrently with these checks
 }
 
 
@@ -122,5 +122,5 @@ def test_an_option_is_named_where_it_is_described_and_where_it_is_read(name: str
 
 @pytest.mark.parametrize("name", [name for name, text in option_texts().items() if text.flag])
 def test_an_option_is_spelled_once(name: str) -> None:
-    own = {"seed": ["cli/verbs/verify.py"]}.get(name, [])  # of its own inputs
+    own = {"seed": ["cli/verbs/verify.py"]}.get(name, [])  # for its own inputs
     assert files_with(re.compile(rf'"{option_texts()[name].flag}"')) == [*own, "options.py"]

@@ -1,7 +1,7 @@
-"""A family of machines written wholly in this file, and taken all the way without a change to the package.
+"""A family of machines defined entirely in this file, supported end to end without a change to the package.
 
-The family is a unit that multiplies matrices at so many multiply-accumulates a microsecond. What it takes: a schema for
-its table in a target, a backend, and two registrations. docs/extending.md points here.
+The family is a unit that multiplies matrices at a fixed number of multiply-accumulates per microsecond. It needs a
+schema for its table in a target, a backend, and two registrations. docs/extending.md points here.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class MultiplierCost:
 
 
 class MultiplierBackend(MatrixBackend[MatrixProblem]):
-    """Its programs are the work itself; `wide` doubles the rate for half as many, larger steps."""
+    """A backend whose programs are the work itself; `wide` doubles the rate with half as many, larger steps."""
 
     title = "Multiplier"
     choices: ClassVar[tuple[str, ...]] = ("plain", "wide", "auto")
@@ -141,7 +141,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-# ---- all that follows only looks
+# ---- everything below only checks
 
 
 def machine() -> Target:

@@ -1,4 +1,5 @@
-"""An op written in this file alone goes all the way: imported, searched, run on PIM by value, verified, saved, loaded.
+"""An op defined entirely in this file works end to end: imported, searched, executed on PIM by value, verified, saved,
+loaded.
 
 The op is ONNX Runtime's `com.microsoft.TransposeMatMul`, alpha * (A @ B). Nothing in pimflow/ names it.
 """
@@ -105,7 +106,7 @@ def forgetful_values(op: TransposeMatMul, inputs: Sequence[Array | None], multip
 
 
 def gradient(tape: Tape, node: Node, op: TransposeMatMul, gradients: tuple[str, ...]) -> Sequence[str]:
-    """Of operands that have no batch of their own to broadcast."""
+    """The gradient, for operands without batch dimensions to broadcast."""
     (a, b), dy = node.inputs, tape.scaled(gradients[0], op.alpha)
     return (
         tape.product(dy, tape.turned(b)) if tape.wants(a) else "",
@@ -135,7 +136,7 @@ def _registered() -> Iterator[None]:
 
 
 def model() -> onnx.ModelProto:
-    """Two fused products with a Relu between them, and one that is transposed, which the op does not cover."""
+    """Two fused products with a Relu between them, and a transposed one, which the op does not support."""
     rng = np.random.default_rng(0)
     weights = {name: rng.standard_normal((512, 512)).astype(np.float32) for name in ("w0", "w1", "w2")}
     nodes = [
@@ -149,7 +150,7 @@ def model() -> onnx.ModelProto:
 
 @pytest.mark.usefixtures("_registered")
 def test_it_is_trained() -> None:
-    """As the product and the factor that it is made of."""
+    """The gradient is that of its parts: the product and the factor."""
     build = Builder()
     a, b = build.input(3, 4, name="a"), build.input(4, 5, name="b")
     made = build.op(TransposeMatMul(ALPHA), a, b)
@@ -216,7 +217,8 @@ def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, m
 
 
 def test_a_wrong_rule_is_found_out_by_value() -> None:
-    """What the values on units forget, verification by value notices: it is this rule that was executed above."""
+    """If the rule for units is wrong, verification by value detects it, which shows that this rule was executed
+    above."""
     with scratch_registrations():
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)

@@ -1,7 +1,7 @@
-"""A timing profile written wholly in this file: one class, its two tables, and a target that carries them.
+"""A timing profile defined entirely in this file: one class, its two tables, and a target that contains them.
 
-The profile takes so many cycles for every command, whatever went before, and has no refresh: the plainest rules there
-can be, so that a stream's cycles are a sum. docs/extending.md points here.
+The profile takes a fixed number of cycles for every command, whatever came before, and has no refresh: these are the
+simplest possible rules, so that a stream's cycles are a sum. docs/extending.md points here.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class FixedEnergy:
     command_pj: Amount
 
 
-PARTS = (FILL, ACTIVATION, COMP, READOUT)  # of which part a command's cycles are
+PARTS = (FILL, ACTIVATION, COMP, READOUT)  # the part that a command's cycles are attributed to
 
 
 class FixedRules(Rules):
-    """Every command issues so long after the one before as its kind takes."""
+    """Every command issues a fixed time after the previous one, which depends on its kind."""
 
     interval = 1 << 60
 
@@ -122,7 +122,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-# ---- all that follows only looks
+# ---- everything below only checks
 
 
 def machine() -> Target:

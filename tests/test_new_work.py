@@ -1,7 +1,7 @@
-"""A unit whose work is not a matrix product, written wholly in this file, is searched, executed, verified and saved.
+"""A unit whose work is not a matrix product, defined entirely in this file, is searched, executed, verified and saved.
 
-The unit applies functions to elements, of which it has a table: logistic functions and running sums. One is a typed
-op, which can be cut into rows; the other is an op that pimflow has no type for. docs/extending.md points here.
+The unit applies functions from a table to elements: logistic functions and running sums. One is a typed op, which can
+be split by rows; the other is an op that pimflow has no type for. docs/extending.md points here.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class VectorSpec(Unit):
 
 @dataclass(frozen=True)
 class VectorWork(Work):
-    """A function over so many elements."""
+    """A function of a number of elements."""
 
     function: str
     elements: int
@@ -61,7 +61,7 @@ class VectorCost:
 
 
 class VectorBackend(Backend[VectorWork, VectorWork]):
-    """Its programs are the work itself."""
+    """A backend whose programs are the work itself."""
 
     title = "Vector unit"
     counters: ClassVar[tuple[str, ...]] = ("APPLY",)
@@ -104,7 +104,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         yield
 
 
-# ---- all that follows only looks
+# ---- everything below only checks
 
 
 def machine(elements_per_us: float = 1e6) -> Target:

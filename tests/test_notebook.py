@@ -1,4 +1,4 @@
-"""The notebook of the docs, run as a reader would, and the page that the site makes of it."""
+"""The notebook of the docs, run as a reader would run it, and the page that the site makes of it."""
 
 from __future__ import annotations
 

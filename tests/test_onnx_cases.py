@@ -1,10 +1,10 @@
-"""Of ONNX's own operator tests a sample through the whole compiler; `python -m support.onnx_cases` runs them all."""
+"""A sample of ONNX's own operator tests through the whole compiler; `python -m support.onnx_cases` runs them all."""
 
 from __future__ import annotations
 
 from support.onnx_cases import cases, passed_by_ort, through_the_compiler
 
-STRIDE = 23  # of about 1900; the first ones of each operator are not favoured
+STRIDE = 23  # of about 1900; chosen so that the first ones of each operator are not favoured
 
 
 def test_a_sample_of_onnx_operator_tests_survives_the_compiler() -> None:

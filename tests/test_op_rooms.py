@@ -1,4 +1,4 @@
-"""Every room of the compiler has a rule for every op that concerns it, or says why it needs none."""
+"""Every room of the compiler has a rule for every op that it handles, or states why it needs none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Models as ONNX Runtime's own optimiser writes them: the same nodes may leave the host, at the same times."""
+"""Models written by ONNX Runtime's own optimiser: the same nodes may leave the host, at the same times."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.onnx_models import model_of
 
 
 def optimised(model: onnx.ModelProto, folder: Path) -> Path:
-    """The model as ONNX Runtime writes it at its level "extended"."""
+    """The model as ONNX Runtime writes it at optimisation level "extended"."""
     path = folder / "optimised.onnx"
     options = ort.SessionOptions()
     options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
@@ -73,7 +73,7 @@ def test_an_optimised_model_computes_what_it_did(tmp_path: Path) -> None:
 
 
 def fused_conv(**attributes: Any) -> onnx.ModelProto:
-    """With something added before the activation, and no bias."""
+    """A fused convolution with a second tensor added before the activation, and no bias."""
     weights = {"w": normal(8, 4, 3, 3)}
     node = helper.make_node("FusedConv", ["x", "w", "", "z"], ["y"], "n", domain=CONTRIB, **attributes)
     return model_of([node], {"x": (1, 4, 9, 9), "z": (1, 8, 7, 7)}, ["y"], weights, domains={CONTRIB: 1})

@@ -1,4 +1,5 @@
-"""Options stand once: keywords, signature, docstring, command line, config.json and docs follow from their fields."""
+"""Options are defined once: keywords, signature, docstring, command line, config.json and docs follow from their
+fields."""
 
 from __future__ import annotations
 
@@ -52,7 +53,7 @@ def test_functions_spell_out_the_options_that_they_take(
     parameters, text = inspect.signature(function).parameters, inspect.getdoc(function) or ""
     assert [name for name in parameters if name in NAMES] == [name for name in NAMES if name not in without]
     told = [f"    {name}: {option_texts()[name].help}." for name in NAMES if name not in without]
-    assert "\n".join(["", *told, "", "Returns:"]) in text  # nothing of what stood in their place is left
+    assert "\n".join(["", *told, "", "Returns:"]) in text  # nothing of the replaced line is left
 
 
 def test_every_option_says_what_it_does() -> None:
@@ -168,14 +169,14 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
 
 
 def test_without_arguments_the_defaults_hold() -> None:
-    """But for the search, which the command line does not leave to run for longer than one waits."""
+    """Except for the time limit of the search, which the command line sets so that nobody waits too long."""
     for verb in ("compile", "compare"):
         assert asked([verb, "m.onnx"]) == Options(time_budget_s=TYPED_BUDGET_S)
         assert asked([verb, "m.onnx", "--time-budget", "none"]) == Options()
 
 
 def options_table() -> str:
-    """The table of docs/cli.md."""
+    """The options table of docs/cli.md."""
     lines = ["| option | keyword | default | meaning |", "|---|---|---|---|"]
     for name, text in option_texts().items():
         flag = f"`{text.flag} {text.metavar}`".replace(" `", "`").replace("|", r"\|") if text.flag else ""

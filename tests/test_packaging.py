@@ -1,5 +1,5 @@
-"""What `pip install .` installs: all packages and data files, which an editable install does not miss; what an index of
-packages shows; what an archive of the source holds."""
+"""What `pip install .` installs (all packages and data files, which an editable install would not miss), what a package
+index shows, and what a source archive contains."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def requirements(text: str) -> list[Requirement]:
 
 
 def pinned(file: str, name: str, python: str) -> set[str]:
-    """What .ci/`file` pins a package to on one Python."""
+    """The versions that .ci/`file` pins a package to on one Python."""
     pins = requirements((ROOT / ".ci" / file).read_text())
     there = {"python_version": python, "python_full_version": f"{python}.1"}
     found = [pin for pin in pins if pin.name == name and (pin.marker is None or pin.marker.evaluate(there))]
@@ -43,7 +43,7 @@ def pinned(file: str, name: str, python: str) -> set[str]:
 
 
 def test_the_oldest_dependencies_that_are_tested_are_those_that_are_allowed() -> None:
-    """On the oldest Python exactly, on others no older ones, and one of each: what is claimed is tried."""
+    """The oldest Python tests exactly the oldest allowed versions, other Pythons no older ones, each pinned once."""
     options = setup()
     allowed = options["options"]["install_requires"] + options["options.extras_require"]["test"]
     for requirement in requirements(allowed):
@@ -58,7 +58,7 @@ def test_the_oldest_dependencies_that_are_tested_are_those_that_are_allowed() ->
 
 
 def test_every_dependency_is_pinned_where_the_newest_are_tested() -> None:
-    """What is not pinned could turn red by a release elsewhere."""
+    """An unpinned dependency could fail because of a release elsewhere."""
     options = setup()
     named = [options["options"]["install_requires"], *dict(options["options.extras_require"]).values()]
     for requirement in requirements("\n".join(named)):

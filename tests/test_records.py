@@ -1,4 +1,4 @@
-"""Dataclasses that compile their methods later, against Python's own of the same body."""
+"""Dataclasses that compile their methods lazily, compared with Python's own of the same body."""
 
 from __future__ import annotations
 
@@ -223,7 +223,7 @@ def test_help_shows_its_arguments() -> None:
 
 
 def test_keys_are_shared() -> None:
-    """A record without slots takes no more than Python's: no mapping of its own."""
+    """A record without slots takes no more memory than Python's: it has no separate key table."""
     sizes = []
     for decorator in (records.dataclass, dataclasses.dataclass):
         cls = plain(decorator)

@@ -1,4 +1,4 @@
-"""The site of the docs as `.ci/run` builds it: from files, in a real browser, with no request to a network."""
+"""The docs site as `.ci/run` builds it: from files, in a real browser, without network requests."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
 
 
 def complaints(browser: Browser) -> list[dict[str, Any]]:
-    """What a page logs, throws, or asks of a network; files it may read."""
+    """What a page logs, throws, or requests from a network; files are allowed."""
     asked = {"Network.requestWillBeSent"}
     events = browser.complaints()
     return [

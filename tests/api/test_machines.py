@@ -1,4 +1,4 @@
-"""What needs no model, from Python: the same as the verbs, as rows."""
+"""Functions that need no model, called from Python: they return the verbs' results as rows."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LAYER = pimflow.MatmulProblem(1, 64, 64)
 
 
 def same(told: dict[str, Any], data: dict[str, Any]) -> bool:
-    """Whether a verb's document is that of a result, with its own head."""
+    """Whether a verb's document equals that of a result, apart from its own header."""
     return {key: told[key] for key in data} == data and set(told) - set(data) == {"format", "pimflow", "command"}
 
 
@@ -46,7 +46,7 @@ def test_simulate_is_what_the_verb_prints(capsys: Capture, tmp_path: Path) -> No
 
 @pytest.fixture(scope="module")
 def kernels() -> pimflow.Profile:
-    """Kernels with times of our own: what rows determine depends on them."""
+    """Kernels with fixed times, because what rows determine depends on the times."""
     measured = pimflow.profile("zoo:toy", runs=1, warmup=0)
     timed = (replace(kernel, time_us=10.0 + index) for index, kernel in enumerate(measured.kernels))
     return replace(measured, kernels=tuple(timed))

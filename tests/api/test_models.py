@@ -1,4 +1,4 @@
-"""What starts from a model, from Python: the same as the verbs, as rows."""
+"""Functions that start from a model, called from Python: they return the verbs' results as rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The HTML report from Python: from folders and from compiled models, saved and never over another file."""
+"""The HTML report from Python: made from folders and from compiled models, saved, and never over another file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pimflow.train`: a training step of a model, and what becomes of its activations."""
+"""`pimflow.train`: a training step of a model, and the plan for its activations."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def test_keeping_everything_is_the_step_as_it_is(kept: Training) -> None:
 
 
 def test_the_peak_holds_all_that_is_saved(kept: Training) -> None:
-    """And what the last layers work on beside it; the whole step takes more, but not at once."""
+    """It also holds what the last layers work on. The whole step has more, but not at the same time."""
     trace = kept.trace
     assert trace.saved_bytes < kept.kept.peak_bytes < sum(buffer.bytes for buffer in trace.buffers if not buffer.fixed)
     assert 2.5 * trace.forward_us < trace.time_us, "each product has two of its size behind it"
 
 
 def test_zeros_that_are_added_to_are_no_parameters() -> None:
-    """A loop over relations starts from some, which folding makes constants."""
+    """A loop over relations starts from such zeros, which constant folding creates."""
     trained = pimflow.train("zoo:rgcn", activations="keep")
     assert trained.parameters == pimflow_zoo.entry("rgcn").parameters
 
@@ -72,7 +72,8 @@ def test_relational_layers_are_trained_in_the_form_whose_step_is_fastest(export:
 
 
 def test_where_the_fastest_form_has_no_room_one_that_has_is_weighed() -> None:
-    """A byte short of what it saves: with all kept another form fits, and a plan of either is no slower than that."""
+    """With a byte less than the fastest form saves, another form fits with all kept; a plan of either is no slower than
+    that."""
     rng = np.random.default_rng(0)
     graph = Graph.from_edge_index(rng.integers(0, 300, (2, 4000)), 300, None, rng.integers(0, 3, 4000))
 
@@ -95,7 +96,7 @@ def test_where_the_fastest_form_has_no_room_one_that_has_is_weighed() -> None:
 
 
 def test_weights_that_are_constant_nodes_are_parameters() -> None:
-    """Paddle's exporter writes all weights so."""
+    """Paddle's exporter writes all weights as such nodes."""
     model = single("Conv", (1, 3, 8, 8), [np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)])
     known = pimflow.train(model, activations="keep").parameters
     for tensor in model.graph.initializer:
@@ -123,7 +124,7 @@ def _learnt(*shape: int) -> npt.NDArray[np.float32]:
 def test_weights_that_are_made_of_others_are_not_what_is_learnt(
     made: list[tuple[str, str]], constants: dict[str, npt.NDArray[Any]], parameters: int
 ) -> None:
-    """`w` is what the step before has made."""
+    """`w` stands for the result of the previous node."""
     names = [f"w{index}" for index in range(len(made))]
     nodes = [
         helper.make_node(op_type, [names[index - 1] if name == "w" else name for name in read], [names[index]])
@@ -135,7 +136,7 @@ def test_weights_that_are_made_of_others_are_not_what_is_learnt(
 
 
 def test_a_step_that_needs_a_newer_opset_is_made_in_one() -> None:
-    """Overlapping windows give one element several gradients, which scatters add up from opset 16 on."""
+    """Overlapping windows give one element several gradients; only scatters of opset 16 or later add them up."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"]),
         helper.make_node("MaxPool", ["a"], ["y"], kernel_shape=[3, 3], strides=[2, 2]),
@@ -184,8 +185,8 @@ def test_a_plan_takes_less_and_no_longer(kept: Training) -> None:
 
 
 def test_the_peak_is_the_one_that_a_replay_measures() -> None:
-    """By a clock that ticks, which is what times and peaks differ by; where buffers leave for SSDs, from transfer to
-    transfer, which slow no kernel there."""
+    """Replayed tick by tick, to within a tick's error; with SSDs, replayed exactly from transfer to transfer, since
+    transfers slow no kernel on that machine."""
     channel = Channel(24_400.0, 24_600.0, 10.0)
     again = pimflow.train("zoo:toy", activations="recompute", slower_percent=10)
     time_us, peak = Clock(again.trace, again.found.plan, channel, tick_us=0.02).run()
@@ -225,7 +226,7 @@ def test_where_there_is_room_for_all_nothing_is_written(kept: Training) -> None:
 
 
 def test_the_rule_is_the_published_one() -> None:
-    """No tensor of a ResNet-18 of one image has 8 Mi elements: all stay."""
+    """No tensor of a ResNet-18 for one image has 8 Mi elements, so all stay in memory."""
     assert {row["becomes"] for row in trained("rule")} == {"kept"}
 
 

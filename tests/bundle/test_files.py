@@ -1,4 +1,4 @@
-"""Single files: whole or not at all, with the folders that they lie in."""
+"""Single files: written atomically, with the folders that contain them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Output folders: what a user changed survives, and so does the last output, through failures, kills and races."""
+"""Output folders: a user's changes survive, and so does the last output, through failures, kills and races."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fill(made: Path, text: str) -> None:
 
 
 def held(folder: Path) -> str:
-    """The text that a whole output was saved with."""
+    """The text that a complete output was saved with."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if not path.is_dir())
     assert names == ["manifest.json", "original/model.onnx", "target.toml"]
     (text,) = {(folder / name).read_text() for name in names[1:]}
@@ -50,7 +50,7 @@ def held(folder: Path) -> str:
 
 
 def picture(folder: Path) -> dict[str, str]:
-    """Everything below a folder: what kind of entry it is, and what it holds."""
+    """Everything below a folder: the kind and content of each entry."""
     return {path.relative_to(folder).as_posix(): content(path) for path in sorted(folder.rglob("*"))}
 
 
@@ -63,14 +63,14 @@ def content(path: Path) -> str:
 
 @pytest.fixture
 def out(tmp_path: Path) -> Path:
-    """An output folder, alone in its folder."""
+    """An output folder, alone in its parent folder."""
     save(tmp_path / "out", "first")
     return tmp_path / "out"
 
 
 @pytest.fixture(autouse=True)
 def no_warnings() -> Iterator[None]:
-    """Nothing is said that a test does not expect."""
+    """No warnings except those that a test expects."""
     with warnings.catch_warnings():
         warnings.simplefilter("error", OutputWarning)
         yield
@@ -81,7 +81,7 @@ def alone(folder: Path) -> bool:
 
 
 def change_same_size(folder: Path) -> str:
-    """As an editor does that keeps the time too."""
+    """Change a file as an editor that preserves the timestamp does."""
     path = folder / "original/model.onnx"
     before = path.stat()
     path.write_text("fir5t")
@@ -103,7 +103,7 @@ def edit_manifest(folder: Path) -> str:
 
 
 def does(make: Callable[[Path], object], name: str) -> Callable[[Path], str]:
-    """Makes an entry, in the place of what has its name."""
+    """Create an entry, replacing any of that name."""
 
     def change(folder: Path) -> str:
         (folder / name).unlink(missing_ok=True)
@@ -177,7 +177,7 @@ Rename = Callable[[Path, Path], Path]
 
 
 def rename_then(monkeypatch: pytest.MonkeyPatch, at: int, then: Callable[[Path], object]) -> None:
-    """After the at-th rename something happens in the folder that was renamed, as by a program that has it open."""
+    """After the at-th rename, call `then` on the renamed folder, like a program that has it open."""
 
     def renamed(source: Path, target: Path) -> Path:
         place = rename(source, target)
@@ -207,7 +207,7 @@ def test_what_is_saved_into_the_folder_that_was_replaced_is_kept_and_said(
         (old / name).write_text("mine")
 
     rename_then(monkeypatch, 2, write)
-    for text in ("second", "third"):  # said again as long as it is there
+    for text in ("second", "third"):  # reported again as long as it is there
         with pytest.warns(OutputWarning, match="was changed while it was being replaced") as caught:
             save(out, text)
         assert held(out) == text
@@ -262,7 +262,7 @@ STEPS = {
 
 
 def save_and_be_killed(folder: Path, text: str, at: int) -> None:
-    """SIGKILL comes before the at-th thing that is done to the disk."""
+    """Kill the process with SIGKILL before its at-th disk operation."""
 
     def hook(event: str, _arguments: object) -> None:
         if event in STEPS and next(count) == at:
@@ -281,8 +281,8 @@ def exit_code(target: Callable[..., None], *arguments: object) -> int | None:
 
 
 def outcome_of_a_kill(out: Path, at: int) -> str | None:
-    """What the next command finds in a folder: the old output, the new one, the old one put back, or nothing. None
-    where the process came to its end before the kill."""
+    """What the next command finds in a folder: the old output, the new one, the old one restored, or nothing. None if
+    the process ended before the kill."""
     code = exit_code(save_and_be_killed, out, "second", at)
     assert code in (0, -signal.SIGKILL)
     there = out.exists()
@@ -476,7 +476,7 @@ def test_digests_that_the_block_knows_are_taken(out: Path) -> None:
 
 @pytest.fixture
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The names of files whose digests were found."""
+    """The names of files whose digests were computed."""
     found: list[str] = []
 
     def noted(path: Path) -> str:
@@ -489,7 +489,7 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def all_old(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All files count as old."""
+    """Treat all files as old."""
     monkeypatch.setattr("pimflow.bundle.manifest._SETTLED_NS", -1)
 
 
@@ -497,7 +497,7 @@ def all_old(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_output_that_is_replaced_is_read_once(out: Path, reads: list[str]) -> None:
     check_output(out)
     save(out, "second")
-    assert sorted(reads) == ["model.onnx"] * 2 + ["target.toml"] * 2  # the first one's, then the second's
+    assert sorted(reads) == ["model.onnx"] * 2 + ["target.toml"] * 2  # of the first output, then of the second
     assert held(out) == "second"
 
 
@@ -505,7 +505,7 @@ def test_an_output_that_is_replaced_is_read_once(out: Path, reads: list[str]) ->
 def test_a_change_is_seen_in_what_was_read_before(out: Path) -> None:
     check_output(out)
     changed, before = out / "original/model.onnx", (out / "original/model.onnx").stat()
-    while changed.stat().st_ctime_ns == before.st_ctime_ns:  # a tick of the file system's clock
+    while changed.stat().st_ctime_ns == before.st_ctime_ns:  # wait for a tick of the file system's clock
         change_same_size(out)
     with pytest.raises(OutputError, match=r"original/model\.onnx was added or changed"):
         save(out, "second")
@@ -518,7 +518,7 @@ def test_files_that_changed_a_moment_ago_are_read_again(out: Path, reads: list[s
 
 
 def save_later(folder: Path, text: str, seen: dict[str, str]) -> None:
-    """As `save`, with what earlier runs left; the clock of the file system goes on before the manifest is written."""
+    """Like `save`, with the stamps of earlier runs; the file system's clock advances before the manifest is written."""
     with new_output(folder, seen=seen) as made:
         fill(made, text)
         probe, last = made.parent / "probe", (made / "original/model.onnx").stat().st_ctime_ns
@@ -530,7 +530,7 @@ def save_later(folder: Path, text: str, seen: dict[str, str]) -> None:
 
 @pytest.fixture
 def seen(out: Path) -> dict[str, str]:
-    """What is known of an output, of which this process has read nothing."""
+    """The stamps of an output of which this process has read nothing."""
     found: dict[str, str] = {}
     save_later(out, "first", found)
     return found
@@ -539,7 +539,7 @@ def seen(out: Path) -> dict[str, str]:
 def test_files_that_an_earlier_run_wrote_are_not_read(out: Path, seen: dict[str, str], reads: list[str]) -> None:
     check_output(out, seen)
     save_later(out, "second", seen)
-    assert sorted(reads) == ["model.onnx", "target.toml"]  # the second one's
+    assert sorted(reads) == ["model.onnx", "target.toml"]  # those of the second output
     assert held(out) == "second"
 
 
@@ -565,12 +565,12 @@ def test_what_another_process_put_there_is_read(out: Path, seen: dict[str, str],
 
 
 def test_a_file_as_young_as_its_manifest_has_no_stamp(tmp_path: Path) -> None:
-    """Whoever changed it at once would leave the same times."""
+    """A change right after the manifest was written could leave the same timestamps."""
     (tmp_path / "old").touch()
     (tmp_path / "young").touch()
     while (tmp_path / "young").stat().st_ctime_ns <= (tmp_path / "old").stat().st_ctime_ns:
         (tmp_path / "young").touch()
     write_manifest(tmp_path)
     (tmp_path / "young").unlink()
-    (tmp_path / "young").hardlink_to(tmp_path / MANIFEST)  # so it has the manifest's times, whatever the clock
+    (tmp_path / "young").hardlink_to(tmp_path / MANIFEST)  # it gets the manifest's timestamps, whatever the clock
     assert list(stamps(tmp_path).values()) == [hashlib.sha256(b"").hexdigest()]

@@ -1,4 +1,4 @@
-"""Graphs in files: what is written is read again, whole, whatever the element types."""
+"""Graphs in files: they are read back complete, whatever the element types."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_only_large_numbers_are_elided() -> None:
     assert " #" not in graph_text(GRAPHS["small"])
     assert " #" not in graph_text(GRAPHS["text"])
     assert graph_text(GRAPHS["large"]).count(" #") == 3
-    assert graph_text(GRAPHS["bfloat16"]).count(" #") == 1  # all up to the length of the bfloat16
+    assert graph_text(GRAPHS["bfloat16"]).count(" #") == 1  # all constants no longer than the bfloat16 one
     assert first_difference(graph_of_text(graph_text(GRAPHS["large"], inline=True)), GRAPHS["large"]) is None
 
 

@@ -1,4 +1,5 @@
-"""Programs in a file: each distinct one once, the same bytes however they came about, and read back where they were."""
+"""Programs in a file: each distinct one once, the same bytes however they were made, and read back for the same
+nodes."""
 
 from __future__ import annotations
 
@@ -25,7 +26,7 @@ DEVICES = {f"conv{index}": "pim" for index in range(6)}
 
 
 def programs(backend: NewtonBackend) -> dict[str, PimProgram]:
-    """Two layers in turn, each with weights of its own."""
+    """Two layers in alternation, each occurrence with its own weights."""
     made = {}
     for index, name in enumerate(DEVICES):
         program = backend.program(LAYERS[index % 2], "newton++")

@@ -1,4 +1,4 @@
-"""Where a model comes from: slips in its name."""
+"""The source of a model: misspelled names."""
 
 from __future__ import annotations
 

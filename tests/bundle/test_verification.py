@@ -1,4 +1,4 @@
-"""What an output folder keeps of its verification: it counts for that output alone, and only as it was written."""
+"""The verification results stored in an output folder: valid for that output alone, and only if unchanged."""
 
 from __future__ import annotations
 

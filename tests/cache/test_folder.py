@@ -1,4 +1,4 @@
-"""Where the user's cache folder is."""
+"""The location of the user's cache folder."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scripts that complete the command line, tried in the shell itself."""
+"""Completion scripts, tried in the shell itself."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def script(shell: str, capsys: Capture) -> str:
 
 
 def completed(words: str, capsys: Capture) -> list[str]:
-    """What bash offers for the last of some words."""
+    """The completions that bash offers for the last word."""
     *before, last = words.split(" ")
     program = (
         f"{script('bash', capsys)}\n"
@@ -48,7 +48,7 @@ def test_bash_completes_verbs_options_and_values(words: str, offered: str, capsy
 @pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
 @pytest.mark.parametrize(("words", "offered"), OFFERED)
 def test_zsh_completes_verbs_options_and_values(words: str, offered: str, tmp_path: Path, capsys: Capture) -> None:
-    """In a terminal, as zsh completes nowhere else; a key of the test's own writes down what the line has become."""
+    """Runs in a terminal, since zsh completes only there; a key bound by the test prints the completed line."""
     (tmp_path / "_pimflow").write_text(script("zsh", capsys))
     program = f"""
         cd {tmp_path}; zmodload zsh/zpty; zpty shell zsh -f -i

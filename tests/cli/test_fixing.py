@@ -1,4 +1,4 @@
-"""The texts of --fix: one number, true or false, or a list; what cannot be read is told in one line."""
+"""Values of --fix: one number, true or false, or a list; an unreadable value gives a one-line error."""
 
 from __future__ import annotations
 

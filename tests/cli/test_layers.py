@@ -1,4 +1,4 @@
-"""The texts of --conv and --matmul."""
+"""Values of --conv and --matmul."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The program: stdout stays clean, and a stdout that cannot be written is one line."""
+"""The program: stdout stays clean, and an unwritable stdout gives a one-line error."""
 
 from __future__ import annotations
 
@@ -190,7 +190,7 @@ VERBS = (
 def exit_code(*words: str) -> object:
     try:
         return run(*words)
-    except SystemExit as end:  # of --help
+    except SystemExit as end:  # raised by --help
         return end.code
 
 

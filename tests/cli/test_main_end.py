@@ -1,4 +1,4 @@
-"""The program's last moment: what it printed is there, and nothing is taken apart unless something else still runs."""
+"""The end of the program: its output is complete, and objects are deallocated only if something else still runs."""
 
 from __future__ import annotations
 

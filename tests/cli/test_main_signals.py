@@ -1,4 +1,4 @@
-"""Signals: one line and an exit code of their own, whatever the program is at; nothing half-written stays."""
+"""Signals: one line and a separate exit code, whatever the program is doing; no partial output stays."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ sys.modules["numpy"] = importlib.import_module("numpy")
 
 @pytest.fixture(autouse=True)
 def _heeded() -> Iterator[None]:
-    """Shells start jobs in the background with SIGINT ignored, which their children inherit."""
+    """Restore SIGINT: shells start background jobs with it ignored, and children inherit that."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

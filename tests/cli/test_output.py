@@ -1,4 +1,5 @@
-"""Stdout takes any text in any encoding, and no name raw; progress is for people: on a terminal, wiped at the end."""
+"""Stdout takes any text in any encoding, with names escaped; progress shows only on a terminal, and is erased at the
+end."""
 
 from __future__ import annotations
 
@@ -19,7 +20,7 @@ from support.cli import Capture, run
 
 
 class Screen(io.StringIO):
-    """Stderr that is a terminal, or not."""
+    """A stderr that is a terminal, or not."""
 
     def __init__(self, *, terminal: bool) -> None:
         super().__init__()
@@ -67,7 +68,7 @@ def test_it_is_not_written_more_often_than_ten_times_a_second(monkeypatch: pytes
 
 
 class Clock:
-    """Seconds that pass when a test says so."""
+    """A clock that advances when a test says so."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 100.0
@@ -114,7 +115,7 @@ EVIL = "\x1b[31m\x1b]0;title\x07\r\n\x9b\u202e"
 
 
 def evil_model(path: Path) -> Path:
-    """A convolution and a Relu whose every name has escape sequences."""
+    """A convolution and a Relu whose names all contain escape sequences."""
     names = {name: f"{EVIL}{name}" for name in ("x", "w", "y", "z", "conv", "relu")}
     weights = np.ones((8, 8, 1, 1), np.float32)
     graph = helper.make_graph(
@@ -134,7 +135,7 @@ def evil_model(path: Path) -> Path:
 def test_no_name_reaches_the_terminal_raw(tmp_path: Path, capsys: Capture) -> None:
     model, folder = evil_model(tmp_path / "evil.onnx"), tmp_path / "out"
     shape = ("--shape", f"{EVIL}W=8")
-    assert run("compile", model) == 2  # the error names the unbound dim
+    assert run("compile", model) == 2  # the error names the unbound dimension
     assert run("compile", model, *shape, "-o", folder, "-v", "--policy", "pim", "--print-ir-after-all") == 0
     assert run("inspect", model, *shape) == 0
     assert run("inspect", model, *shape, "--text") == 0
@@ -161,7 +162,7 @@ def test_nothing_is_shown_if_it_is_quiet(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def windows(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
-    """Makes stdout one of an encoding that lacks most signs; returns what is written to it."""
+    """Give stdout an encoding that lacks most characters; return the bytes written to it."""
     written = io.BytesIO()
     monkeypatch.setattr("sys.stdout", io.TextIOWrapper(written, "cp1252"))
     return written

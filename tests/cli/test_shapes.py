@@ -1,4 +1,4 @@
-"""The texts of --shape."""
+"""Values of --shape."""
 
 from __future__ import annotations
 

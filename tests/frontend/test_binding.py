@@ -1,4 +1,4 @@
-"""Shapes that the user binds: what fits is bound, what does not is told, what is missing is listed."""
+"""Shapes that the user binds: fitting ones are bound, others reported, and missing ones listed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_fixed_input_may_be_bound_to_its_own_shape() -> None:
 
 
 def test_what_shape_arithmetic_gives_is_known() -> None:
-    """Nobody reads an exporter's Shape/Gather/Unsqueeze/Concat/Reshape chain any more once the batch is bound."""
+    """Once the batch is bound, nothing reads an exporter's Shape/Gather/Unsqueeze/Concat/Reshape chain any more."""
     i = {name: np.array(value, np.int64) for name, value in {"zero": 0, "axes": [0], "rest": [-1], "two": 2}.items()}
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
@@ -141,7 +141,7 @@ def test_data_dependent_shapes_are_unknown_and_nothing_else_is() -> None:
 
 
 def test_random_numbers_are_not_folded() -> None:
-    """Drawn anew at each run, so a constant would be another model."""
+    """They are drawn again in each run, so a constant would change the model."""
     nodes = [
         helper.make_node("RandomNormal", [], ["r"], shape=[3, 4]),
         helper.make_node("RandomUniformLike", ["c"], ["u"]),

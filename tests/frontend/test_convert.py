@@ -1,4 +1,4 @@
-"""Conversions are found by operator, may come from outside the package, and run once for each node."""
+"""Conversions are found by operator, may come from outside the package, and run once per node."""
 
 from __future__ import annotations
 

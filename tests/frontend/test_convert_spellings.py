@@ -1,4 +1,4 @@
-"""Each typed op, from every opset's spelling of it, and back in the same opset."""
+"""Each typed op, imported from its form in every opset, and exported to the same opset."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ def ints(*values: int) -> Array:
 
 
 def check(model: onnx.ModelProto, *ops: Op) -> Graph:
-    """The model's nodes are these ops; values are the original's, before and after writing it in its own opset."""
+    """Assert that the model's nodes are these ops, and that values are the original's, before and after exporting it in
+    its own opset."""
     graph = load_model(model)
     assert [node.op for node in graph.nodes] == list(ops)
     inputs = random_inputs(graph, 3)
@@ -246,7 +247,7 @@ def test_auto_pad_of_pools(mode: str, kind: str, ceil: int) -> None:
 @pytest.mark.parametrize("pads", [[0, 0, 0, 0], [1, 1, 1, 1], [0, 1, 2, 0], None])
 @pytest.mark.parametrize(("kernel", "stride"), [(3, 2), (3, 3), (2, 3)])
 def test_ceil_mode(kind: str, include: int, size: int, pads: list[int] | None, kernel: int, stride: int) -> None:
-    pads = pads and [min(pad, kernel - 1) for pad in pads]  # ONNX Runtime wants pads smaller than the kernel
+    pads = pads and [min(pad, kernel - 1) for pad in pads]  # ONNX Runtime requires pads smaller than the kernel
     fields: dict[str, Any] = {"kernel_shape": [kernel] * 2, "strides": [stride] * 2, "ceil_mode": 1}
     fields |= {"auto_pad": "VALID"} if pads is None else {"pads": pads}
     if kind == "AveragePool":
@@ -269,7 +270,7 @@ def test_ceil_mode_of_a_pool_that_stays_opaque(size: int) -> None:
 
 
 def test_an_stft_is_one_sided_unless_it_says_otherwise() -> None:
-    """For which ONNX's inference takes the default for the contrary."""
+    """ONNX's shape inference assumes the opposite default."""
     nodes = [helper.make_node("STFT", ["x", "step", "window"], ["s"]), helper.make_node("Mul", ["s", "gain"], ["y"])]
     given = {"step": np.array(8), "window": weights(16), "gain": weights(9, 2)}
     model = model_of(nodes, {"x": (1, 64, 1)}, ["y"], given, opset=17)
@@ -281,7 +282,7 @@ def test_an_stft_is_one_sided_unless_it_says_otherwise() -> None:
 
 
 def reshaped_to(target: list[str], rank: int, opset: int = 17) -> onnx.ModelProto:
-    """Abs(x) in a shape that is put together from sizes (x's), one, zero and rest (-1)."""
+    """Abs(x) in a shape that is concatenated from sizes (x's), one, zero and rest (-1)."""
     given = {"one": ints(1), "zero": ints(0), "rest": ints(-1)}
     nodes = [
         helper.make_node("Shape", ["x"], ["sizes"]),
@@ -304,7 +305,7 @@ def reshaped_to(target: list[str], rank: int, opset: int = 17) -> onnx.ModelProt
 def test_a_size_of_zero_where_no_size_is_to_copy(
     shape: tuple[int, ...], target: list[str], made: tuple[int, ...]
 ) -> None:
-    """Exporters mean it as a size, for a relation without edges say: as the same model with allowzero=1 does."""
+    """Exporters mean it as a size, for a relation without edges, for example: the same as a model with allowzero=1."""
     model = reshaped_to(target, len(shape))
     graph = load_model(model, dict(zip(("e", "f"), shape, strict=False)))
     model.graph.node[-1].attribute.append(helper.make_attribute("allowzero", 1))
@@ -325,13 +326,13 @@ def test_a_size_of_zero_that_cannot_be() -> None:
     with pytest.raises(ModelError, match="cannot run: "):
         load_model(reshaped_to(["rest", "sizes"], 1), {"e": 0})
     with pytest.raises(ModelError, match=r"cannot run: (?!.*allowzero)"):
-        load_model(reshaped_to(["one", "sizes"], 1, opset=13), {"e": 0})  # which has no allowzero
+        load_model(reshaped_to(["one", "sizes"], 1, opset=13), {"e": 0})  # this opset has no allowzero
     with pytest.raises(ModelError, match="cannot run: "):
         load_model(reshaped_to(["one", "zero"], 1), {"e": 3})
 
 
 def test_cast_like_waits_for_no_value() -> None:
-    """A bias made for the input's type, as PyTorch exports it without optimisation, is a constant."""
+    """A bias cast to the input's type, as PyTorch exports it without optimisation, is a constant."""
     nodes = [
         helper.make_node("CastLike", ["zero", "x"], ["typed"]),
         helper.make_node("Expand", ["typed", "four"], ["b"]),
@@ -382,7 +383,7 @@ def test_max_pool_with_indices_is_kept() -> None:
 
 
 def test_computed_parameters_are_kept() -> None:
-    """Bounds and widths that depend on an input are no fields; a Clip with them stays opaque."""
+    """Bounds and widths that depend on an input are not fields; a Clip with them stays opaque."""
     model = model_of([helper.make_node("Clip", ["x", "low"], ["y"])], {"x": (3, 4), "low": ()})
     graph = load_model(model)
     assert isinstance(graph.nodes[0].op, OnnxOp)

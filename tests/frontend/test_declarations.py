@@ -1,4 +1,4 @@
-"""Shapes and types that contradict each other: an error that names node, value and both."""
+"""Contradictory shapes and types: an error names the node, the value, and both declarations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def ones(*shape: int) -> Array:
 
 
 def chain(info: onnx.ValueInfoProto) -> onnx.ModelProto:
-    """y = Neg(Relu(x)), x float32[2, 3], with a declaration of what is between."""
+    """y = Neg(Relu(x)), x float32[2, 3], with a declaration of the value in between."""
     nodes = [helper.make_node("Relu", ["x"], ["a"], name="r"), helper.make_node("Neg", ["a"], ["y"], name="n")]
     model = model_of(nodes, {"x": (2, 3)})
     model.graph.value_info.append(info)
@@ -107,14 +107,14 @@ def test_operands_that_do_not_fit(what: str) -> None:
 
 
 def with_result(model: onnx.ModelProto) -> onnx.ModelProto:
-    """With a rank for the output: else the checker complains, and ONNX Runtime's own words come first."""
+    """The model with a rank for the output: otherwise the checker fails first, with ONNX Runtime's own message."""
     for dim in ("rows", "columns"):
         model.graph.output[0].type.tensor_type.shape.dim.add(dim_param=dim)
     return model
 
 
 def test_what_shows_only_when_shapes_are_known_is_found() -> None:
-    """ONNX Runtime does not compute the Reshape's sizes when it loads, so that nothing is wrong to it."""
+    """ONNX Runtime does not compute the Reshape's sizes when it loads the model, so it finds nothing wrong."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Reshape", ["w", "s"], ["v"]),
@@ -137,7 +137,7 @@ def test_a_branch_that_is_never_taken_may_hold_what_cannot_run() -> None:
 
 
 def test_a_range_of_one_element_tensors_is_folded() -> None:
-    """ONNX Runtime takes operands with one dim when they are computed, and refuses them as constants."""
+    """ONNX Runtime accepts one-dimensional operands if they are computed, but not if they are constants."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"], end=1),
         helper.make_node("Mul", ["s", "zero"], ["start"]),

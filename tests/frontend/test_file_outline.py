@@ -1,4 +1,4 @@
-"""Model files whose large initialisers are read apart: graphs and refusals are those of files that are parsed whole."""
+"""Model files whose large initialisers are read separately give the same graphs and errors as files parsed whole."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ WEIGHTS = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.floa
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Of a model that is large: of 64 bytes of a bias and, behind it, 1,728 of weights."""
+    """A model file with 64 bytes of a bias and then 1,728 bytes of weights, which counts as large."""
     monkeypatch.setattr(outlines, "LARGE_FILE_BYTES", 1000)
     monkeypatch.setattr(outlines, "LARGE_DATA_BYTES", 500)
     path = tmp_path / "model.onnx"
@@ -44,7 +44,7 @@ def outcome(path: Path) -> Graph | str:
 
 
 def both_ways(path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Graph | str, Graph | str]:
-    """What the model loads as with its weights apart, and parsed whole."""
+    """What the model loads as with its weights read separately, and parsed whole."""
     apart = outcome(path)
     with monkeypatch.context() as patch:
         patch.setattr(outlines, "LARGE_FILE_BYTES", 1 << 30)

@@ -1,4 +1,4 @@
-"""Inputs that are fixed to a value: constants of the declared type, and values as of the model that is fed them."""
+"""Inputs fixed to a value: constants of the declared type, and the same values as the model fed with them."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_a_compiled_model_is_verified_against_the_original_with_these_values(tmp
     assert again.options.fixed == {"rate": 16000, "scales": 0.25}
     assert again.verify().passed
     wrong = bound_inputs(model_source(gated_model()).content, None, {}, {"rate": 8000, "scales": 0.25})
-    object.__setattr__(again, "_bound", wrong)  # the original on another value: nothing is compared with itself
+    object.__setattr__(again, "_bound", wrong)  # another original, as the model must not be compared with itself
     assert not again.verify().passed
 
 

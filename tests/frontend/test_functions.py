@@ -1,4 +1,4 @@
-"""Local functions, of the model's opset and of others: inlined, and the same to ONNX Runtime."""
+"""Local functions, of the model's opset and of others: inlined, with the same values as in ONNX Runtime."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_function_of_another_opset(what: str, own: int, models: int) -> None:
 
 
 def test_what_means_something_else_in_the_models_opset_is_one_line() -> None:
-    """ONNX Runtime takes it as the model's opset has it, which is not what the function says."""
+    """ONNX Runtime uses the meaning in the model's opset, which differs from that in the function's."""
     made = function("f", [node("Softmax", "x", "y")], 12)
     with pytest.raises(ModelError, match=r"the function 'f' is of opset 12 and the model of 13: Softmax means"):
         load_model(model_with([node("f", "x", "y", domain="d")], [made], 13))
@@ -132,7 +132,7 @@ def test_functions_without_end_are_refused() -> None:
     with pytest.raises(ModelError, match="the function 'f' calls itself"):
         load_model(model_with([node("f", "x", "y", domain="d")], loop))
     with pytest.raises(ModelError, match="the function 'f' calls itself"):
-        load_model(model_with([node("Relu", "x", "y")], loop))  # nobody calls it
+        load_model(model_with([node("Relu", "x", "y")], loop))  # never called
     twice = [function("f0", [node("Relu", "x", "y")], 17)]
     for level in range(1, 40):
         calls = [node(f"f{level - 1}", "x", "a", domain="d"), node(f"f{level - 1}", "a", "y", domain="d")]

@@ -1,4 +1,4 @@
-"""A graph as inputs of a model: which inputs are whose, sizes that follow, and the order of edges."""
+"""A graph as inputs of a model: the assignment of inputs, the sizes that follow, and the order of edges."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Subgraphs: carried unopened, with the outer values they read kept alive as inputs of their node."""
+"""Subgraphs: carried opaquely, with the outer values that they read kept alive as inputs of their node."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def branch(
 
 
 def if_model(condition_input: bool = True) -> onnx.ModelProto:
-    """y = Relu(x) + c if p else (Relu(x) * w) with c outer and w an initialiser of the branch."""
+    """y = Relu(x) + c if p else (Relu(x) * w), with c from outside and w an initialiser of the branch."""
     w = numpy_helper.from_array(np.full((2, 3), 3, np.float32), "w")
     then = branch("then", [helper.make_node("Add", ["r", "c"], ["a"])], "a")
     other = branch("else", [helper.make_node("Mul", ["r", "w"], ["m"])], "m", [w])
@@ -68,7 +68,7 @@ def test_if_keeps_what_its_branches_read(p: bool) -> None:
 
 @pytest.mark.parametrize("p", [True, False])
 def test_a_rename_reaches_into_the_branches(p: bool) -> None:
-    """What a pass does: the captured value gets another producer under another name, and dead code is removed."""
+    """As a pass does it: the captured value gets another producer with another name, and dead code is removed."""
     graph = load_model(if_model())
     edit = GraphEditor(graph)
     name = edit.new_value("a", (2, 3), "float32")  # a name that a branch uses for its own value
@@ -91,7 +91,7 @@ def test_if_with_a_constant_condition_is_opened() -> None:
 
 
 def loop_model() -> onnx.ModelProto:
-    """Nested: a Loop whose body holds an If; both read outer values, the If through two levels."""
+    """Nested: a Loop whose body contains an If; both read outer values, the If through two levels."""
     inner_then = branch("t", [helper.make_node("Add", ["carried", "c"], ["t1"])], "t1")
     inner_else = branch("e", [helper.make_node("Sub", ["carried", "r"], ["e1"])], "e1")
     body = helper.make_graph(
@@ -166,7 +166,7 @@ def test_local_functions_are_inlined() -> None:
 
 
 def test_operators_outside_the_standard() -> None:
-    """A contrib operator of ONNX Runtime: shape found by ONNX Runtime, values its own."""
+    """A contrib operator of ONNX Runtime, which determines both its shape and its values."""
     nodes = [
         helper.make_node("TransposeMatMul", ["x", "w"], ["m"], domain="com.microsoft", alpha=0.5, transB=1),
         helper.make_node("FastGelu", ["m"], ["g"], domain="com.microsoft"),
@@ -203,7 +203,7 @@ def test_order_is_restored() -> None:
 
 
 def test_odd_graph_outputs() -> None:
-    """Outputs that are constants (stored, or folded), an input itself, or read by another node too."""
+    """Outputs that are constants (stored or folded), an input itself, or also read by another node."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
         helper.make_node("Relu", ["x"], ["r"]),
@@ -253,7 +253,7 @@ def test_annotations_travel_only_when_asked_for() -> None:
 
 
 def beside_relu(kind: str, sizes: Array) -> onnx.ModelProto:
-    """y = Relu(x), and what is computed of constants alone."""
+    """y = Relu(x), and a value computed from constants alone."""
     nodes = [helper.make_node("Relu", ["x"], ["y"]), helper.make_node(kind, ["sizes"], ["z"])]
     model = model_of(nodes, {"x": (2, 3)}, constants={"sizes": sizes})
     model.graph.output.append(helper.make_empty_tensor_value_info("z"))
@@ -279,7 +279,7 @@ def test_sizes_that_no_machine_holds_are_refused(model: onnx.ModelProto) -> None
 
 
 def test_pads_beyond_64_bits_are_refused() -> None:
-    """By ONNX Runtime itself from 1.32 on."""
+    """From version 1.32 on, ONNX Runtime itself refuses them."""
     model = single("Conv", (1, 1, 4, 4), [np.ones((1, 1, 3, 3), np.float32)], pads=[1 << 62] * 4)
     with pytest.raises(ModelError, match=r"; 1\.1e\+12 elements and 32 dims are the most|Integer overflow"):
         load_model(model)
@@ -317,7 +317,7 @@ def test_a_constant_has_one_attribute() -> None:
 
 
 def counted_loop(trips: int) -> onnx.ModelProto:
-    """A Loop without a condition, whose body doubles what it captures."""
+    """A Loop without a condition, whose body doubles a captured value."""
     info, kinds = helper.make_tensor_value_info, onnx.TensorProto
     nodes = [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["x", "x"], ["s"])]
     inputs = [info("i", kinds.INT64, []), info("go", kinds.BOOL, [])]
@@ -404,7 +404,7 @@ def test_a_branch_that_does_not_fit_its_if(
 
 
 def test_a_value_that_nothing_makes() -> None:
-    """The checker does not ask whether a function makes what it returns."""
+    """ONNX's checker does not check that a function makes the values that it returns."""
     opsets = [helper.make_opsetid("", 17)]
     made = helper.make_function("d", "f", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["t"])], opsets)
     nodes = [helper.make_node("f", ["x"], ["lost"], domain="d"), helper.make_node("Abs", ["lost"], ["y"], "reader")]

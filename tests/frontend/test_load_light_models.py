@@ -1,4 +1,4 @@
-"""Real topologies that come with the onnx wheel, through the frontend and back."""
+"""Real topologies from the onnx wheel, through the frontend and back."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_values_and_round_trip(name: str) -> None:
 CONVERTED = [
     folder
     for folder in sorted((Path(onnx.__file__).parent / "backend" / "test" / "data" / "pytorch-converted").iterdir())
-    if "PReLU" not in folder.name or "single" in folder.name  # opset 6 broadcasts that have no later spelling
+    if "PReLU" not in folder.name or "single" in folder.name  # opset 6 broadcasts that no later opset can express
 ]
 
 

@@ -1,4 +1,4 @@
-"""A sample of ONNX's own operator tests: whatever ONNX Runtime runs is accepted, and computes the same."""
+"""A sample of ONNX's own operator tests: everything that ONNX Runtime runs is accepted, and computes the same."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.onnx_models import run_plain
 Feeds = dict[str, Any]
 Runnable = tuple[onnx.ModelProto, Feeds, dict[str, Any]]
 NEWEST_OPSET = 26
-STRIDE = 11  # of about 1900 cases; the first ones of each operator are not favoured
+STRIDE = 11  # of about 1900 cases; chosen so that the first ones of each operator are not favoured
 
 
 def cases() -> list[TestCase]:
@@ -46,7 +46,7 @@ def feeds_of(case: TestCase, model: onnx.ModelProto) -> Feeds:
 
 
 def runnable(case: TestCase) -> Runnable | None:
-    """The model in an opset that ONNX Runtime loads, its inputs and results; None where ONNX Runtime refuses."""
+    """The model in an opset that ONNX Runtime loads, its inputs and results; None if ONNX Runtime refuses it."""
     model = onnx.ModelProto()
     model.CopyFrom(case.model)
     model.ir_version = min(model.ir_version, 13)
@@ -68,7 +68,7 @@ EXOTIC = {code for name, code in onnx.TensorProto.DataType.items() if name.start
 
 
 def shapes_of(model: onnx.ModelProto, feeds: Feeds) -> dict[str, tuple[int, ...]]:
-    """Bindings for what the case leaves open."""
+    """Bindings for dimensions that the case leaves open."""
     names = {info.name for info in model.graph.input if info.type.HasField("tensor_type")}
     return {name: array.shape for name, array in feeds.items() if name in names and isinstance(array, np.ndarray)}
 

@@ -1,4 +1,4 @@
-"""Loops that end themselves: of a known length where no input decides it, of the body's own otherwise."""
+"""Loops with their own end condition: a known trip count if no input decides it, otherwise the body's own condition."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ def recurrent(
     constants: dict[str, Array] | None = None,
     inputs: dict[str, tuple[int, ...]] | None = None,
 ) -> onnx.ModelProto:
-    """h = tanh(h + x[place]) for place = start, start + 1, ... while a condition named "on" holds; h of every step."""
+    """h = tanh(h + x[place]) for place = start, start + 1, ... while a condition named "on" holds; the output is h of
+    every step."""
     cell = [
         MAKE("Add", ["place", "one"], ["after"]),
         MAKE("Gather", ["x", "place"], ["row"]),
@@ -87,7 +88,7 @@ def test_a_body_that_counts_to_a_constant() -> None:
 
 @pytest.mark.parametrize(("start", "length"), [(2, 2), (4, 1)])
 def test_a_count_that_begins_elsewhere(start: int, length: int) -> None:
-    """The condition is asked behind the body, which runs once at least."""
+    """The condition is evaluated after the body, which runs at least once."""
     assert_of_length(recurrent([MAKE("Less", ["after", "few"], ["on"])], start=start, constants=FEW), length)
 
 
@@ -111,14 +112,14 @@ def test_a_condition_of_the_run_and_of_the_one_before() -> None:
 
 @pytest.mark.parametrize(("most", "length"), [(3, None), (4, 4)])
 def test_what_runs_too_often_stays(most: int, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """How often that is does not depend on the machine; neither what never ends nor a limit beyond it takes longer."""
+    """The limit does not depend on the machine. Endless loops, and limits beyond it, take no longer to reject."""
     monkeypatch.setattr(loops, "MOST_RUNS", most)
     far = {**FEW, "far": np.array(1 << 40)}
     for limit in ("", "far"):
         node = loop_of(load_model(recurrent([MAKE("Less", ["after", "few"], ["on"])], limit=limit, constants=far)))
         assert node.inputs[0] == limit if length is None else node.inputs[0] not in ("", "far")
     endless = recurrent([MAKE("Less", ["none", "run"], ["on"])], start=0, constants=FEW)
-    assert loop_of(load_model(endless)).inputs[0] != ""  # 0 < 0 does not hold: it runs once
+    assert loop_of(load_model(endless)).inputs[0] != ""  # 0 < 0 is false: it runs once
     endless = recurrent([MAKE("LessOrEqual", ["none", "run"], ["on"])], constants=FEW)
     assert loop_of(load_model(endless)).inputs[0] == ""
 

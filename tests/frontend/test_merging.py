@@ -1,4 +1,4 @@
-"""Nodes that compute the same are one; what must stay apart does."""
+"""Nodes that compute the same are merged; those that must stay separate are not."""
 
 from __future__ import annotations
 

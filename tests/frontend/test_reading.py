@@ -1,4 +1,4 @@
-"""Files that are no models, or not ones we may open: one clear line each, never a traceback from below."""
+"""Files that are not models, or not ones that pimflow opens: one clear line each, never a traceback from a library."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def refused(source: Path | ModelContent, *words: str) -> str:
 
 
 def refusal_of(source: Path | bytes | onnx.ModelProto) -> str | None:
-    """The refusal's message, or None where the model loads."""
+    """The message of the refusal, or None if the model loads."""
     try:
         load_model(source)
     except PimflowError as error:
@@ -43,7 +43,7 @@ def refusal_of(source: Path | bytes | onnx.ModelProto) -> str | None:
 
 
 def test_every_truncation_is_refused_or_harmless(tmp_path: Path) -> None:
-    """A model cut anywhere never escapes as anything but a PimflowError (a cut may leave a smaller valid model)."""
+    """A truncated model never raises anything but a PimflowError (a truncation may leave a smaller valid model)."""
     data = conv_model().SerializeToString()
     path = tmp_path / "cut.onnx"
     messages = []
@@ -149,7 +149,7 @@ def test_a_model_without_outputs() -> None:
 def test_weights_that_do_not_fill_their_shape() -> None:
     model = conv_model()
     model.graph.initializer[0].raw_data = model.graph.initializer[0].raw_data[:-4]
-    refused(model, "ONNX Runtime refuses")  # new versions of it name the tensor
+    refused(model, "ONNX Runtime refuses")  # its new versions name the tensor
 
 
 def with_external(tmp_path: Path, location: str, **entries: object) -> Path:
@@ -234,7 +234,7 @@ def test_external_data_of_a_model_that_is_no_file(tmp_path: Path) -> None:
 
 
 def test_external_data_of_attributes_is_guarded_too(tmp_path: Path) -> None:
-    """A Constant's tensor, and one inside a subgraph, are as external as an initialiser's."""
+    """A Constant's tensor, and one inside a subgraph, can be as external as an initialiser's."""
     for place in ("attribute", "subgraph"):
         tensor = numpy_helper.from_array(np.ones(3, np.float32), "t")
         tensor.ClearField("raw_data")
@@ -285,7 +285,7 @@ def test_a_file_that_never_ends_is_not_read(tmp_path: Path) -> None:
 
 
 def apart(model: onnx.ModelProto) -> SplitModel:
-    """The model with its initialisers beside it."""
+    """The model with its initialisers stored separately."""
     light = onnx.ModelProto()
     light.CopyFrom(model)
     for tensor in light.graph.initializer:

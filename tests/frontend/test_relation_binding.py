@@ -1,5 +1,5 @@
-"""Heterogeneous networks of PyTorch Geometric (benchmarks/export_hetero_models.py), compiled for graphs of several edge
-lists. The oracle is ONNX Runtime on the untouched export."""
+"""Heterogeneous networks of PyTorch Geometric (benchmarks/export_hetero_models.py), compiled for graphs with several
+edge lists. The oracle is ONNX Runtime on the unmodified export."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDS = {"cites": ("paper", "paper"), "writes": ("author", "paper"), "written": (
 
 
 def random_lists(seed: int) -> tuple[dict[str, npt.NDArray[np.int64]], dict[str, int]]:
-    """Edge lists with duplicates, one maybe empty, and numbers of vertices, of which some may have no edge."""
+    """Edge lists with duplicates, one possibly empty, and numbers of vertices, some of which may have no edge."""
     rng = np.random.default_rng(seed)
     sizes = {kind: int(rng.integers(1, 40)) for kind in ("paper", "author")}
     counts = {name: int(rng.integers(0, 90)) for name in ENDS}
@@ -51,7 +51,7 @@ def test_every_relation_is_recovered_and_computes_what_it_did(name: str, seed: i
 
 
 def test_a_relation_without_edges() -> None:
-    """Whose indices TorchScript reshapes to [1, 0]."""
+    """TorchScript reshapes its indices to [1, 0]."""
     model, (lists, sizes) = FOLDER / "hgt-ts.onnx", random_lists(3)
     lists["writes"] = lists["writes"][:, :0]
     made = pimflow.compile(model, graph=lists, shapes=sizes, use_cache=False, policy="gpu")
@@ -63,7 +63,7 @@ def test_a_relation_without_edges() -> None:
 @pytest.mark.parametrize("name", ["hgt-ts", "hgt-dynamo"])
 @pytest.mark.parametrize("relations", ["never", "always"])
 def test_a_heterogeneous_graph_transformer_has_a_product_by_type(name: str, relations: str) -> None:
-    """Keys and values are multiplied by relation and head, with heads side by side where passes run."""
+    """Keys and values are multiplied per relation and head, with heads concatenated if passes run."""
     model, (lists, sizes) = FOLDER / f"{name}.onnx", random_lists(6)
     made = pimflow.compile(
         model, graph=lists, shapes=sizes, use_cache=False, policy="gpu", relations=relations, target="rtx3090"

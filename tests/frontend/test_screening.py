@@ -1,4 +1,4 @@
-"""What would end the process below Python is refused before; nodes of a graph have names of their own."""
+"""Models that would crash the process in native code are refused first; nodes of a graph have unique names."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def split(size: int) -> onnx.ModelProto:
 
 
 def computed_split(size: int) -> onnx.ModelProto:
-    """One that is no initialiser: it is known once it is computed."""
+    """A split that is not an initialiser: it is known only once it is computed."""
     model = split(-size)
     model.graph.node.insert(0, helper.make_node("Neg", ["c0"], ["d"]))
     model.graph.node[1].input[1] = "d"
@@ -168,7 +168,7 @@ def test_a_zero_that_its_writer_left_out_is_read() -> None:
     assert [node.kind for node in load_model(model).nodes] == ["Softmax"]
 
 
-CRASHES = {  # each ended the process with a signal, in ONNX's shape inference or in ONNX Runtime
+CRASHES = {  # each crashed the process, in ONNX's shape inference or in ONNX Runtime
     "batch_dims": single("GatherND", (2, 4), [np.array([[0, 1]])], batch_dims=-5),
     "blocksize": single("DepthToSpace", (1, 4, 2, 2), blocksize=2**40),
     "axis": single("LayerNormalization", (2, 4), [np.ones(4, np.float32)], axis=2**31),

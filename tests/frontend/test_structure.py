@@ -1,4 +1,5 @@
-"""What depends on a graph alone, by numpy over views: against ONNX Runtime, and without ever making what repeats."""
+"""Values that depend on a graph alone, computed by numpy over views: against ONNX Runtime, without expanding
+repetitions."""
 
 from __future__ import annotations
 

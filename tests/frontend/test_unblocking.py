@@ -1,4 +1,4 @@
-"""Channels in blocks, as ONNX Runtime's optimiser writes them for this CPU, taken out again."""
+"""Blocked channel layouts, which ONNX Runtime's optimiser writes for this CPU, converted back."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPORTED = Path(__file__).parents[1] / "data" / "exported"
 
 
 def optimised(model: onnx.ModelProto, folder: Path) -> Path:
-    """The model as ONNX Runtime writes it if it is asked for nothing else."""
+    """The model as ONNX Runtime writes it with default options."""
     path = folder / "optimised.onnx"
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(path)
@@ -38,7 +38,7 @@ def kinds_in_blocks(path: Path) -> set[str]:
 
 
 def network() -> onnx.ModelProto:
-    """Channels that are no whole blocks, all kinds of convolutions, pools, and what makes maps larger."""
+    """Channels that do not fill whole blocks, all kinds of convolutions, pools, and upsampling."""
     shapes: dict[str, tuple[int, ...]] = {
         "w0": (20, 3, 3, 3),
         "w1": (40, 20, 1, 1),

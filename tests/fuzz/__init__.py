@@ -1,1 +1,1 @@
-"""A campaign of made-up and damaged input against the whole compiler: `python -m fuzz` from tests/."""
+"""A campaign of generated and damaged input against the whole compiler: `python -m fuzz` from tests/."""

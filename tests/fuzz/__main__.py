@@ -1,4 +1,4 @@
-"""`python -m fuzz`, from tests/: the campaign for as long as one likes, or one trial again."""
+"""`python -m fuzz`, from tests/: runs the campaign for any length of time, or repeats one trial."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fuzz.lanes import LANES
 
 
 def main() -> int:
-    """Runs the campaign; the exit code is 1 if there are findings."""
+    """Run the campaign; the exit code is 1 if there are findings."""
     parser = argparse.ArgumentParser(prog="python -m fuzz", description=__doc__)
     parser.add_argument("--minutes", type=float, default=10.0, help="how long (default: 10)")
     parser.add_argument("--seed", type=int, default=0, help="another seed, other trials (default: 0)")

@@ -1,4 +1,4 @@
-"""Work in a process of its own: whatever it does, and however long it takes, is a result."""
+"""Work in a separate process: whatever it does, and however long it takes, is a result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 LIMIT_S = 300.0
-"""Of waiting: a machine that is busy otherwise is no fault of ours."""
+"""Time limit: a busy machine is not a fault of pimflow's."""
 LIMIT_CPU_S = 60
 LIMIT_BYTES = 6 << 30
 _MOST_BYTES = 1 << 20
@@ -28,9 +28,9 @@ class Ended:
 
     Args:
         code: its exit code; negative: the signal that killed it; None: it was still running at the limit.
-        out: what it wrote on stdout.
-        err: what it wrote on stderr.
-        result: what the work returned, as plain data; None if it did not.
+        out: its stdout.
+        err: its stderr.
+        result: what the work returned, as plain data; None if it did not return.
     """
 
     code: int | None
@@ -40,7 +40,7 @@ class Ended:
 
     @property
     def problem(self) -> str:
-        """What no end may be: a signal, a limit reached, a traceback; "" for all others."""
+        """The description of an end that is never acceptable: a signal, a timeout, a traceback; "" for all others."""
         if self.code is None or self.code == -signal.SIGXCPU:
             return "no end"
         if self.code < 0:
@@ -51,7 +51,7 @@ class Ended:
 
     @property
     def complaint(self) -> str:
-        """What is wrong with the end of a command: `problem`, or an error that is not one line."""
+        """A complaint about the end of a command: `problem`, or an error that is not one line."""
         if self.problem:
             return self.problem
         errors = [line for line in self.err.splitlines() if not line.startswith("pimflow: warning: ")]
@@ -65,10 +65,10 @@ class Ended:
 
 
 def apart(work: Callable[[], Any], limit_s: float = LIMIT_S, limit_bytes: int = LIMIT_BYTES) -> Ended:
-    """Does work in a fork, within limits of time and memory.
+    """Run the work in a fork, within limits of time and memory.
 
-    An `int` that it returns is the exit code, anything else `Ended.result`. This process must not have run ONNX
-    Runtime: a fork has none of its threads.
+    If it returns an `int`, that is the exit code; anything else is `Ended.result`. This process must not have run ONNX
+    Runtime, whose threads a fork would lack.
     """
     with tempfile.TemporaryDirectory(prefix="fuzz-apart-") as folder:
         sys.stdout.flush()
@@ -119,7 +119,7 @@ def _wait(child: int, limit_s: float) -> int | None:
 
 
 def _text(path: Path) -> str:
-    """A file's text, of which only the first MiB can matter."""
+    """The text of a file, up to the first MiB, since no more can matter."""
     if not path.exists():
         return ""
     with path.open("rb") as file:

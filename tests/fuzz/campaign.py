@@ -1,4 +1,4 @@
-"""Runs trials of all lanes in turn, and counts what came of them."""
+"""Runs trials of all lanes in turn, and counts their results."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 from fuzz.verdict import Case, Verdict
 
 SEEDS = 1_000_000
-"""Trials of one campaign at most: the first has the seed `campaign * SEEDS`."""
+"""The maximum number of trials of one campaign; the first has the seed `campaign * SEEDS`."""
 
 
 @dataclass
 class Lane:
-    """What came of a lane's trials so far."""
+    """The results of a lane's trials so far."""
 
     outcomes: Counter[str] = field(default_factory=Counter)
     findings: list[str] = field(default_factory=list)
@@ -26,11 +26,11 @@ class Lane:
 
 @dataclass
 class Campaign:
-    """Lanes and what came of them; every lane gets the same share of the time.
+    """Lanes and their results; every lane gets the same share of the time.
 
     Args:
         lanes: trials by name.
-        say: receives a line for every finding, as it comes.
+        say: called with a line for every finding as it occurs.
     """
 
     lanes: Mapping[str, Case]
@@ -38,7 +38,7 @@ class Campaign:
     done: dict[str, Lane] = field(default_factory=dict)
 
     def run(self, seed: int, seconds: float) -> None:
-        """Runs trials until the time is over: the next is always of the lane that had the least of it.
+        """Run trials until the time is up; the next trial is from the lane that has used the least time.
 
         Args:
             seed: the campaign; another one has other trials.
@@ -50,13 +50,13 @@ class Campaign:
             self.trial(name, seed * SEEDS + self.lane(name).outcomes.total())
 
     def run_each(self, seed: int, trials: int) -> None:
-        """Runs the first trials of every lane."""
+        """Run the first trials of every lane."""
         for name in self.lanes:
             for number in range(trials):
                 self.trial(name, seed * SEEDS + number)
 
     def trial(self, name: str, seed: int) -> Verdict:
-        """One trial of a lane."""
+        """Run one trial of a lane."""
         lane, started = self.lane(name), time.monotonic()
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
             verdict = self.lanes[name](seed, Path(folder))
@@ -68,12 +68,12 @@ class Campaign:
         return verdict
 
     def lane(self, name: str) -> Lane:
-        """A lane's record."""
+        """The results of a lane."""
         return self.done.setdefault(name, Lane())
 
     @property
     def findings(self) -> list[str]:
-        """All lines of findings."""
+        """All findings, one line each."""
         return [line for lane in self.done.values() for line in lane.findings]
 
     def text(self) -> str:

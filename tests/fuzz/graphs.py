@@ -1,4 +1,5 @@
-"""Random valid models in the spellings of several opsets, written by ONNX's helpers alone: the compiler has no part."""
+"""Random valid models in the forms of several opsets, written with ONNX's helpers alone, independently of the
+compiler."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ Shape = tuple[int, ...]
 
 
 class _Drawing:
-    """A model that grows by one node at a time; every value's shape is known."""
+    """A model that grows by one node at a time; the shapes of all values are known."""
 
     def __init__(self, rng: Random) -> None:
         self.rng = rng
@@ -45,7 +46,7 @@ class _Drawing:
         return self.constant(np.array(values, np.int64))
 
     def add(self, op_type: str, inputs: Sequence[str], *shapes: Shape, **attributes: Any) -> str:
-        """A node; returns its first output."""
+        """Add a node; return its first output."""
         index = len(self.nodes)
         outputs = [f"v{index}" if number == 0 else f"v{index}_{number}" for number in range(len(shapes))]
         self.nodes.append(helper.make_node(op_type, list(inputs), outputs, f"{op_type}_{index}", **attributes))
@@ -115,7 +116,7 @@ def _conv_transpose(d: _Drawing, x: str, values: list[str]) -> str:
 
 
 def _conv_of_other_rank(d: _Drawing, x: str, values: list[str]) -> str:
-    """Over one dimension or three, transposed or not."""
+    """A convolution over one dimension or three, transposed or not."""
     n, c, h, w = d.shapes[x]
     sizes = d.rng.choice(((c, h * w), (1, c, h, w)))
     channels, *spatial = sizes
@@ -133,7 +134,7 @@ def _conv_of_other_rank(d: _Drawing, x: str, values: list[str]) -> str:
 
 
 def _recurrent(d: _Drawing, x: str, values: list[str]) -> str:
-    """Rows are steps; several results."""
+    """A recurrent layer with rows as steps, and several results."""
     if len(d.shapes[x]) != 2 or d.shapes[x][1] > 512:
         return ""
     (steps, depth), hidden, directions = d.shapes[x], d.rng.choice((3, 8, 16)), d.rng.choice((1, 2))

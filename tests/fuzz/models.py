@@ -1,4 +1,4 @@
-"""The models that cases start from: exported by other tools, and drawn."""
+"""The models that cases start from: exported by other tools, or drawn."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _EXPORTED = Path(__file__).parent.parent / "data" / "exported"
 
 @cache
 def kept_models() -> dict[str, onnx.ModelProto]:
-    """Models of the zoo and of other tools' exporters, by name, of static shapes; only to be copied."""
+    """Models of the zoo and of other tools' exporters, by name, with static shapes; copy them before changing them."""
     found = {path.stem: onnx.load(path) for path in sorted(_EXPORTED.glob("*.onnx"))}
     for model in found.values():
         _bind(model)
@@ -31,7 +31,7 @@ def _bind(model: onnx.ModelProto) -> None:
 
 
 def any_model(rng: Random) -> tuple[str, onnx.ModelProto]:
-    """A drawn model three times of four, as they are small; else a kept one. With its name."""
+    """A drawn model three times out of four, as they are small; otherwise a stored one. Also returns its name."""
     if rng.random() < 0.75:
         return "drawn", drawn_model(rng)
     name = rng.choice(sorted(kept_models()))

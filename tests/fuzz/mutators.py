@@ -1,6 +1,6 @@
 """Mutators of ONNX models: each does one thing to a model that an exporter, an editor or an attacker might.
 
-`mutant` draws one; `MUTATORS` has them by name, for tests that want a certain one.
+`mutant` draws one; `MUTATORS` holds them by name, for tests that need a specific one.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import onnx
 from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 HUGE = (0, -1, 2, 7, 1 << 20, 10**9, 1 << 31, 1 << 40, 1 << 62, -(1 << 40), (1 << 63) - 1, -(1 << 63))
-"""Sizes and attributes that no model means."""
+"""Sizes and attributes that no valid model has."""
 NAMES = ("", " ", "a" * 10_000, "../../etc/passwd", "/", "\x1b[31mred\x1b]0;title\x07", "line\nfeed\r", "x\u202ey",
          "名前", "@0", "%x", "nul\x00", "a:b", "'\"")  # fmt: skip
 
@@ -22,7 +22,7 @@ Mutator = Callable[[onnx.ModelProto, Random], None]
 
 
 class Mutant(NamedTuple):
-    """A mutated model, and the names of what was done to it."""
+    """A mutated model, and the names of the mutations."""
 
     how: str
     model: bytes
@@ -32,7 +32,7 @@ MUTATORS: dict[str, Mutator] = {}
 
 
 def mutant(model: onnx.ModelProto, rng: Random) -> Mutant:
-    """One or two mutations of a model, or damage to its bytes; `model` itself is left as it is."""
+    """One or two mutations of a model, or damage to its bytes; `model` itself is not changed."""
     kind = rng.random()
     if kind < 0.06:
         return Mutant("bytes", damaged(model.SerializeToString(), rng))
@@ -47,7 +47,7 @@ def mutant(model: onnx.ModelProto, rng: Random) -> Mutant:
 
 
 def damaged(data: bytes, rng: Random) -> bytes:
-    """A file with a flipped bit, a hole, a cut or something inserted."""
+    """A file with a flipped bit, a hole, a truncation or an insertion."""
     at = rng.randrange(len(data))
     return rng.choice(
         (
@@ -61,9 +61,9 @@ def damaged(data: bytes, rng: Random) -> bytes:
 
 
 def nested(data: bytes, depth: int) -> bytes:
-    """A serialised model with one more node: If within If within If, `depth` of them.
+    """A serialised model with an additional node: If within If within If, `depth` of them.
 
-    Written byte by byte, as protobuf's own writer copies what it nests, and reads no deeper than 100 messages.
+    Written byte by byte, because protobuf's own writer copies nested messages, and reads no deeper than 100 of them.
     """
     condition = numpy_helper.from_array(np.array(True), "deep").SerializeToString()
     identity = helper.make_node("Identity", ["deep"], ["d"]).SerializeToString()
@@ -262,7 +262,7 @@ def _change_a_tensors_dims(model: onnx.ModelProto, rng: Random) -> None:
 
 @_mutator
 def _reshape_a_tensor(model: onnx.ModelProto, rng: Random) -> None:
-    """Another shape with its data: sound in itself, and at odds with the nodes that read it."""
+    """Give a tensor another shape with matching data: valid in itself, but at odds with the nodes that read it."""
     tensor = _tensor(model, rng)
     shape = [max(1, size + rng.choice((-1, 0, 0, 1))) if size < 1 << 12 else size for size in map(abs, tensor.dims)]
     rng.shuffle(shape)
@@ -278,7 +278,7 @@ def _cut_a_tensors_data(model: onnx.ModelProto, rng: Random) -> None:
 
 @_mutator
 def _fill_a_tensor(model: onnx.ModelProto, rng: Random) -> None:
-    """Values that are sizes, axes, indices or numbers like no other."""
+    """Fill a tensor of sizes, axes, indices or other numbers with extreme values."""
     tensor = _tensor(model, rng)
     try:
         array = np.array(numpy_helper.to_array(tensor))
@@ -407,7 +407,7 @@ def _change_ir_version(model: onnx.ModelProto, rng: Random) -> None:
 
 
 def _function(name: str, calls: Sequence[str], opset: int) -> onnx.FunctionProto:
-    """x -> y through calls of other functions, or Relus where a call is ""."""
+    """x -> y through calls of other functions, with a Relu where a call is ""."""
     nodes, last = [], "x"
     for index, call in enumerate(calls):
         nodes.append(helper.make_node(call or "Relu", [last], [f"t{index}"], domain="made" if call else ""))
@@ -438,7 +438,7 @@ def _call_a_function(model: onnx.ModelProto, rng: Random) -> None:
 
 @_mutator
 def _call_exponentially(model: onnx.ModelProto, rng: Random) -> None:
-    """Functions that call the one below twice: a few lines that are millions of nodes."""
+    """Add functions that each call the previous one twice: a few lines that expand to millions of nodes."""
     depth = rng.choice((4, 22, 40, 200))
     chain = [_function("f0", [""], _opset(model))]
     chain += [_function(f"f{level}", [f"f{level - 1}"] * 2, _opset(model)) for level in range(1, depth)]
@@ -455,7 +455,7 @@ def _call_recursively(model: onnx.ModelProto, rng: Random) -> None:
 
 @_mutator
 def _nest_subgraphs(model: onnx.ModelProto, rng: Random) -> None:
-    """If within If within If, the innermost reading a value from outside."""
+    """Add If within If within If, the innermost reading a value from outside."""
     source = rng.choice(_values(model))
     branch = _branch(helper.make_node("Identity", [source], ["inner"]), "inner")
     for level in range(rng.choice((1, 3, 16))):
@@ -473,7 +473,7 @@ def _branch(node: onnx.NodeProto, output: str) -> onnx.GraphProto:
 
 @_mutator
 def _loop_long(model: onnx.ModelProto, rng: Random) -> None:
-    """A loop of ever so many trips over nothing."""
+    """Add a loop with a huge trip count over nothing."""
     inputs = [helper.make_tensor_value_info("i", TensorProto.INT64, []),
               helper.make_tensor_value_info("more", TensorProto.BOOL, [])]  # fmt: skip
     outputs = [helper.make_tensor_value_info("again", TensorProto.BOOL, [])]
@@ -485,7 +485,7 @@ def _loop_long(model: onnx.ModelProto, rng: Random) -> None:
 
 @_mutator
 def _ask_for_an_endless_constant(model: onnx.ModelProto, rng: Random) -> None:
-    """A result that is computed from constants, and larger than any memory."""
+    """Add a result that is computed from constants, and larger than any memory."""
     sizes = numpy_helper.from_array(np.array([rng.choice(HUGE) for _ in range(rng.randint(1, 3))], np.int64), "sizes")
     model.graph.initializer.append(sizes)
     kind = rng.choice(("ConstantOfShape", "Expand", "Tile", "Range"))
@@ -506,7 +506,7 @@ def _scramble_metadata(model: onnx.ModelProto, rng: Random) -> None:
 
 
 def mutants(models: Mapping[str, onnx.ModelProto], seed: int) -> Iterator[tuple[str, Mutant]]:
-    """Endless mutants: the name of the model that each was made of, and the mutant."""
+    """Endless mutants: the name of the model that each was made from, and the mutant."""
     rng = Random(seed)
     while True:
         name = rng.choice(sorted(models))

@@ -1,4 +1,4 @@
-"""What a model computes, by ONNX Runtime alone: no line of the compiler has a part in it."""
+"""The values of a model, by ONNX Runtime alone, without any code of the compiler."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import onnxruntime as ort
 Values = Mapping[str, Any]
 
 RELATIVE_BOUND = 1e-3
-"""Largest error over the largest magnitude: far above rounding, far below any wrong row, weight or window."""
+"""The largest error over the largest magnitude: far above rounding, far below any wrong row, weight or window."""
 _HALF_BOUND = 2e-2
 _MOST_ELEMENTS = 1 << 26
 
 
 def session(model: str | bytes) -> ort.InferenceSession:
-    """A quiet session that computes what the model says (no fusion of what it quantises)."""
+    """A quiet session that computes what the model says (without inexact fusions of quantised nodes)."""
     options = ort.SessionOptions()
     options.log_severity_level = 4
     options.intra_op_num_threads = 1
@@ -27,10 +27,10 @@ def session(model: str | bytes) -> ort.InferenceSession:
 
 
 def drawn_inputs(of: ort.InferenceSession, seed: int) -> dict[str, Any]:
-    """An array for every input, free dimensions 1.
+    """An array for every input, with free dimensions set to 1.
 
     Raises:
-        ValueError: one is no tensor, or larger than what is worth running.
+        ValueError: one is not a tensor, or is too large to be worth running.
     """
     rng = np.random.default_rng(seed)
     feeds: dict[str, Any] = {}

@@ -1,4 +1,4 @@
-"""What came of a trial."""
+"""The result of a trial."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 
 class Verdict(NamedTuple):
-    """What came of a trial.
+    """The result of a trial.
 
     Args:
         outcome: a few words by which trials are counted.
@@ -20,4 +20,4 @@ class Verdict(NamedTuple):
 
 
 Case = Callable[[int, Path], Verdict]
-"""(seed, an empty folder of its own) -> what came of it."""
+"""(seed, an empty folder of its own) -> its result."""

@@ -1,4 +1,4 @@
-"""Edge lists that say by their names which kinds of vertices they join."""
+"""Edge lists whose names state which kinds of vertices they join."""
 
 from __future__ import annotations
 

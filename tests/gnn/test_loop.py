@@ -1,4 +1,4 @@
-"""Epochs of mini-batch training: what adds up, what overlaps, and who is told what."""
+"""Epochs of mini-batch training: sums, overlaps, and messages."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from pimflow.targets import override
 
 GRAPH = power_law(3000, 40_000, 300)
 TIGHT = override("rtx3090", {"memory.gpu.capacity_gib": 0.77})
-"""20 MiB for what a step takes and for features."""
+"""A machine with 20 MiB for a step and for features."""
 TINY = override("rtx3090", {"memory.host.capacity_gib": 1, "memory.gpu.capacity_gib": 2})
 
 
@@ -45,7 +45,7 @@ def test_parts_add_up_and_an_epoch_is_all_its_batches() -> None:
 
 
 def test_batches_are_those_that_the_seed_draws() -> None:
-    """Redrawn by hand: the same vertices, edges and requests."""
+    """Drawn again by the test: the same vertices, edges and requests."""
     random = np.random.default_rng(5)
     order = random.permutation(3000)
     batches = [sample(InMemory(GRAPH), order[first : first + 64], (8, 4), random) for first in (0, 64, 128)]
@@ -59,7 +59,7 @@ def test_batches_are_those_that_the_seed_draws() -> None:
 
 @pytest.mark.parametrize("placement", ["resident", "gather", "gather-pageable", "zero-copy"])
 def test_what_overlaps_takes_the_longest(placement: str) -> None:
-    """One batch an epoch, so that means are the batch's own."""
+    """One batch per epoch, so that means are the batch's own."""
     times = {}
     for loader in ("none", "sampling", "all"):
         found = small(loader=loader, batches=1)

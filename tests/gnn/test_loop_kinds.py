@@ -1,4 +1,4 @@
-"""Epochs over several edge lists: what is read of each kind's table, and who is told what."""
+"""Epochs over several edge lists: the rows read from each kind's table, and messages."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def small(**changes: Any) -> gnn.Epoch:
 
 
 def test_rows_of_every_kind_are_read_of_a_table_of_their_own() -> None:
-    """Redrawn by hand: the same vertices, edges and requests."""
+    """Drawn again by the test: the same vertices, edges and requests."""
     random = np.random.default_rng(5)
     graph = heterogeneous(graph_of(LISTS), {}, "graph")
     fan_outs = dict(zip(LISTS, ((4, 2), (3, 0), (1, 1)), strict=True))

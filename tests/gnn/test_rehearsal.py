@@ -1,4 +1,4 @@
-"""What was drawn once, priced on machines whose memory tiers differ."""
+"""Batches drawn once, priced on machines whose memory tiers differ."""
 
 from __future__ import annotations
 

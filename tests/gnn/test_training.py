@@ -1,4 +1,4 @@
-"""A step of training: every node of the graph that a network's gradients make, in three parts."""
+"""A training step: every node of a network's gradient graph, in three parts."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_parts_are_those_of_the_training_graph() -> None:
 
 
 def test_nothing_is_computed_for_the_features() -> None:
-    """Two products forward; backward two for weights and one for what lies between them."""
+    """Two products forward; backward, two for weights and one for the value between them."""
     whole = Differentiate(loss="cross-entropy").run(network()).graph
     assert sum(node.op.is_contraction for node in whole.nodes) == 5
 
@@ -55,7 +55,7 @@ def test_relational_layers_are_trained_in_the_form_that_costs_least() -> None:
 
 
 def test_a_form_that_has_no_room_is_not_chosen_where_another_has() -> None:
-    """With a byte less than the fastest form's step takes, whoever takes that byte, it is another."""
+    """With a byte less than the fastest form's step needs, whatever else uses that byte, another form is chosen."""
     graph = LAYERS["attention"](random_edges(300, 3, 20_000))
     fastest = cheapest_step(graph, COSTS)
 

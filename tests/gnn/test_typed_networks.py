@@ -19,7 +19,7 @@ HIDDEN, CLASSES = 5, 2
 
 
 def mag(seed: int) -> Heterogeneous:
-    """Papers, authors that no edge leads to, and fields; one relation has no edges that a batch reaches."""
+    """Papers, authors that no edge leads to, and fields; the edges of one relation are not reached by any batch."""
     random = np.random.default_rng(seed)
     sizes = {"paper": 12, "author": 9, "field": 4}
     joins = {"author__writes__paper": 25, "paper__cites__paper": 20, "field__of__paper": 6, "paper__has__field": 0}
@@ -31,7 +31,7 @@ def mag(seed: int) -> Heterogeneous:
 
 
 def one_by_one(network: str, graph: Heterogeneous, batch: TypedBatch, tables: dict[str, Floats]) -> Floats:
-    """All weights are one: a product is the sum of a row, in every column; a bias adds one."""
+    """With all weights one, a product is the sum of a row, in every column, and a bias adds one."""
     for number, hop in enumerate(batch.hops, 1):
         columns = CLASSES if number == len(batch.hops) else HIDDEN
         made: dict[str, Floats] = {}
@@ -47,7 +47,7 @@ def one_by_one(network: str, graph: Heterogeneous, batch: TypedBatch, tables: di
                     sources = [tables[relation.source][source] for source in edges.col[first:last]]
                     mean = np.mean(sources, axis=0) if sources else np.zeros(tables[relation.source].shape[1])
                     narrow = network == "rgcn" and columns < len(mean)
-                    bias = bool(sources) if narrow else True  # added before the mean, of no neighbours nothing
+                    bias = bool(sources) if narrow else True  # before the mean, it adds nothing without neighbours
                     terms.append(mean.sum() + bias + (own.sum() + 1 if network == "sage" else 0))
                 if network == "rgcn" or not terms:
                     terms.append(own.sum() + 1)
@@ -75,7 +75,7 @@ def test_a_vertex_has_the_sum_of_what_its_relations_bring_it(network: str, seed:
 @pytest.mark.parametrize("hops", [1, 3])
 @pytest.mark.parametrize("kind", ["field", "author"])
 def test_every_network_ends_with_the_vertices_that_are_trained(network: str, hops: int, kind: str) -> None:
-    """Of which the relation has no edges, or to which none leads."""
+    """Even if the relation has no edges to them, or no relation leads to them."""
     graph = mag(5)
     fan_outs = dict.fromkeys(graph.relations, (2,) * hops)
     batch = sample_typed(graph, kind, np.arange(3), fan_outs, np.random.default_rng(0))

@@ -1,4 +1,4 @@
-"""`Builder`: what it makes is named, shaped, seeded and verified."""
+"""`Builder`: its results are named, shaped, seeded and verified."""
 
 from __future__ import annotations
 

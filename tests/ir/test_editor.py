@@ -15,7 +15,7 @@ from support.vector_graphs import assert_sound, graph_of, identity, op
 
 
 def meaning(graph: Graph) -> tuple[object, ...]:
-    """What each output computes, as a term over inputs and constants; copies do not count."""
+    """The computation of each output, as a term over inputs and constants; copies do not count."""
     terms: dict[str, object] = {name: name for name in graph.inputs}
     terms |= {name: tuple(array.tolist()) for name, array in graph.constants.items()}
     for node in graph.nodes:
@@ -49,7 +49,7 @@ def test_a_node_is_replaced_by_several_in_its_place() -> None:
 def test_replacements_out_of_order_are_sorted() -> None:
     graph = graph_of([op("A", ["x"], "a"), op("B", ["x"], "b")], ["a"])
     editor = GraphEditor(graph)
-    editor.replace_node("n_a", [op("A", ["b"], "a")])  # now reads what a later node makes
+    editor.replace_node("n_a", [op("A", ["b"], "a")])  # reads the output of a later node
     edited = editor.finish()
     assert_sound(edited)
     assert [node.kind for node in edited.nodes] == ["B", "A"]
@@ -147,7 +147,7 @@ def test_a_copy_that_stays_reads_what_its_input_became() -> None:
     editor = GraphEditor(graph)
     editor.rename_uses("b", "a")
     editor.replace_node("n_b", [])
-    editor.rename_uses("c", "b")  # n_c stays
+    editor.rename_uses("c", "b")  # n_c keeps its use
     edited = editor.finish()
     assert_sound(edited)
     assert meaning(edited) == meaning(graph)
@@ -256,7 +256,7 @@ def test_removing_and_adding_copies_changes_nothing_but_copies(graph: Graph, dat
 
 
 class CountedName(str):
-    """A name that counts how often any is looked up."""
+    """A name that counts hash lookups of all such names."""
 
     __slots__ = ()
     lookups = 0

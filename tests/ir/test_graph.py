@@ -1,4 +1,4 @@
-"""The graph: users and producers, order, and that nobody changes it."""
+"""The graph: users and producers, order, and immutability."""
 
 from __future__ import annotations
 

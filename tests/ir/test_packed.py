@@ -1,4 +1,4 @@
-"""Constants that a model keeps in few bits: through passes, files and cuts."""
+"""Low-precision constants of a model: through passes, files and cuts."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_part_of_the_columns_stays_int8(folded: Graph, node: str) -> None:
 
 
 def optimised_kinds(path: str, folder: Path) -> list[str]:
-    """Operators that ONNX Runtime runs."""
+    """The operators that ONNX Runtime executes."""
     options = ort.SessionOptions()
     options.optimized_model_filepath = str(folder / "optimised.onnx")
     options.log_severity_level = 4
@@ -79,7 +79,7 @@ def test_an_output_folder_runs_in_8_bits_as_the_original_does(tmp_path: Path) ->
 
 @pytest.mark.parametrize("opset", [11, 13, 17])
 def test_biases_of_32_bits_stay_as_they_are(opset: int, tmp_path: Path) -> None:
-    """As floats ONNX Runtime quantised them anew, below opset 13 by an axis that DequantizeLinear does not have."""
+    """ONNX Runtime would quantise floats again, below opset 13 along an axis that DequantizeLinear does not have."""
     compiled = pimflow.compile(qdq_model(opset, "com.microsoft"), policy="pim", use_cache=False)
     biases = {name: compiled.graph.packed_form(name) for name in ("one_b", "two_b", "three_b")}
     assert all(packed and packed.operands[0] is not None for packed in biases.values())
@@ -91,7 +91,7 @@ def test_biases_of_32_bits_stay_as_they_are(opset: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
 @pytest.mark.parametrize(("axis", "scales", "zero"), [(0, 6, None), (1, 5, None), (1, 1, None), (0, 6, 3), (1, 1, 3)])
 def test_scaled(dtype: str, axis: int, scales: int, zero: int | None) -> None:
-    """ONNX Runtime makes the same array of the operands, which is the old one times the factors."""
+    """ONNX Runtime computes the same array from the operands: the old one times the factors."""
     random = np.random.default_rng(0)
     elements = random.integers(10, 100, (6, 5)).astype(dtype)
     steps = random.uniform(0.5, 2, scales if scales > 1 else ()).astype(np.float32)
@@ -128,8 +128,8 @@ def dequantised_by_onnx_runtime(operands: list[Array], attributes: dict[str, Any
 @pytest.mark.parametrize(
     ("elements", "scale", "axis", "factors"),
     [
-        ([[-128, 1]], [1.0, 1.0], 1, [-1.0, 1.0]),  # 128 has no 8 bits
-        ([[5, 1]], [1.0, 1.0], 1, [1e-40, 1e-10]),  # the scale of the one would be 0
+        ([[-128, 1]], [1.0, 1.0], 1, [-1.0, 1.0]),  # 128 does not fit into 8 bits
+        ([[5, 1]], [1.0, 1.0], 1, [1e-40, 1e-10]),  # one of the scales would be 0
         ([[5, 1]], [1.0, 1.0], 0, [2.0]),  # scales are along the other axis
     ],
 )
@@ -147,7 +147,7 @@ def test_blocks_are_neither_scaled_nor_cut() -> None:
 
 
 def test_a_batch_norm_is_folded_into_scales(tmp_path: Path) -> None:
-    """Of floats ONNX Runtime would make bytes anew, by other scales: a ninth of what comes out is a step off."""
+    """ONNX Runtime would quantise floats again with other scales: a ninth of the results would be off by a step."""
     model = normed_qdq_model()
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
     assert "BatchNormalization" not in {node.kind for node in compiled.graph.nodes}

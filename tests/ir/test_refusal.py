@@ -1,4 +1,4 @@
-"""A refusal says why, and by how much where that is a number."""
+"""A refusal states why, and by how much if that is a number."""
 
 from pimflow.ir import Refusal
 

@@ -1,4 +1,4 @@
-"""Registries: one entry a key, and a scope that takes back what was added in it."""
+"""Registries: one entry per key, and a scope that removes the entries added in it."""
 
 from __future__ import annotations
 

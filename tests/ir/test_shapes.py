@@ -48,7 +48,7 @@ def shape_of(op: Op, *shapes_: Shape) -> Shape:
 
 
 def numpy_shape(function: Callable[..., Array], *shapes_: Shape) -> Shape | None:
-    """The shape that numpy makes, or None where it refuses."""
+    """The shape that numpy computes, or None if it refuses."""
     try:
         return function(*(np.zeros(shape) for shape in shapes_)).shape
     except ValueError:

@@ -1,4 +1,4 @@
-"""The verifier: a sound graph passes, and each broken rule is named."""
+"""The verifier: a valid graph passes, and each violated rule is named."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_a_sound_graph_passes() -> None:
 
 
 def test_a_value_may_be_an_output_twice() -> None:
-    verify_graph(sound().replace(outputs=("y", "y")))  # exporters write `return y, y` so
+    verify_graph(sound().replace(outputs=("y", "y")))  # exporters write `return y, y` like this
 
 
 BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {

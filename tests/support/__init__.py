@@ -1,1 +1,1 @@
-"""What several tests share: builders of graphs, made-up machines and costs, oracles."""
+"""Shared by several tests: builders of graphs, made-up machines and costs, oracles."""

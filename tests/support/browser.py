@@ -1,4 +1,4 @@
-"""A real browser without a window, driven over a pipe by the DevTools protocol: no driver and no dependency."""
+"""A real headless browser, driven over a pipe by the DevTools protocol: no driver and no dependency."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ _FLAGS = (
 
 
 def find_browser() -> str | None:
-    """A Chromium at hand, if any."""
+    """A Chromium on this machine, if any."""
     return next(filter(None, map(shutil.which, NAMES)), None)
 
 
 class Browser:
-    """One tab. What a page logs, throws or asks for is kept.
+    """One tab. Messages, errors and requests of a page are recorded.
 
     Args:
         program: the browser.
@@ -60,14 +60,14 @@ class Browser:
             self.call(f"{domain}.enable")
 
     def close(self) -> None:
-        """Ends it."""
+        """End the browser."""
         self._process.terminate()
         self._process.wait()
         os.close(self._in)
         os.close(self._out)
 
     def call(self, method: str, **params: Any) -> Any:
-        """One command and its result."""
+        """Execute one command and return its result."""
         self._count += 1
         message: dict[str, Any] = {"id": self._count, "method": method, "params": params}
         if self._session is not None:
@@ -81,7 +81,7 @@ class Browser:
             self.events.append(found)
 
     def open(self, path: Path) -> None:
-        """Shows a file; what was kept of another page goes."""
+        """Show a file; records of the previous page are discarded."""
         self.events.clear()
         self.call("Page.navigate", url=path.absolute().as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
@@ -94,7 +94,7 @@ class Browser:
         return found["result"].get("value")
 
     def press(self, x: float, y: float, to_x: float | None = None) -> None:
-        """A click, or a drag to another place at the same height."""
+        """Click, or drag to another place at the same height."""
         places = [("mousePressed", x), ("mouseReleased", x if to_x is None else to_x)]
         if to_x is not None:
             places[1:1] = [("mouseMoved", (x + to_x) / 2), ("mouseMoved", to_x)]
@@ -102,8 +102,8 @@ class Browser:
             self.call("Input.dispatchMouseEvent", type=kind, x=place, y=y, button="left", clickCount=1)
 
     def complaints(self) -> list[dict[str, Any]]:
-        """What the page logged, threw, or asked of a network."""
-        self.evaluate("0")  # what happened before is told before the answer
+        """What the page logged, threw, or requested from a network."""
+        self.evaluate("0")  # pending events arrive before the answer
         asked = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
         foreign = [event for event in asked if not event["params"]["request"]["url"].startswith(("file:", "data:"))]
         others = [event for event in asked if event["params"]["request"]["url"].startswith("file:")]

@@ -1,4 +1,4 @@
-"""What a function was called with, call by call."""
+"""Records the calls of a function."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 
 def count_calls(monkeypatch: pytest.MonkeyPatch, where: object, name: str) -> list[Any]:
-    """Receives the first argument of every call of a function that a module or class has by that name."""
+    """Record the first argument of every call of a function, which a module or class has by that name."""
     calls: list[Any] = []
     function = getattr(where, name)
 

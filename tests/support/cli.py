@@ -1,4 +1,4 @@
-"""The command line, run within the test's own process."""
+"""The command line, run inside the test's process."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Capture = pytest.CaptureFixture[str]
 
 
 def run(*arguments: object) -> int:
-    """`pimflow ARGUMENTS`; returns the exit code."""
+    """Run `pimflow ARGUMENTS`; return the exit code."""
     return main([str(argument) for argument in arguments])
 
 
 def document(capsys: Capture, *arguments: object) -> Any:
-    """What `pimflow ARGUMENTS --json` prints: one document, as its schema says, with exit code 0."""
+    """The output of `pimflow ARGUMENTS --json`: one document that matches its schema, with exit code 0."""
     capsys.readouterr()
     assert run(*arguments, "--json") == 0
     found = json.loads(capsys.readouterr().out)
@@ -28,7 +28,8 @@ def document(capsys: Capture, *arguments: object) -> Any:
 
 
 def assert_one_line(capsys: Capture, *words: str) -> str:
-    """The last verb ended with one line on stderr that holds these words, and nothing on stdout; returns the line."""
+    """Assert that the last verb printed one line on stderr that contains these words, and nothing on stdout; return the
+    line."""
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("pimflow: error: ")

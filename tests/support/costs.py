@@ -22,7 +22,7 @@ GPU_RATE = 1.0e6
 
 @dataclass(frozen=True)
 class FakeCost:
-    """What a node costs; `detail` is itself, as a unit's cost is."""
+    """The cost of a node; it is its own `detail`, in place of a unit's cost."""
 
     time_us: float
     energy_mj: float = 0.0
@@ -39,7 +39,7 @@ class FakeCost:
 
 
 class FakeUnit(MatrixBackend[str]):
-    """PIM in closed form: 0.5 us and the MACs at a rate per choice; products deeper than 4096 are refused."""
+    """PIM in closed form: 0.5 us plus the MACs at a rate per choice; products deeper than 4096 are refused."""
 
     title = "Fake"
     choices = tuple(PIM_RATE)
@@ -70,11 +70,11 @@ class FakeUnit(MatrixBackend[str]):
 
 
 class FakeCosts:
-    """Prices in closed form, so that what the search should choose can be told by hand.
+    """Prices in closed form, so that the search's best choice can be worked out by hand.
 
-    PIM as `FakeUnit`. GPU: 1 us and MACs at a rate that falls to 0.8 of itself at half the channels (depthwise at a
-    quarter of it), 1 us and 1 us per million elements for all other kernels; what is fused is free, what only moves
-    costs 0.02 us.
+    PIM as in `FakeUnit`. GPU: 1 us plus MACs at a rate that falls to 80 % at half the channels (depthwise at a quarter
+    of it); 1 us plus 1 us per million elements for all other kernels; fused nodes are free, and pure movements cost
+    0.02 us.
     """
 
     def __init__(
@@ -127,7 +127,7 @@ class FakeCosts:
         return 0.1 * makespan_us
 
     def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
-        """All in the usual way."""
+        """All tables are read in the default way."""
         return ()
 
     def unknown(self, graph: Graph, node: Node) -> str:
@@ -140,7 +140,7 @@ class FakeCosts:
         return math.inf
 
     def least_transfers_us(self, graph: Graph) -> dict[str, float]:
-        """No table lies elsewhere."""
+        """Zero: all tables are in the GPU's memory."""
         return {}
 
     def avoidable_us(self, graph: Graph, node: Node) -> float:

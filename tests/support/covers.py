@@ -1,4 +1,4 @@
-"""Every plan of a policy for a small graph, carried out and measured whole: what a search is held against."""
+"""Every plan of a policy for a small graph, applied and measured as a whole: a reference for searches."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pimflow.search.pricing import Costs, Pricer, rewrites
 
 
 def covers(graph: Graph, policy: Policy, costs: Costs) -> Iterator[tuple[Decision, ...]]:
-    """The decisions of every plan that candidates make, and those of the host alone among them.
+    """The decisions of every plan that combines candidates, including those of the host alone.
 
-    Where memory channels change hands, the host has all of them or not in every candidate that stays there.
+    If memory channels can be reassigned, each candidate on the host is tried with all of them and without.
     """
     pricer = Pricer(graph, costs, PriceCache(None, ""))
     found = Candidates(graph, policy, pricer)
@@ -41,13 +41,13 @@ def covers(graph: Graph, policy: Policy, costs: Costs) -> Iterator[tuple[Decisio
 
 
 def carried_out(graph: Graph, decisions: tuple[Decision, ...], costs: Costs) -> Graph:
-    """The graph as the decisions have it run."""
+    """The graph after the decisions are applied."""
     plan = Plan("cover", decisions, 0.0, 0.0, host=costs.target.host)
     return PassManager(rewrites(plan, costs)).run(graph).graph
 
 
 def whole_run(graph: Graph, decisions: tuple[Decision, ...], costs: Costs) -> Timeline:
-    """The schedule of the whole graph under decisions; the host has all memory channels if none leaves it."""
+    """The schedule of the whole graph under decisions; the host has all memory channels if no node leaves it."""
     rewritten = carried_out(graph, decisions, costs)
     leaves = any(node.device in costs.units for node in rewritten.nodes)
     return build_timeline(rewritten, costs.target, costs if leaves else costs.host_only())

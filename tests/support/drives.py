@@ -1,4 +1,5 @@
-"""A step whose buffers leave for SSDs and come back, as often as a plan says, from transfer to transfer."""
+"""An oracle for a step whose buffers are offloaded to SSDs and fetched as often as a plan says, transfer by
+transfer."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ from pimflow.runtime.offload.trace import Trace
 
 
 class Drives:
-    """The step from transfer to transfer; contents are the kernels that wrote them.
+    """The step, simulated from transfer to transfer; the content of a buffer is the list of kernels that wrote it.
 
-    Nothing is made again, and transfers slow no kernel.
+    Nothing is recomputed, and transfers do not slow kernels down.
 
     Args:
-        trace, plan, channel: of which nothing is used but their figures.
-        limit: what may be there at a time.
+        trace, plan, channel: only their figures are used.
+        limit: the most that may be in memory at a time.
     """
 
     def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel, limit: int) -> None:
         self.trace, self.plan, self.channel, self.limit = trace, plan, channel, limit
         self.now = 0.0
         self.peak = 0
-        self.there: dict[int, tuple[int, ...]] = {}  # buffer: who wrote it, in order
+        self.there: dict[int, tuple[int, ...]] = {}  # buffer: its writers, in order
         self.copies: dict[int, tuple[int, ...]] = {}
         self.leaving: set[int] = set()
         self.coming: set[int] = set()
@@ -29,7 +30,7 @@ class Drives:
         self.moving: tuple[float, str, int] | None = None
 
     def run(self) -> tuple[float, int]:
-        """The time that the step takes, and the most bytes there; every kernel finds what it is to read."""
+        """The time of the step, and its peak of bytes in memory; asserts that every kernel finds what it reads."""
         history: dict[int, tuple[int, ...]] = {}
         for place, kernel in enumerate(self.trace.kernels):
             self.ask(place)

@@ -1,4 +1,4 @@
-"""Models whose outputs are no plain float tensors: exotic element types, text, sequences, constants, inputs."""
+"""Models whose outputs are not plain float tensors: exotic element types, text, sequences, constants, inputs."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def sequence_model() -> onnx.ModelProto:
 
 
 def map_model() -> onnx.ModelProto:
-    """What scikit-learn's classifiers end with: a sequence of maps from labels to probabilities."""
+    """The form that scikit-learn's classifiers end with: a sequence of maps from labels to probabilities."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"]),
         helper.make_node("Softmax", ["a"], ["p"]),

@@ -1,4 +1,5 @@
-"""Operators that are written out for their product to leave the host: their values against ONNX Runtime's."""
+"""Checks of operators that are expanded so that their product can leave the host: their values against ONNX
+Runtime's."""
 
 from __future__ import annotations
 
@@ -28,14 +29,15 @@ def of_types(model: onnx.ModelProto, inputs: int, output: int) -> onnx.ModelProt
 
 
 def bytes_in(model: onnx.ModelProto, output: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """The model, which reads unsigned bytes."""
+    """The model, with input in unsigned bytes."""
     return of_types(model, TensorProto.UINT8, output)
 
 
 def check_expansion(
     model: onnx.ModelProto, kinds: list[str] | None, rtol: float = 2e-6, *, unfused: bool = False
 ) -> CompiledModel:
-    """The one node becomes these (None: any), one of them on PIM; ONNX Runtime and the programs give its values.
+    """Assert that the one node expands to these (None: any), one of them on PIM, and that ONNX Runtime and the programs
+    compute its values.
 
     The GPU alone runs the operator as it is, or as a pass has unfused it, at the same price.
     """
@@ -65,7 +67,7 @@ def check_expansion(
 
 
 def drawn(info: onnx.ValueInfoProto) -> Array:
-    """Random data of an input's type: bytes over their whole range."""
+    """Random data of an input's type; bytes span their whole range."""
     shape = [dim.dim_value for dim in info.type.tensor_type.shape.dim]
     if info.type.tensor_type.elem_type == TensorProto.UINT8:
         return _RANDOM.integers(0, 256, shape).astype(np.uint8)
@@ -73,6 +75,6 @@ def drawn(info: onnx.ValueInfoProto) -> Array:
 
 
 def reason(model: onnx.ModelProto) -> str:
-    """Why the one node cannot run on PIM."""
+    """The reason why the one node cannot run on PIM."""
     (node,) = inspect(model).nodes
     return node.reason

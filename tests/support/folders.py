@@ -1,4 +1,4 @@
-"""Output folders of which something was changed on purpose."""
+"""Output folders that were deliberately changed."""
 
 from __future__ import annotations
 
@@ -8,6 +8,6 @@ from pimflow.bundle.manifest import MANIFEST, write_manifest
 
 
 def sign(folder: Path) -> None:
-    """Writes the manifest anew, so that it is not by its digests that a change is noticed."""
+    """Rewrite the manifest, so that its digests do not reveal the change."""
     (folder / MANIFEST).unlink()
     write_manifest(folder)

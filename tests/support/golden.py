@@ -1,10 +1,10 @@
-"""Results that are kept as text beside the tests, so that a change of them shows as a diff.
+"""Results stored as text next to the tests, so that a change shows as a diff.
 
     def test_figures(golden: Golden) -> None:
         golden.check("figures.txt", table)
 
-compares with golden/figures.txt in the test's folder. `python -m pytest --update-golden` writes such files anew; what
-changed is then for the reader of the diff to judge.
+compares with golden/figures.txt in the test's folder. `python -m pytest --update-golden` rewrites such files; the
+reader of the diff then judges the change.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ class Golden:
 
     Args:
         folder: where they are.
-        update: whether a text that differs, or has no file yet, is written; else it fails the test.
+        update: whether to write a text that differs or has no file yet; otherwise such a text fails the test.
     """
 
     folder: Path
     update: bool
 
     def check(self, name: str, text: str) -> None:
-        """The text is what the file of that name holds."""
+        """Assert that the text equals the content of the file of that name."""
         path = self.folder / name
         if self.update:
             self.folder.mkdir(exist_ok=True)
@@ -48,7 +48,7 @@ class Golden:
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Rows of text and numbers, one a line, separated by " | ", so that one longer entry changes its own line only."""
+    """Rows of text and numbers, one per line, separated by " | ", so that a longer entry changes only its own line."""
     return "".join(" | ".join(map(_cell, row)) + "\n" for row in (header, *rows))
 
 

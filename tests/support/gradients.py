@@ -1,5 +1,5 @@
-"""Gradients against central differences in float64: by ONNX Runtime where it has such kernels, else by ONNX's reference
-evaluator with convolutions written out."""
+"""Checks of gradients against central differences in float64, by ONNX Runtime where it has such kernels, otherwise by
+ONNX's reference evaluator with convolutions implemented here."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from support.values import run_in_ort
 Floats = npt.NDArray[np.float64]
 
 STEP = 1e-5
-"""Of the differences: their error is that times itself, and rounding over it."""
+"""Step of the differences; their error is of the order of the step, plus rounding divided by it."""
 
 
 class Erf(OpRun):
-    """ONNX's own rounds to float32."""
+    """ONNX's own implementation rounds to float32."""
 
     def _run(self, x: Floats) -> tuple[Floats]:
         return (np.vectorize(math.erf, otypes=[x.dtype])(x),)
@@ -45,7 +45,8 @@ class Gelu(OpRun):
 
 
 def taps(kernel: tuple[int, ...], strides: Any, dilations: Any, outputs: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """Of every place of a kernel the part of a padded map that it sees; both as indices behind images and channels."""
+    """For every tap of a kernel, the part of a padded map that it reads; both as indices after the image and channel
+    axes."""
     for place in itertools.product(*map(range, kernel)):
         starts = [index * dilation for index, dilation in zip(place, dilations, strict=True)]
         seen = [
@@ -56,12 +57,12 @@ def taps(kernel: tuple[int, ...], strides: Any, dilations: Any, outputs: tuple[i
 
 
 def groups_of(groups: int, x: Floats, w: Floats, made: Floats) -> Iterator[tuple[Floats, Floats, Floats]]:
-    """Channels of the first and the last, and filters, by group; of arrays, so that what is added stays."""
+    """Channels of the input and the result, and filters, by group; views of the arrays, so that additions are kept."""
     return zip(np.split(x, groups, 1), np.split(w, groups), np.split(made, groups, 1), strict=True)
 
 
 class Conv(OpRun):
-    """ONNX's own fails for some groups and strides."""
+    """ONNX's own implementation fails for some groups and strides."""
 
     def _run(self, x: Floats, w: Floats, b: Floats | None = None, **given: Any) -> tuple[Floats]:
         axes = w.ndim - 2
@@ -84,7 +85,7 @@ class Conv(OpRun):
 
 
 class ConvTranspose(OpRun):
-    """ONNX's own knows no groups."""
+    """ONNX's own implementation ignores groups."""
 
     def _run(self, x: Floats, w: Floats, b: Floats | None = None, **given: Any) -> tuple[Floats]:
         axes = w.ndim - 2
@@ -105,7 +106,7 @@ class ConvTranspose(OpRun):
 
 
 class BatchNormalization(OpRun):
-    """ONNX's own mixes in the statistics of the batch where the opset is less than 14."""
+    """ONNX's own implementation mixes in the batch's statistics for opsets below 14."""
 
     def _run(self, x: Floats, *vectors: Floats, epsilon: float = 1e-5, **given: Any) -> tuple[Floats]:
         scale, shift, mean, variance = (vector.reshape(-1, *(1,) * (x.ndim - 2)) for vector in vectors)
@@ -113,7 +114,7 @@ class BatchNormalization(OpRun):
 
 
 class DeformConv(OpRun):
-    """ONNX's own, up to 1.19, adds to memory that it has not cleared. Over two axes."""
+    """ONNX's own implementation, up to 1.19, adds to uninitialised memory. Over two axes."""
 
     def _run(
         self, x: Floats, w: Floats, offsets: Floats, b: Floats | None = None, masks: Floats | None = None, **given: Any
@@ -149,7 +150,7 @@ class DeformConv(OpRun):
 
 
 def between(maps: Floats, down: Floats, across: Floats) -> Floats:
-    """What maps [C, H, W] have at places between their elements: 0 outside."""
+    """Bilinear interpolation of maps [C, H, W] at fractional positions; 0 outside."""
     wide = np.pad(maps, ((0, 0), (1, 1), (1, 1)))
     total = np.zeros((len(maps), *down.shape))
     for below in itertools.product((0, 1), repeat=2):
@@ -163,14 +164,14 @@ def between(maps: Floats, down: Floats, across: Floats) -> Floats:
 
 
 class GlobalLpPool(OpRun):
-    """ONNX has none."""
+    """ONNX has no implementation."""
 
     def _run(self, x: Floats, p: int = 2) -> tuple[Floats]:
         return ((np.abs(x) ** p).sum(axis=tuple(range(2, x.ndim)), keepdims=True) ** (1 / p),)
 
 
 class MeanVarianceNormalization(OpRun):
-    """ONNX's own adds a number of float32."""
+    """ONNX's own implementation adds a float32 constant."""
 
     def _run(self, x: Floats, axes: tuple[int, ...] = (0, 2, 3)) -> tuple[Floats]:
         deviation = x.std(axis=tuple(axes), keepdims=True)
@@ -178,11 +179,11 @@ class MeanVarianceNormalization(OpRun):
 
 
 _NOT_BY_ONNX_RUNTIME = {"STFT", *(kind.__name__ for kind in RECURRENCES)}
-"""1.23 reads what it has not written of a complex signal's STFT; that it lacks the others it tells only as it runs."""
+"""Version 1.23 reads uninitialised memory in STFT of a complex signal; missing kernels show up only at run time."""
 
 
 def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
-    """Computes the outputs of a graph."""
+    """A function that computes the outputs of a graph."""
     model, names = to_onnx(graph), list(graph.outputs)
     own: list[type[OpRun]] = [Erf, Gelu, Conv, ConvTranspose, BatchNormalization, DeformConv, GlobalLpPool]
     own += [MeanVarianceNormalization, *RECURRENCES]
@@ -191,7 +192,7 @@ def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
         return lambda inputs: dict(zip(names, runs.run(names, dict(inputs)), strict=True))
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    except Exception as error:  # of classes that are private, and not the same in all versions
+    except Exception as error:  # its class is private, and differs between versions
         if not any(
             reason in str(error) for reason in ("NOT_IMPLEMENTED", "Type Error", "not a registered", "max supported")
         ):
@@ -202,7 +203,7 @@ def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
 
 
 def random_floats(graph: Graph, seed: int) -> dict[str, Array]:
-    """Values of float64 for all float inputs of a graph, none of them near 0."""
+    """Float64 values for all float inputs of a graph, none of them near 0."""
     rng = np.random.default_rng(seed)
     return {
         name: np.asarray(rng.uniform(0.2, 0.9, graph.shape(name)) * rng.choice((-1, 1), graph.shape(name)))
@@ -214,13 +215,13 @@ def random_floats(graph: Graph, seed: int) -> dict[str, Array]:
 def check_gradients(
     graph: Graph, inputs: Mapping[str, Array] | None = None, *, rtol: float = 1e-6, frozen_statistics: bool = False
 ) -> TrainingStep:
-    """The gradients of all float inputs, each along a random direction, are what the loss differs by.
+    """Assert that the gradient of each float input, along a random direction, equals the difference of the loss.
 
     Args:
         graph: of float64.
-        inputs: values of inputs; by default random.
+        inputs: values of inputs; random by default.
         rtol: relative error allowed.
-        frozen_statistics: as of `Differentiate`.
+        frozen_statistics: as for `Differentiate`.
     """
     wanted = tuple(name for name in graph.inputs if graph.value(name).dtype == "float64")
     step = training_step(graph, Differentiate(wrt=wanted, frozen_statistics=frozen_statistics))
@@ -265,7 +266,7 @@ def doubled(graph: Graph) -> Graph:
 
 
 def run_by_reference(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
-    """By ONNX's own evaluator."""
+    """The outputs by ONNX's reference evaluator."""
     names = list(graph.outputs)
     return dict(zip(names, ReferenceEvaluator(to_onnx(graph)).run(names, dict(inputs)), strict=True))
 
@@ -275,12 +276,13 @@ def check_training_form(
     inputs: Mapping[str, Array] | None = None,
     run: Callable[[Graph, Mapping[str, Array]], dict[str, Array]] = run_in_ort,
 ) -> TrainingStep:
-    """The loss of a step is that of the model as it is run elsewhere: what is written out is what was there.
+    """Assert that the loss of a step is that of the model as it runs elsewhere: expansions for training keep the
+    values.
 
     Args:
         graph: of float32.
-        inputs: values of inputs; by default random.
-        run: what runs the model.
+        inputs: values of inputs; random by default.
+        run: runs the model.
     """
     rng = np.random.default_rng(2)
     step = training_step(graph, Differentiate(inputs=True))

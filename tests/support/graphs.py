@@ -8,7 +8,7 @@ from pimflow.ir import Builder, Graph, MatMul
 
 
 def attention(*, fused: bool = False) -> Graph:
-    """Scores and context of two heads over five tokens of eight channels; fused: of one product."""
+    """Scores and context of two heads over five tokens of eight channels; `fused`: from a single product."""
     build = Builder("attention")
     x = build.input(1, 5, 8)
     parts = build.split(build.matmul(x, 24), 2, 8, 8, 8) if fused else [build.matmul(x, 8) for _ in range(3)]
@@ -22,7 +22,8 @@ def attention(*, fused: bool = False) -> Graph:
 
 
 class ConvNet(Builder):
-    """A `Builder` of convolutional networks as clean-ups leave them: windows keep the size, activations are fused."""
+    """A `Builder` of convolutional networks in the form that clean-ups leave: windows keep the size, activations are
+    fused."""
 
     def layer(self, x: str, channels: int, kernel: int = 1, stride: int = 1) -> str:
         """A convolution without bias, padded by half its kernel."""
@@ -33,7 +34,7 @@ class ConvNet(Builder):
         return self.depthwise(x, 3, stride, bias=False)
 
     def fused_relu(self, x: str) -> str:
-        """A Relu in the epilogue of the node that makes `x` (or of the one which that node is fused into)."""
+        """A Relu in the epilogue of the node that makes `x` (or of the node into which that one is fused)."""
         producer = self.producer(x)
         return self.place(self.relu(x), fused_into=producer.placement.fused_into or producer.name)
 
@@ -44,7 +45,7 @@ class ConvNet(Builder):
 
 
 def shuffled_units(count: int) -> Graph:
-    """Units that convolve half of their channels, and deal them out in turn with the others (ShuffleNet v2)."""
+    """Units that convolve half of their channels, and interleave them with the other half (ShuffleNet v2)."""
     build = Builder()
     x = build.conv(build.input(1, 8, 8, 8), 32)
     for _ in range(count):
@@ -56,7 +57,7 @@ def shuffled_units(count: int) -> Graph:
 
 
 def inverted_residuals(blocks: int = 2, size: int = 14) -> Graph:
-    """1x1 -> depthwise -> 1x1 blocks with a residual add, as MobileNetV2 has them; a classifier at the end."""
+    """1x1 -> depthwise -> 1x1 blocks with a residual add, as in MobileNetV2; a classifier at the end."""
     net = ConvNet("inverted")
     x = net.fused_relu(net.layer(net.input(1, 3, 2 * size, 2 * size), 32, 3, 2))
     for _ in range(blocks):
@@ -67,7 +68,7 @@ def inverted_residuals(blocks: int = 2, size: int = 14) -> Graph:
 
 
 def heavy_chain(size: int = 28) -> Graph:
-    """Convolutions that are large enough for both devices to work on one at once, with a residual add."""
+    """Convolutions that are large enough to be split between both devices, with a residual add."""
     net = ConvNet("heavy")
     x = net.fused_relu(net.layer(net.input(1, 128, size, size), 256, 3))
     y = net.fused_relu(net.layer(x, 256, 3))
@@ -76,7 +77,7 @@ def heavy_chain(size: int = 28) -> Graph:
 
 
 def dense_block(layers: int = 4, size: int = 14) -> Graph:
-    """Layers that read what all before them have made, as DenseNet has them."""
+    """Layers that read the outputs of all previous ones, as in DenseNet."""
     net = ConvNet("dense")
     made = [net.layer(net.input(1, 16, size, size), 64)]
     for _ in range(layers):
@@ -86,7 +87,7 @@ def dense_block(layers: int = 4, size: int = 14) -> Graph:
 
 
 def fire_modules(size: int = 28) -> Graph:
-    """Two branches of different weight between a fork and a join, twice."""
+    """Twice two branches of different cost between a fork and a join."""
     net = ConvNet("fire")
     x = net.input(1, 64, size, size)
     for _ in range(2):

@@ -9,7 +9,7 @@ import pytest
 
 
 def leave_home(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither the environment nor the system knows where the home folder is."""
+    """Make the home folder unknown, both in the environment and to the system."""
 
     def no_home() -> Path:
         raise RuntimeError("Could not determine home directory.")

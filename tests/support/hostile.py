@@ -1,4 +1,4 @@
-"""A model whose names try to be obeyed, by a terminal or by a browser."""
+"""A model whose names contain text that a terminal or a browser would obey."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = (
 
 
 def hostile_model() -> onnx.ModelProto:
-    """The toy model, its nodes and values renamed."""
+    """The toy model with its nodes and values renamed."""
     model: onnx.ModelProto = pimflow_zoo.build("toy")
     renamed: dict[str, str] = {}
     for index, node in enumerate(model.graph.node):

@@ -1,4 +1,4 @@
-"""Models planned for throughput, with their schedule and their arena."""
+"""Models planned for throughput, with their schedules and arenas."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ TARGETS: dict[str, Target] = {
 
 @cache
 def planned(name: str, target: str) -> tuple[Graph, CostModel, SteadyState]:
-    """A net as a plan for throughput has it run, the costs that it runs under, and its schedule."""
+    """A net as executed by a plan for throughput, the costs of its machine, and its schedule."""
     costs = CostModel(TARGETS[target])
     graph = PassManager(CLEANUP).run(NETS[name]).graph
     asked = Options(target=costs.target, policy="auto", objective="throughput", use_cache=False)
@@ -51,5 +51,5 @@ def placed(name: str, target: str) -> MemoryInFlight:
 
 
 def one_copy_less(memory: MemoryInFlight) -> MemoryInFlight:
-    """An arena in which what has several copies has one less."""
+    """An arena in which one of the buffers with several copies has one copy less."""
     return replace(memory, offsets=tuple(copies[: max(1, len(copies) - 1)] for copies in memory.offsets))

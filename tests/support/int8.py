@@ -1,4 +1,4 @@
-"""A machine whose PIM channels multiply operands of 8 bits too."""
+"""A machine whose PIM channels also multiply 8-bit operands."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pimflow.targets.schema.newton import Int8
 
 
 def with_int8(name: str = "pimflow", timing: str | None = None) -> pimflow.Target:
-    """A shipped machine with twice as many multipliers for operands of 8 bits, and results of 32."""
+    """A shipped machine with twice as many multipliers for 8-bit operands, and 32-bit results."""
     target = pimflow.override(name, timing=timing)
     multipliers = target.pim.multipliers * target.pim.element_bytes
     return target.with_units(pim=replace(target.pim, int8=Int8(multipliers, 4, 0.2, 0.1)))

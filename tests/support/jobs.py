@@ -11,7 +11,7 @@ from support.costs import FixedCosts
 
 @dataclass(frozen=True)
 class Job:
-    """A node, and the jobs it waits for (none: it reads the graph's input)."""
+    """A node, and the jobs that it waits for (none: it reads the graph's input)."""
 
     name: str
     device: str
@@ -22,7 +22,7 @@ class Job:
 
 
 def graph_of(jobs: Sequence[Job]) -> Graph:
-    """The jobs as nodes of their names, in the order given; the last one makes the output."""
+    """The jobs as nodes with their names, in the given order; the last one makes the output."""
     build = Builder("jobs")
     x = build.input(1)
     made: dict[str, str] = {}
@@ -33,5 +33,5 @@ def graph_of(jobs: Sequence[Job]) -> Graph:
 
 
 def costs_of(jobs: Sequence[Job]) -> FixedCosts:
-    """What the jobs say that they cost."""
+    """The costs that the jobs state."""
     return FixedCosts({job.name: job.time_us for job in jobs})

@@ -1,4 +1,4 @@
-"""Models of one operator that the compiler keeps, and what its kernels are."""
+"""Models with a single operator that the compiler does not rewrite, and the kernels of that operator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def kept_model(
     out_dtype: int | None = None,
     **attributes: Any,
 ) -> onnx.ModelProto:
-    """One node; its operands are inputs and then constants, or in the given order ("": absent)."""
+    """A model with one node; its operands are inputs and then constants, or in the given order ("": absent)."""
     names = [*inputs, *(constants or {})] if order is None else order
     node = helper.make_node(op_type, list(names), list(outputs), "kept", domain=domain, **attributes)
     domains = {domain: 1} if domain else None
@@ -52,7 +52,7 @@ def kept_model(
 
 
 def work_of(model: onnx.ModelProto, element_bytes: int = 2) -> KernelSequence:
-    """What the one node of a model, which is kept, asks for."""
+    """The work of the one node of a model, which is not rewritten."""
     graph = load_model(model)
     (node,) = graph.nodes
     assert isinstance(node.op, OnnxOp)
@@ -62,5 +62,5 @@ def work_of(model: onnx.ModelProto, element_bytes: int = 2) -> KernelSequence:
 
 
 def kernels_of(model: onnx.ModelProto, element_bytes: int = 2) -> list[GpuWork]:
-    """Its kernels, each as often as it runs."""
+    """Its kernels, each repeated as often as it runs."""
     return [kernel for kernel, times in work_of(model, element_bytes).kernels for _ in range(times)]

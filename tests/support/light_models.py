@@ -28,7 +28,7 @@ LIGHT_MODELS = (
     "zfnet512",
 )
 SMALL_LIGHT_MODELS = ("densenet121", "inception_v1", "inception_v2", "resnet50", "shufflenet", "squeezenet")
-"""Those of less than 130 MB of weights."""
+"""The models with less than 130 MB of weights."""
 
 
 def light_path(name: str) -> Path:
@@ -60,7 +60,7 @@ def _draw(graph: onnx.GraphProto, rng: np.random.Generator) -> dict[str, np.ndar
 
 
 def _uses(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, int]]:
-    """(op_type, position) of what reads a value, seen through Unsqueeze and Reshape."""
+    """(op_type, position) of each consumer of a value, looking through Unsqueeze and Reshape."""
     for node in graph.node:
         for position, read in enumerate(node.input):
             if read != name:
@@ -84,7 +84,8 @@ def _weight(graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.r
 
 
 def _with_weights(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """The model with the weights as initialisers (which in IR 3 are inputs too), without what made the old ones."""
+    """The model with the weights as initialisers (which are also inputs in IR 3), without the nodes that made the old
+    ones."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph
@@ -103,10 +104,11 @@ def _with_weights(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onn
 
 
 def _calibrate(model: onnx.ModelProto, weights: dict[str, np.ndarray], rng: np.random.Generator) -> None:
-    """Walks the model on one random input and sets, in place, what keeps the signal alive on its way through.
+    """Run the model on one random input, node by node, and adjust the weights in place so that the signal neither
+    vanishes nor grows.
 
-    Each batch norm gets about the statistics of its own input, and the last product is scaled for logits of
-    standard deviation 1. Otherwise deep models give (nearly) the same output for every input.
+    Each batch norm gets roughly the statistics of its own input, and the last product is scaled for logits of standard
+    deviation 1. Otherwise deep models give (nearly) the same output for every input.
     """
     graph = model.graph
     name, shape = input_of(model)
@@ -128,7 +130,7 @@ def _calibrate(model: onnx.ModelProto, weights: dict[str, np.ndarray], rng: np.r
 
 
 def _run(model: onnx.ModelProto, node: onnx.NodeProto, values: dict[str, np.ndarray]) -> None:
-    """Evaluates one node by ONNX Runtime."""
+    """Evaluate one node with ONNX Runtime."""
     inputs = [
         onnx.helper.make_tensor_value_info(name, onnx.helper.np_dtype_to_tensor_dtype(values[name].dtype), None)
         for name in dict.fromkeys(node.input)

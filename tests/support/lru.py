@@ -1,4 +1,4 @@
-"""A cache of whole rows, run step by step: the oracle of what is counted in closed form."""
+"""A cache of whole rows, simulated step by step: the oracle of closed-form counts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 
 def misses(ids: Iterable[int], cache_rows: int) -> int:
-    """Rows that the cache fetches, under least-recently-used replacement."""
+    """The number of rows that the cache fetches, under least-recently-used replacement."""
     held: OrderedDict[int, None] = OrderedDict()
     missed = 0
     for row in ids:

@@ -1,4 +1,4 @@
-"""A training step in ticks of a clock, and from event to event: what runs, is moved and is alive, by other means."""
+"""Two oracles for a training step, tick by tick and event by event: what runs, is transferred and is alive."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ TIMES = st.floats(0.5, 20.0)
 
 @cache
 def step() -> bytes:
-    """A training step of eight layers over 512 rows: 65 KB are saved behind each, 4 KB are weights."""
+    """A training step of eight layers over 512 rows: 65 KB are saved after each, and 4 KB are weights."""
     build = Builder()
     x = build.input(512, 32)
     for _ in range(8):
@@ -37,7 +37,7 @@ def step() -> bytes:
 
 
 def machine(kib: float, base: str = "a100-ssd") -> Target:
-    """A machine with so much memory on its GPU."""
+    """A machine with this much memory on its GPU."""
     target = load_target(base)
     gpu = GpuMemory(kib / 2**20, 0.0)
     memory = Memory(gpu) if target.memory is None else replace(target.memory, gpu=gpu)
@@ -57,8 +57,8 @@ def residual_step() -> bytes:
 
 @cache
 def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
-    """That step where memory is so short, and drives so slow, that a plan takes both: something is offloaded, something
-    is made again."""
+    """That step with so little memory and such slow drives that a plan uses both ways: some buffers are offloaded,
+    others are recomputed."""
     target = machine(300)
     assert target.memory is not None
     assert target.memory.ssd is not None
@@ -70,7 +70,7 @@ def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
 
 
 def chain(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000, backward: float = 2.0) -> Trace:
-    """Layers that each save one buffer; the backward pass of one takes so many times its forward pass."""
+    """Layers that each save one buffer; a layer's backward pass takes `backward` times as long as its forward pass."""
     buffers = tuple(Buffer(f"saved{layer}", layer_bytes, layer_bytes) for layer in range(layers))
     ahead = [Kernel(f"forward{layer}", layer_us, (layer - 1,) if layer else (), (layer,)) for layer in range(layers)]
     back = [Kernel(f"backward{layer}", backward * layer_us, (layer,), ()) for layer in reversed(range(layers))]
@@ -78,7 +78,7 @@ def chain(layers: int, layer_us: float = 1000.0, layer_bytes: int = 1_000_000, b
 
 
 def random_chain(seed: int, layers: int = 12) -> Trace:
-    """A chain of layers whose sizes and times are drawn."""
+    """A chain of layers with random sizes and times."""
     rng = np.random.default_rng(seed)
     plain = chain(layers)
     buffers = tuple(Buffer(buffer.name, int(rng.integers(1, 40)) * 50_000, 1) for buffer in plain.buffers)
@@ -90,7 +90,7 @@ def random_chain(seed: int, layers: int = 12) -> Trace:
 
 @st.composite
 def traces(draw: st.DrawFn) -> Trace:
-    """Kernels that read up to three of what was made, and now and then write one of these anew."""
+    """Kernels that read up to three existing buffers, and sometimes overwrite one of them."""
     count = draw(st.integers(2, 9))
     kernels = [Kernel("inputs", 0.0, (), (0,))]
     for made in range(1, count):
@@ -109,9 +109,9 @@ class Clock:
     """One step, tick by tick.
 
     Args:
-        trace, plan, channel: of which nothing is used but their figures.
-        limit_bytes: what activations may take, where a kernel can wait for it.
-        tick_us: a tick.
+        trace, plan, channel: only their figures are used.
+        limit_bytes: what activations may take, if a kernel can wait for it.
+        tick_us: duration of a tick.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class Clock:
         self.recalled: set[int] = set()
 
     def _program(self) -> list[tuple[int, bool]]:
-        """Kernels in the order in which they run, and whether each is run again."""
+        """Kernels in execution order, and whether each is a recomputation."""
         forward = [(place, False) for place in range(self.trace.turn)]
         behind = [(place, False) for place in range(self.trace.turn, len(self.trace.kernels))]
         for buffer, kernels in sorted(self.plan.recomputed.items(), key=lambda item: -max(item[1])):
@@ -143,7 +143,7 @@ class Clock:
         return forward + behind
 
     def run(self) -> tuple[float, int]:
-        """The time that the step takes, and the most bytes alive."""
+        """The time of the step, and its peak of bytes alive."""
         now, peak, step = 0.0, 0, 0
         left: float | None = None
         while step < len(self.program):
@@ -197,7 +197,7 @@ class Clock:
         return not arriving & set(self.trace.kernels[place].reads)
 
     def _move(self) -> float:
-        """Moves for a tick; returns how fast kernels are beside that."""
+        """Transfer for one tick; return the speed of kernels during it."""
         self._begin()
         if self.moving is None:
             return 1.0
@@ -212,7 +212,7 @@ class Clock:
         return 1 - rate / self.channel.memory_bytes_per_us
 
     def _begin(self) -> None:
-        """A request that finds the channel free begins at once."""
+        """Start the first request if the channel is free."""
         if self.moving is not None or not self.requests:
             return
         kind, buffer = self.requests.pop(0)
@@ -223,7 +223,7 @@ class Clock:
             self.resident.add(buffer)
 
     def _drop(self) -> None:
-        """What is stored and has been read for the last time before it leaves."""
+        """Drop buffers that are stored and have had their last read before offloading."""
         for buffer in self.storing:
             if buffer in self.stored and buffer not in self.recalled:
                 self.resident.discard(buffer)
@@ -245,7 +245,7 @@ class Clock:
                 self.resident.discard(buffer)
 
     def _comes_again(self, buffer: int, rest: list[tuple[int, bool]]) -> bool:
-        """Whether a buffer is made again before it is read."""
+        """Whether a buffer is recomputed before it is read."""
         for other, _ in rest:
             kernel = self.trace.kernels[other]
             if buffer in kernel.reads:
@@ -256,8 +256,8 @@ class Clock:
 
 
 class Events:
-    """One step, exactly, from each end of a kernel or a transfer to the next; nothing is recomputed, nothing waits for
-    room."""
+    """One step, exactly, from each end of a kernel or a transfer to the next; nothing is recomputed, and nothing waits
+    for memory."""
 
     def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel) -> None:
         assert not plan.recomputed
@@ -268,12 +268,12 @@ class Events:
         self.moving: tuple[str, int, float] | None = None
         self.stored: set[int] = set()
         self.loaded: set[int] = set()
-        self.through: set[int] = set()  # offloaded, and read for the last time before that
-        self.stay: set[int] = set()  # wanted back before they were stored
+        self.through: set[int] = set()  # offloaded, after their last read before that
+        self.stay: set[int] = set()  # requested back before they were stored
         self.now, self.peak = 0.0, 0
 
     def run(self) -> tuple[float, int]:
-        """The time that the step takes, and the most bytes alive."""
+        """The time of the step, and its peak of bytes alive."""
         for place, kernel in enumerate(self.trace.kernels):
             self._ask_back(place)
             while place >= self.trace.turn and not self._has_arrived(kernel.reads):
@@ -313,7 +313,7 @@ class Events:
             self._count()
 
     def _to(self, end: float) -> None:
-        """A transfer ends; the next begins."""
+        """End a transfer, and begin the next."""
         assert self.moving is not None
         kind, buffer, _ = self.moving
         self.now, self.moving = end, None

@@ -1,6 +1,7 @@
 """ONNX's own operator tests (the node tests of the onnx package) through the compiler: `python -m support.onnx_cases`.
 
-Of the tests that ONNX Runtime passes, how many survive import, export, compilation and a run with the same results.
+Counts how many of the tests that ONNX Runtime passes survive import, export, compilation and a run with the same
+results.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _RANDOM = frozenset(
 
 
 class Case(NamedTuple):
-    """A test that ONNX Runtime passes: the model in an opset that it loads, the data, what comes of them."""
+    """A test that ONNX Runtime passes: the model in an opset that it loads, its inputs, and its outputs."""
 
     name: str
     model: onnx.ModelProto
@@ -43,14 +44,14 @@ class Case(NamedTuple):
 
 
 class Outcome(NamedTuple):
-    """How far a case came: `failed` is "" or the step at which it ended, for `reason`."""
+    """How far a case came: `failed` is "" or the step at which it failed, for `reason`."""
 
     failed: str = ""
     reason: str = ""
 
 
 def cases(stride: int = 1) -> list[TestCase]:
-    """Every so many of ONNX's operator tests."""
+    """Every `stride`-th of ONNX's operator tests."""
     from onnx.backend.test.case.node import collect_testcases
 
     with warnings.catch_warnings(), np.errstate(all="ignore"):
@@ -59,7 +60,7 @@ def cases(stride: int = 1) -> list[TestCase]:
 
 
 def passed_by_ort(given: list[TestCase]) -> Iterator[Case]:
-    """Those that ONNX Runtime passes, within the test's own tolerance, from the oldest opset on that pimflow reads."""
+    """Those that ONNX Runtime passes, within the test's own tolerance, from the oldest opset that pimflow reads."""
     ort.set_default_logger_severity(4)
     for case in given:
         assert case.model is not None
@@ -79,7 +80,7 @@ def passed_by_ort(given: list[TestCase]) -> Iterator[Case]:
 
 
 def _loadable(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model in the newest version of file and operators that ONNX Runtime knows, if its own is newer."""
+    """The model in the newest IR version and opset that ONNX Runtime supports, if its own is newer."""
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     copy.ir_version = min(copy.ir_version, NEWEST_IR)
@@ -121,13 +122,13 @@ def _close(case: TestCase, want: Any, got: Any) -> bool:
 
 
 def shapes_of(case: Case) -> dict[str, tuple[int, ...]]:
-    """The shapes of a case's data: they bind what its model leaves open."""
+    """The shapes of a case's data: they bind the dimensions that its model leaves open."""
     tensors = {info.name for info in case.model.graph.input if info.type.WhichOneof("value") == "tensor_type"}
     return {name: item.shape for name, item in case.feeds.items() if name in tensors and isinstance(item, np.ndarray)}
 
 
 def through_the_compiler(case: Case) -> Outcome:
-    """Imports, exports, compiles, runs and compares one case; a bug of pimflow (no `PimflowError`) goes through."""
+    """Import, export, compile, run and compare one case; a bug of pimflow (anything but a `PimflowError`) is raised."""
     step, shapes = "import", shapes_of(case)
     try:
         graph = load_model(case.model, shapes)
@@ -149,7 +150,7 @@ def through_the_compiler(case: Case) -> Outcome:
 
 
 def main() -> int:
-    """Prints the counts, and every case that failed; the exit code is 1 if fewer than 99 % survive."""
+    """Print the counts, and every case that failed; the exit code is 1 if fewer than 99 % survive."""
     parser = argparse.ArgumentParser(prog="python -m support.onnx_cases", description=__doc__)
     parser.add_argument("--stride", type=int, default=1, help="every so many of the tests (default: all)")
     given = cases(parser.parse_args().stride)
@@ -157,7 +158,7 @@ def main() -> int:
     for case in passed_by_ort(given):
         try:
             failed, reason = through_the_compiler(case)
-        except Exception as error:  # a bug is counted, and the others go on
+        except Exception as error:  # a bug is counted, and the other cases go on
             failed, reason = "traceback", f"{type(error).__name__}: {error}"
         counts[failed] += 1
         if failed:

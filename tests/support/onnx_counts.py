@@ -1,4 +1,5 @@
-"""What an ONNX model asks for, counted from its nodes and shapes: an oracle that shares no code with the product."""
+"""Parameters and operations of an ONNX model, counted from its nodes and shapes: an oracle that shares no code with
+pimflow."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ Shapes = dict[str, list[int]]
 
 
 def parameters(model: onnx.ModelProto) -> int:
-    """Elements of what is trained: of initializers named so, and of LSTMs' first biases (the second are zero)."""
+    """Elements of trained parameters: of initializers with such names, and of LSTMs' first biases (the second are
+    zero)."""
     sizes: dict[str, int] = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     named = sum(size for name, size in sizes.items() if name.endswith((".weight", ".bias")))
     return named + sum(sizes[node.input[3]] // 2 for node in model.graph.node if node.op_type == "LSTM")
@@ -32,7 +34,7 @@ def shapes_of(model: onnx.ModelProto) -> Shapes:
 
 
 def _node_macs(node: onnx.NodeProto, shapes: Shapes) -> int:
-    """Weight elements times the output positions, rows or steps that each is used at."""
+    """Weight elements times the number of output positions, rows or steps that use each."""
     if node.op_type == "Conv":
         return math.prod(shapes[node.input[1]]) * math.prod(shapes[node.output[0]][2:])
     if node.op_type == "Gemm":

@@ -43,7 +43,7 @@ def model_of(
 
 
 def with_ranks(model: onnx.ModelProto, *ranks: int) -> onnx.ModelProto:
-    """The model with outputs of so many unknown dims: the checker then asks no session about it."""
+    """The model with outputs of unknown dimensions but known ranks: the checker then needs no session to find them."""
     for info, rank in zip(model.graph.output, ranks, strict=True):
         for axis in range(rank):
             info.type.tensor_type.shape.dim.add(dim_param=f"{info.name}{axis}")
@@ -65,7 +65,7 @@ def single(
 
 
 def newest_opset() -> int:
-    """The newest opset that the installed ONNX and ONNX Runtime both know."""
+    """The newest opset that the installed ONNX and ONNX Runtime both support."""
     for opset in range(onnx.defs.onnx_opset_version(), 7, -1):
         try:
             run_plain(single("Relu", (1,), opset=opset), {"x": np.zeros(1, np.float32)})
@@ -76,7 +76,7 @@ def newest_opset() -> int:
 
 
 def run_plain(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[Any]]:
-    """The model as it is, by ONNX Runtime alone."""
+    """Run the unchanged model with ONNX Runtime alone."""
     options = ort.SessionOptions()
     options.intra_op_num_threads = 2
     options.log_severity_level = 4
@@ -85,11 +85,11 @@ def run_plain(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, 
         model.SerializeToString(),
         options,
         providers=["CPUExecutionProvider"],
-        disabled_optimizers=["MatmulTransposeFusion"],  # no session of pimflow's has it; without, sums round otherwise
+        disabled_optimizers=["MatmulTransposeFusion"],  # off in pimflow's sessions too; it changes rounding
     )
     names = [item.name for item in session.get_outputs()]
     return dict(zip(names, session.run(names, dict(inputs)), strict=True))
 
 
 OPSETS = range(7, min(26, newest_opset()) + 1)
-"""Those that the tests know and the installed ONNX Runtime runs."""
+"""The opsets that the tests cover and the installed ONNX Runtime supports."""

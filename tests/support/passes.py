@@ -1,4 +1,4 @@
-"""Passes, run as a test wants them: the result is a sound graph with the same inputs and outputs."""
+"""Runs passes as tests need them, and checks that the result is a valid graph with the same inputs and outputs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pimflow.search.pricing import Costs, rewrites
 
 
 def run_pass(step: Pass, graph: Graph) -> PassResult:
-    """What a pass makes of a graph."""
+    """The result of a pass on a graph."""
     result = step.run(graph)
     verify_graph(result.graph)
     assert result.graph.inputs == graph.inputs
@@ -19,22 +19,22 @@ def run_pass(step: Pass, graph: Graph) -> PassResult:
 
 
 def plan_of(*decisions: Decision) -> Plan:
-    """A plan of which only the decisions matter."""
+    """A plan for tests that only need its decisions."""
     return Plan("test", decisions, 0.0, 0.0)
 
 
 def applied(graph: Graph, *decisions: Decision) -> Graph:
-    """The graph with decisions carried out, which cover it."""
+    """The graph after applying decisions, which must cover it."""
     return run_pass(ApplyPlan(plan_of(*decisions)), graph).graph
 
 
 def folded(graph: Graph) -> Graph:
-    """The graph without what does not depend on its inputs."""
+    """The graph after constant folding."""
     return PassManager((RemoveDeadCode(), FoldConstants())).run(graph).graph
 
 
 def rewritten(graph: Graph, plan: Plan, costs: Costs) -> Graph:
-    """The graph as it runs under a plan on the machine that is priced."""
+    """The graph as executed under a plan, on the machine of these costs."""
     return PassManager(rewrites(plan, costs)).run(graph).graph
 
 

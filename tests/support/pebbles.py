@@ -1,4 +1,5 @@
-"""Small traces, each buffer written once, and the least peak of all ways of running, keeping and dropping."""
+"""Small traces that write each buffer once, and their smallest possible peak over all orders of running and
+dropping."""
 
 from __future__ import annotations
 
@@ -14,7 +15,7 @@ NEVER = 1 << 60
 
 
 def trace_of(sizes: list[int], reads: list[set[int]], inputs: int) -> Trace:
-    """Inputs, then a kernel for every other buffer; what nobody reads is a result."""
+    """Inputs, then one kernel for every other buffer; buffers that nobody reads are results."""
     kernels = [Kernel("inputs", 0.0, (), tuple(range(inputs)))]
     kernels += [Kernel(f"k{inputs + n}", 1.0, tuple(sorted(read)), (inputs + n,)) for n, read in enumerate(reads)]
     results = {*range(inputs, inputs + len(reads))} - set(chain.from_iterable(reads))
@@ -24,7 +25,7 @@ def trace_of(sizes: list[int], reads: list[set[int]], inputs: int) -> Trace:
 
 @st.composite
 def traces(draw: st.DrawFn, drawing: bool = False) -> Trace:
-    """Of up to five kernels; some of them may draw random numbers."""
+    """Traces with up to five kernels; some of them may draw random numbers."""
     inputs, made = draw(st.integers(1, 2)), draw(st.integers(1, 5))
     sizes = draw(st.lists(st.integers(1, 9), min_size=inputs + made, max_size=inputs + made))
     reads = [draw(st.sets(st.integers(0, inputs + n - 1), min_size=1, max_size=3)) for n in range(made)]
@@ -34,8 +35,8 @@ def traces(draw: st.DrawFn, drawing: bool = False) -> Trace:
 
 
 def least_peak(trace: Trace) -> int:
-    """Of all sequences of runs and drops that end with all results there: every set that can be there is a state, with
-    what has been drawn."""
+    """The minimum over all sequences of runs and drops that end with all results in memory. A state is a set of buffers
+    in memory, together with the random numbers drawn."""
     size = [buffer.bytes for buffer in trace.buffers]
     start, end = frozenset(trace.kernels[0].writes), set(trace.kernels[-1].reads)
     waiting = [(sum(size[b] for b in start), sorted(start), list[str]())]

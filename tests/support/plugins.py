@@ -1,4 +1,4 @@
-"""Packages beside pimflow, as an installer leaves them."""
+"""Other packages, as an installer leaves them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Entries = Mapping[str, Mapping[str, str]]
 
 
 def install(folder: Path, name: str, entries: Entries, *, version: str = "1.0", metadata: bool = True) -> None:
-    """What an installer leaves of a package beside its modules."""
+    """Write what an installer leaves of a package, apart from its modules."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     groups = (
@@ -39,7 +39,7 @@ def install_example(folder: Path) -> Path:
 
 
 def python(folder: Path, code: str, **environment: str) -> str:
-    """What a program prints where a folder of packages is installed."""
+    """The output of a program that sees a folder of installed packages."""
     paths = os.pathsep.join([str(folder), *filter(None, [os.environ.get("PYTHONPATH")])])
     given = {**os.environ, "PYTHONPATH": paths, "PYTHONDONTWRITEBYTECODE": "1", **environment}
     return subprocess.run([sys.executable, "-c", code], env=given, capture_output=True, text=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""An op whose cost follows from a constant's elements: a matrix product that skips rows of zeros in its weights."""
+"""An op whose cost depends on a constant's elements: a matrix product that skips rows of zeros in its weights."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class Pruned(Contraction):
 
 @dataclass(frozen=True)
 class PrunedWork(MatmulProblem):
-    """The dense work, and which weights it is with."""
+    """The dense work, and the identity of its weights."""
 
     rows_kept: int = 0
     content: tuple[str | None, ...] = ()
@@ -42,7 +42,7 @@ class PrunedWork(MatmulProblem):
 
 @contextmanager
 def pruned_products() -> Iterator[None]:
-    """`Pruned` is an op, with rules for both devices, until the end."""
+    """Register the op `Pruned`, with rules for both devices, for the duration of the context."""
     with scratch_registrations():
         register_op(Pruned)
         MATRIX_PROBLEMS.add(Pruned, _work)

@@ -10,11 +10,11 @@ from pimflow.ir import Array
 from support.onnx_models import model_of
 
 STEP = 4 / 127
-"""Of all activations, which lie within about four standard deviations of 0."""
+"""Quantisation step of all activations, which lie within about four standard deviations of 0."""
 
 
 class QdqWriter:
-    """Writes nodes and constants of a network whose activations are int8, with one step for all."""
+    """Writes nodes and constants of a network whose activations are int8, all with the same step."""
 
     def __init__(self) -> None:
         self.nodes: list[onnx.NodeProto] = []
@@ -32,7 +32,8 @@ class QdqWriter:
         return f"{x}_d"
 
     def weights(self, name: str, shape: tuple[int, ...], axis: int = 0) -> str:
-        """int8 weights, a scale a channel along the axis; a sum over the others has a standard deviation of about 1."""
+        """int8 weights with one scale per channel along the axis; a sum over the other axes has a standard deviation of
+        about 1."""
         scales = self._random.uniform(0.5, 1.5, shape[axis]).astype(np.float32)
         depth = np.prod(shape) / shape[axis]
         elements = self._random.integers(-127, 128, shape).astype(np.int8)
@@ -46,7 +47,7 @@ class QdqWriter:
         return name
 
     def conv(self, x: str, name: str, channels: tuple[int, int], kernel: int) -> str:
-        """A convolution with a bias of 32 bits, and a Relu; quantised."""
+        """A convolution with a 32-bit bias, and a Relu; quantised."""
         weights = self.weights(f"{name}_w", (channels[1], channels[0], kernel, kernel))
         scale = (self.constants[f"{weights}_s"] * np.float32(STEP)).astype(np.float32)
         self.constants |= {
@@ -62,7 +63,7 @@ class QdqWriter:
 
 
 def qdq_model(opset: int = 17, domain: str = "") -> onnx.ModelProto:
-    """`qdq_nodes` as a model, (de)quantised by the operators of a domain."""
+    """`qdq_nodes` as a model, with the (de)quantising operators of a domain."""
     writer = qdq_nodes()
     for node in writer.nodes:
         if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
@@ -73,7 +74,7 @@ def qdq_model(opset: int = 17, domain: str = "") -> onnx.ModelProto:
 
 
 def qdq_nodes() -> QdqWriter:
-    """Three convolutions and a classifier over [1, 16, 12, 12]; output y [1, 24] is quantised too."""
+    """Three convolutions and a classifier over [1, 16, 12, 12]; output y [1, 24] is also quantised."""
     writer = QdqWriter()
     x = writer.conv(writer.rounded("x"), "one", (16, 32), 1)
     x = writer.conv(writer.conv(x, "two", (32, 32), 3), "three", (32, 64), 1)
@@ -88,9 +89,9 @@ def qdq_nodes() -> QdqWriter:
 
 
 def normed_qdq_model() -> onnx.ModelProto:
-    """A convolution whose batch norm stands before its Relu and QuantizeLinear, as training for 8 bits leaves it.
+    """A convolution with a batch norm before its Relu and QuantizeLinear, as left by quantisation-aware training.
 
-    Some of its channels are turned round, one is left out.
+    The norm negates some of its channels, and zeroes one.
     """
     writer = QdqWriter()
     weights = writer.weights("w", (32, 16, 3, 3))

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN in float64, a step at a time as ONNX's specification has them: ONNX Runtime knows float32 alone."""
+"""LSTM, GRU and RNN in float64, step by step as in ONNX's specification: ONNX Runtime only has them in float32."""
 
 from __future__ import annotations
 
@@ -26,19 +26,19 @@ ACTIVATIONS: dict[str, Callable[[Floats], Floats]] = {
 
 
 def clipped(x: Floats, given: dict[str, Any]) -> Floats:
-    """What enters an activation."""
+    """The clipped input of an activation."""
     bound = given.get("clip") or np.inf
     return np.asarray(np.clip(x, -bound, bound))
 
 
 class Recurrence(OpRun):
-    """What the three have in common."""
+    """The common part of the three."""
 
     gates = 1
 
     @abstractmethod
     def step(self, w: Floats, r: Floats, b: Floats, p: Floats, activation: str, given: dict[str, Any]) -> Step:
-        """From inputs, state and cell the next state and cell."""
+        """The next state and cell from inputs, state and cell."""
 
     def _run(self, x: Floats, w: Floats, r: Floats, *others: Any, **given: Any) -> tuple[Floats, ...]:
         bias, lengths, first, cell, peepholes = (*others, *(None,) * 5)[:5]
@@ -55,7 +55,7 @@ class Recurrence(OpRun):
             backward = direction == 1 or given.get("direction") == "reverse"
             weights = w[direction], r[direction], bias[direction], peepholes[direction]
             step = self.step(*weights, names[-1 if backward else 0], given)
-            for one in range(x.shape[1]):  # each sequence by itself, as if there were no other
+            for one in range(x.shape[1]):  # each sequence on its own
                 own = slice(one, one + 1)
                 places = range(len(x) if lengths is None else int(lengths[one]))
                 at, at_cell = (state[own], inner[own]) if places else (none[direction, own],) * 2

@@ -1,4 +1,4 @@
-"""Relational layers over typed edges, written node by node, with all that can go wrong in a graph."""
+"""Relational layers over typed edges, written node by node, including all edge cases of a graph."""
 
 from __future__ import annotations
 
@@ -40,31 +40,32 @@ class TypedEdges:
 
     @property
     def rowptr(self) -> Longs:
-        """Where each destination's edges begin."""
+        """The position of each destination's first edge."""
         counts = np.bincount(self.destination, minlength=self.vertices)
         return np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
 
     @property
     def by_type(self) -> Longs:
-        """Edges in the order of their types."""
+        """Edges sorted by type."""
         return np.argsort(self.kind, kind="stable")
 
     @property
     def places(self) -> Longs:
-        """Where each edge is in that order."""
+        """The position of each edge in that order."""
         places = np.empty(len(self.kind), np.int64)
         places[self.by_type] = np.arange(len(self.kind))
         return places
 
     @property
     def pointers(self) -> Longs:
-        """Where each type's edges begin."""
+        """The position of each type's first edge."""
         return np.concatenate([[0], np.cumsum(np.bincount(self.kind, minlength=self.types))]).astype(np.int64)
 
 
 @st.composite
 def typed_edges(draw: st.DrawFn) -> TypedEdges:
-    """Few vertices and edges: types without edges, isolated vertices, repeated edges, a type for every edge."""
+    """Few vertices and edges: types without edges, isolated vertices, repeated edges, a separate type for every
+    edge."""
     vertices, edges = draw(st.integers(1, 9)), draw(st.integers(1, 24))
     types = draw(st.sampled_from([1, 2, 3, 7, edges]))
     columns = [draw(st.lists(st.integers(0, top - 1), min_size=edges, max_size=edges)) for top in (vertices, vertices)]
@@ -77,7 +78,7 @@ def typed_edges(draw: st.DrawFn) -> TypedEdges:
 
 
 def by_destination(vertices: int, types: int, source: Longs, destination: Longs, kind: Longs) -> TypedEdges:
-    """Edges brought into the order of their destinations."""
+    """Edges sorted by destination."""
     order = np.argsort(destination, kind="stable")
     return TypedEdges(vertices, types, source[order], destination[order], kind[order])
 
@@ -131,7 +132,7 @@ def convolution(edges: TypedEdges) -> Graph:
 
 
 def attention(edges: TypedEdges, features: int = FEATURES) -> Graph:
-    """RGAT: logits of both ends, each a product with weights behind one by type; messages a head."""
+    """RGAT: logits from both ends, each a product with weights after one by type; messages per head."""
     layer, count = Layer(edges, features), len(edges.kind)
     build = layer.build
     query = layer.typed(edges.destination, HEADS * WIDTH, "typed_i")
@@ -168,7 +169,7 @@ def transformer(edges: TypedEdges) -> Graph:
 
 
 def heads(edges: TypedEdges) -> Graph:
-    """HGT's values: one matrix for all vertices, then one a type and head."""
+    """HGT's values: one matrix for all vertices, then one per type and head."""
     layer = Layer(edges)
     build = layer.build
     values = build.op(MatMul(), layer.x, layer.weights(FEATURES, HEADS * WIDTH), name="value")
@@ -180,9 +181,9 @@ def heads(edges: TypedEdges) -> Graph:
 
 
 def loop(edges: TypedEdges, reduces: Sequence[str] = ("sum",)) -> Graph:
-    """RGCN as a loop over types: means of the edges of each, a product, added up; weights of vertices beside.
+    """RGCN as a loop over types: the mean over the edges of each and a product, summed, plus a product of the vertices.
 
-    With other reductions types have these in turn.
+    With several reductions, types use them in turn.
     """
     layer = Layer(edges)
     build = layer.build
@@ -201,7 +202,7 @@ def loop(edges: TypedEdges, reduces: Sequence[str] = ("sum",)) -> Graph:
 
 
 def matrices(edges: TypedEdges) -> Graph:
-    """A matrix copied for every edge, as the fast form is exported."""
+    """One copy of a matrix per edge, as exporters write the fast form."""
     layer, count = Layer(edges), len(edges.kind)
     build = layer.build
     rows = build.op(Reshape((count, 1, FEATURES)), layer.rows(layer.x, edges.source, "rows"))
@@ -220,7 +221,7 @@ class Part:
 
     @property
     def counts(self) -> npt.NDArray[np.float32]:
-        """Edges into each destination, one at least, as a column."""
+        """Edges into each destination, at least one, as a column."""
         return np.maximum(np.diff(self.rowptr), 1).astype(np.float32)[:, None]
 
 
@@ -235,7 +236,8 @@ def parts(edges: TypedEdges) -> list[Part]:
 
 
 def film(edges: TypedEdges, reduce: str = "sum") -> Graph:
-    """FiLM: for every type relu(gamma[d] * x[s] W + beta[d]), and the mean over its edges; a product beside."""
+    """FiLM: for every type relu(gamma[d] * x[s] W + beta[d]), and the mean over its edges; plus a product of the
+    vertices."""
     layer = Layer(edges)
     build, rest = layer.build, WIDTH
     total = build.op(MatMul(), layer.x, layer.weights(FEATURES, WIDTH), name="skip")
@@ -258,7 +260,8 @@ def film(edges: TypedEdges, reduce: str = "sum") -> Graph:
 
 
 def attentions(edges: TypedEdges, stack: str = "") -> Graph:
-    """GAT over every type, sources of even types of one table and of odd types of another; sums, or a stack of them."""
+    """GAT for every type, with sources of even types from one table and of odd types from another; their sum, or a
+    stack."""
     layer = Layer(edges)
     build, terms = layer.build, list[str]()
     tables = [layer.x, build.input(edges.vertices, FEATURES, name="y")]
@@ -291,10 +294,10 @@ def attentions(edges: TypedEdges, stack: str = "") -> Graph:
 
 
 def largest(*kinds: TypedEdges, pairing: str = "Add") -> Graph:
-    """GraphSAGE of every type, the largest of all types: products of sums over edges, and of the vertex itself.
+    """GraphSAGE for every type, and the maximum over types: products of sums over edges, and of the vertex itself.
 
     Args:
-        kinds: edges among each kind of vertices; kinds have such a layer each on its own.
+        kinds: edges among each kind of vertices; each kind has a separate layer.
         pairing: how both products are joined.
     """
     layer = Layer(kinds[0])

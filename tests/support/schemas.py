@@ -1,4 +1,4 @@
-"""JSON documents held against their schemas in docs/schemas."""
+"""Validates JSON documents against their schemas in docs/schemas."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import jsonschema
 import referencing
 
 FOLDER = Path(__file__).parents[2] / "docs" / "schemas"
-COMMON = "common"  # what several schemas share
+COMMON = "common"  # definitions that several schemas share
 
 
 @cache
@@ -28,7 +28,7 @@ def _validator(kind: str) -> Any:
 
 
 def check(document: Any, kind: str | None = None) -> None:
-    """Holds a document against its schema: that of its kind, or the one that its "format" names."""
+    """Validate a document against its schema: that of its kind, or the one that its "format" names."""
     kind = kind or document["format"].removeprefix("pimflow-").partition("/")[0]
     error = jsonschema.exceptions.best_match(_validator(kind).iter_errors(document))
     assert error is None, f"{kind}: {error.json_path}: {error.message}"

@@ -1,4 +1,4 @@
-"""Small graphs with all that can go wrong in one: duplicates, self loops, isolated vertices, rows without edges."""
+"""Small graphs with all edge cases: duplicates, self loops, isolated vertices, rows without edges."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Rows:
 
 
 def edge_list(vertices: int, edges: int, seed: int = 0) -> npt.NDArray[np.int64]:
-    """[2, E]: the last vertex is isolated, the one before it has no edges into it; the first edges are self loops,
+    """[2, E]: the last vertex is isolated, and the one before it has no incoming edges; the first edges are self loops,
     one of them twice, and a duplicate."""
     rng = np.random.default_rng(seed)
     pairs = np.stack([rng.integers(0, vertices - 1, edges), rng.integers(0, vertices - 2, edges)])
@@ -42,7 +42,7 @@ def rows_of(pairs: npt.NDArray[np.int64], vertices: int) -> Rows:
 
 
 def single(op: Op, inputs: list[tuple[int, ...] | npt.NDArray[np.generic] | None], opset: int = 18) -> Graph:
-    """A graph of one op; inputs are shapes of what is fed, arrays of constants, None for what is absent."""
+    """A graph of one op; inputs are shapes of fed values, arrays of constants, or None for absent operands."""
     build = Builder("one", opset=opset)
     names = []
     for index, item in enumerate(inputs):

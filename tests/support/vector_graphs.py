@@ -1,4 +1,4 @@
-"""Graphs of bare nodes over vectors of four elements, for tests that care for names and order only."""
+"""Graphs of bare nodes over vectors of four elements, for tests that only depend on names and order."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def graph_of(
 
 
 def assert_sound(graph: Graph) -> None:
-    """Every name defined once and before its use, every value known, none left over."""
+    """Assert that every name is defined once and before its use, that every value is known, and none is unused."""
     known = [*graph.inputs, *graph.constants]
     for node in graph.nodes:
         assert all(name in known for name in node.inputs if name), node

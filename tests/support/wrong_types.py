@@ -1,4 +1,4 @@
-"""Arguments of a wrong type: what every function of the API says of them."""
+"""Arguments of a wrong type: the errors of every function of the API."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pimflow
 
 
 def assert_type_error(call: Callable[[], object], message: str) -> None:
-    """The call raises a `TypeError` that is also one of ours, and says what is wrong in one line."""
+    """Assert that the call raises a `TypeError` that is also a `PimflowError`, and says what is wrong in one line."""
     with pytest.raises(TypeError) as caught:
         call()
     assert isinstance(caught.value, pimflow.PimflowError)

@@ -12,5 +12,5 @@ from pimflow.passes import CLEANUP, PassManager
 
 @cache
 def clean_model(name: str) -> Graph:
-    """A model of the zoo, loaded and cleaned up; made once."""
+    """A model of the zoo, loaded and cleaned up; cached."""
     return PassManager(CLEANUP).run(load_model(pimflow_zoo.build(name))).graph

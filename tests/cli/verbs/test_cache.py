@@ -1,4 +1,4 @@
-"""`pimflow cache`: found, cleared, and damaged."""
+"""`pimflow cache`: described, cleared, and damaged."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_a_damaged_file_of_the_cache_is_one_line_of_warning(
     for number, table in enumerate(tables):
         kept = plans.read_bytes()
         if table != plans:
-            plans.unlink()  # else prices are not asked for
+            plans.unlink()  # otherwise prices are not looked up
         table.write_bytes(b"\x00\xff damaged\n" * 9)
         assert run("compile", "zoo:toy", "-o", tmp_path / f"out{number}", "--policy", "md-dp") == 0
         err = capsys.readouterr().err

@@ -14,7 +14,7 @@ def test_profile_and_calibrate(capsys: Capture, tmp_path: Path, monkeypatch: pyt
     table, target = tmp_path / "toy.csv", tmp_path / "mine.toml"
     assert run("profile", "zoo:toy", "--runs", 2, "--warmup", 1, "-o", table) == 0
     with monkeypatch.context() as patch:
-        patch.setattr(pimflow, "profile", None)  # nothing is timed for a file that is not written
+        patch.setattr(pimflow, "profile", None)  # nothing is timed if the file cannot be written
         assert run("profile", "zoo:toy", "--runs", 2, "-o", table) == 2
     assert document(capsys, "calibrate", "--from", table, "--folds", 2, "-o", target)
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--target", target, "--profile", table) == 0

@@ -136,7 +136,7 @@ KNOBS = ("--pim-channels", 8, "--timing", "artifact", "--set", "pim.banks=32")
 
 
 def test_what_was_compiled_for_is_said_everywhere(tmp_path: Path, capsys: Capture) -> None:
-    """Two machines cannot be confused by what is printed and written of them."""
+    """The printed and written output of two machines cannot be confused."""
     out, model = tmp_path / "out", tmp_path / "a b.onnx"
     assert run("zoo", "export", "toy", "-o", model) == 0
     told = document(capsys, "compile", model, "-o", out, "--no-cache", *KNOBS)

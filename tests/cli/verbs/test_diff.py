@@ -1,4 +1,4 @@
-"""`pimflow diff`: two folders, as text and as JSON; what is no output is one line."""
+"""`pimflow diff`: two folders, as text and as JSON; anything but an output folder gives a one-line error."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pimflow layer`: one layer without a model."""
+"""`pimflow layer`: a single layer without a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pimflow opt`: passes over models and texts, and what can go wrong."""
+"""`pimflow opt`: passes over models and texts, and the errors."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def model(tmp_path: Path) -> Path:
 
 
 def printed(capsys: Capture, *arguments: object) -> str:
-    """What `pimflow opt ARGUMENTS` prints on stdout."""
+    """The output of `pimflow opt ARGUMENTS` on stdout."""
     capsys.readouterr()
     assert run("opt", *arguments) == 0
     return capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""`pimflow simulate`: the published figures, and files that are no traces."""
+"""`pimflow simulate`: the published figures, and files that are not traces."""
 
 from __future__ import annotations
 

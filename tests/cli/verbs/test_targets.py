@@ -1,4 +1,4 @@
-"""`pimflow targets`: machines listed and shown, and files that are no machines."""
+"""`pimflow targets`: machines listed and shown, and files that are not machines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pimflow trace`: text that times as the report says."""
+"""`pimflow trace`: the text takes the time that the report gives."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pimflow train`: a training step, and what becomes of its activations."""
+"""`pimflow train`: a training step, and the plan for its activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`pimflow verify`: what passes, what fails, and folders that were damaged."""
+"""`pimflow verify`: passes, failures, and damaged folders."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_verify_by_other_means(toy_folder: Path, capsys: Capture, extra: tuple[s
     if "fp32" in extra:
         assert result["rtol"] == 1e-4
     elif "values" in extra:
-        assert result["max_rel_err"] > 1e-6  # fp16 operands show
+        assert result["max_rel_err"] > 1e-6  # the effect of fp16 operands
 
 
 def test_verify_takes_inputs_by_name(toy_folder: Path, tmp_path: Path, capsys: Capture) -> None:
@@ -72,10 +72,10 @@ def test_inputs_that_are_no_archive_of_arrays_are_one_line(toy_folder: Path, tmp
 
 
 def test_what_was_changed_since_is_not_verified(tmp_path: Path, capsys: Capture) -> None:
-    """One bit of a weight, and one digit of the machine: far below any bound, and not what was compiled."""
+    """One bit of a weight, and one digit of the machine: far below any error bound, but not what was compiled."""
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--no-cache") == 0
-    (folder / "notes.txt").write_text("mine")  # what was added does not matter
+    (folder / "notes.txt").write_text("mine")  # added files do not matter
     assert run("verify", folder) == 0
     data = bytearray((folder / "model.onnx").read_bytes())
     data[len(data) // 2] ^= 1
@@ -143,7 +143,7 @@ def damage_weights(folder: Path) -> None:
 
 def damage_streams(folder: Path) -> None:
     text = gzip.decompress((folder / "streams.json.gz").read_bytes()).decode()
-    # The first fill of every stream of some node starts one pixel late.
+    # The first fill of every stream of one node starts one pixel late.
     broken = text.replace(
         '"type":"GWrite","pixel":{"type":"Affine","base":0', '"type":"GWrite","pixel":{"type":"Affine","base":1'
     )
@@ -168,7 +168,7 @@ def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path: Path, capsys:
     damage_streams(folder)
     sign(folder)
     assert run("verify", folder, "--pim", "values", "--operand", "fp32") in (1, 2)
-    assert run("verify", folder) == 0  # ONNX Runtime never looked at them
+    assert run("verify", folder) == 0  # ONNX Runtime does not use the programs
 
 
 @pytest.mark.parametrize("target", ["aim-gddr6", "hbm-pim"])
@@ -176,7 +176,7 @@ def test_every_machine_computes_right(tmp_path: Path, target: str) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--target", target, "--policy", "pim", "--no-cache") == 0
     assert run("verify", folder, "--pim", "values", "--operand", "fp32", "--rtol", "1e-5") == 0
-    assert run("verify", folder, "--pim", "values", "--rtol", "1e-6") == 1  # the machine's own operands are narrower
+    assert run("verify", folder, "--pim", "values", "--rtol", "1e-6") == 1  # the machine's operands are less precise
     assert run("verify", folder, "--pim", "values") == 0
 
 

@@ -1,4 +1,4 @@
-"""Structure of lowered programs: limits that are refused, rules that streams keep, layouts."""
+"""Structure of lowered programs: limits that are refused, rules that streams follow, layouts."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None
     [ConvProblem(1, 24, 1, 7, 7, (1, 1)), ConvProblem(1, 1, 48, 14, 14, (3, 3), (2, 2), (1, 1, 1, 1))],
 )
 def test_a_channel_that_would_only_be_filled_has_no_stream(problem: ConvProblem) -> None:
-    """The last fill of a group is too short for the pixels that some of its channels work on."""
+    """The last fill of a group is too short to reach the pixels of some of its channels."""
     busy = 0
     for mapping in (entry.mapping for entry in candidates(problem, timing_profile(PIM, "artifact"))):
         lowered = lower(problem, mapping, PIM)
@@ -115,7 +115,7 @@ def test_lowering_is_deterministic() -> None:
 def test_a_layer_that_does_not_fit_is_refused_with_the_gap() -> None:
     problem = MatmulProblem(1, 4096, 4096)
     needed = program(problem, published_mapping(problem, PIM)).layout.most_rows
-    assert needed == 8 * 16  # eight chunks of K, sixteen tiles a channel
+    assert needed == 8 * 16  # eight chunks of K, sixteen tiles per channel
     enough, short = replace(PIM, rows=needed), replace(PIM, rows=needed - 3)
     assert isinstance(lower(problem, published_mapping(problem, enough), enough), PimProgram)
     refusal = lower(problem, published_mapping(problem, short), short)
@@ -216,14 +216,14 @@ def test_the_right_hand_side_costs_its_placement() -> None:
     assert not isinstance(paid, Refusal)
     assert free.placement_cycles == 0
     assert free.time_us == free.cycles / PIM.clock_mhz
-    # 3 tiles x 16 banks of 64 elements in fp16 at the least, over 16 channels' buses of 32 bytes every 2 cycles
+    # at least 3 tiles x 16 banks of 64 elements in fp16, over 16 channels' buses of 32 bytes every 2 cycles
     assert paid.placement_cycles >= 3 * 16 * 64 * 2 / 32 * 2 / 16
     assert paid.time_us == pytest.approx((paid.cycles + paid.placement_cycles) / PIM.clock_mhz)
     assert paid.energy_mj > free.energy_mj
 
 
 def test_little_room_is_used_well() -> None:
-    """Where the fastest mapping replicates weights beyond the banks, another one is taken."""
+    """If the fastest mapping replicates more weights than the banks hold, another one is chosen."""
     problem = ConvProblem(1, 64, 96, 28, 28, (3, 3), (1, 1), (1, 1, 1, 1))
     rooms = (TARGET.with_units(pim=replace(PIM, rows=rows)) for rows in range(1, 16))
     costs = [choose_mapping(problem, room.pim, "auto") for room in rooms]

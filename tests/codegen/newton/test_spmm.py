@@ -1,4 +1,4 @@
-"""The aggregation's streams: what is packed where, how many commands there are, and values against scipy."""
+"""The aggregation's streams: the packing, the number of commands, and values against scipy."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_values_are_scipys(data: st.DataObject, edges: Edges, pim: PimSpec, weig
 @settings(max_examples=12)
 @given(st.data(), drawn_edges(), machines())
 def test_the_plain_machine_computes_the_same(data: st.DataObject, edges: Edges, pim: PimSpec) -> None:
-    """Command by command, on fills and banks that are laid out here."""
+    """Command by command, with fills and banks laid out by the test."""
     edges = replace(edges, features=edges.features[:, :40])
     program, packing = edges.program(data.draw(drawn_mappings(pim)), pim)
     width = edges.features.shape[1]
@@ -75,7 +75,7 @@ def test_every_pair_of_ends_has_a_place_of_its_own(edges: Edges, pim: PimSpec) -
 
 
 def test_commands_are_those_that_statistics_count() -> None:
-    """A COMP for every group that holds an edge, a READRES for every block: nothing for what has none."""
+    """A COMP for every group that holds an edge, a READRES for every block with one: nothing for empty ones."""
     edges = random_edges(1500, 200, 2000, 16, 3)
     rows = [np.sort(edges.col[a:b]) for a, b in zip(edges.rowptr[:-1], edges.rowptr[1:], strict=True)]
     graph = statistics_of(Graph.from_csr(edges.rowptr, np.concatenate(rows), 1500))
@@ -95,7 +95,7 @@ def test_a_row_stays_open_while_all_destinations_pass() -> None:
 
 
 def test_destinations_share_a_fill() -> None:
-    """32 destinations, each with one group of its own, in one GWRITE; with the same group they cannot."""
+    """32 destinations, each with one group of its own, share one GWRITE; with the same group they cannot."""
     rowptr, apart = np.arange(33), np.arange(32) * 16
     features = np.ones((512, 16 * PIM.channels), np.float32)
     weight = np.ones(32, np.float32)
@@ -114,7 +114,7 @@ def test_a_fill_writes_no_more_than_its_last_slot_in_use() -> None:
 
 
 def test_dense_columns_are_loops() -> None:
-    """The nest of a full row is short however many COMPs it is."""
+    """The loop nest of a full row is short, however many COMPs it has."""
     edges = Edges(np.array([0, 512]), np.arange(512), np.ones(512, np.float32), np.ones((512, 16), np.float32))
     program, _ = edges.program(PLAIN, PIM)
     assert count_commands(program.streams[0].body).comp == block_columns(PIM) == 32
@@ -149,7 +149,7 @@ def test_more_rows_than_the_banks_have_are_refused() -> None:
 
 
 def test_a_wrong_column_gives_a_wrong_value() -> None:
-    """The streams alone say what is computed."""
+    """The streams alone determine the computed values."""
     edges = random_edges(600, 30, 90, 16, 2)
     program, packing = edges.program(PLAIN, PIM)
     right = execute_spmm(program, packing, edges.features, edges.weight, "fp32")
@@ -170,7 +170,7 @@ def test_operands_are_rounded_as_the_machine_holds_them() -> None:
     edges = random_edges(300, 40, 500, 24, 8)
     program, packing = edges.program(PLAIN, PIM)
     matrix = csr_matrix((edges.weight, edges.col, edges.rowptr), (40, 300), copy=True)
-    matrix.sum_duplicates()  # one weight in a buffer
+    matrix.sum_duplicates()  # duplicates share one weight in a buffer
     assert matrix.nnz < len(edges.col)
     matrix.data = matrix.data.astype(np.float16).astype(np.float32)
     expected = np.asarray(matrix @ edges.features.astype(np.float16).astype(np.float32), np.float32)

@@ -1,4 +1,4 @@
-"""Traces as text: written byte for byte as the published ones, lazily, and read back."""
+"""Traces as text: byte for byte like the published ones, written lazily, and read back."""
 
 from __future__ import annotations
 

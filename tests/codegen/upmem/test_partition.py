@@ -1,4 +1,4 @@
-"""Cuts against an account of the published code that goes row by row and shares nothing with ours."""
+"""Partitions against a row-by-row model of the published code that shares nothing with ours."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def rowptr_of(degrees: list[int]) -> Longs:
 
 
 def greedy(degrees: list[int], parts: int, together: int = 1) -> list[int]:
-    """Row by row: a part is full with the row that brings it to its share; the last part takes the rest."""
+    """Row by row: a part is full after the row that reaches its share; the last part takes the rest."""
     share = sum(degrees) // parts
     cuts, held = [0], 0
     for row, degree in enumerate(degrees):
@@ -117,7 +117,8 @@ def exact(count: int, parts: int) -> list[int]:
 
 
 def whole_rows(counts: list[int], parts: int) -> list[int]:
-    """Row by row, by a core's edges of each: a part is full with the row that brings it to its share, but the last."""
+    """Row by row, by a core's edges of each: a part is full after the row that reaches its share, except for the
+    last."""
     share = sum(counts) // parts
     cuts, held = [0], 0
     for count in counts[:-1]:

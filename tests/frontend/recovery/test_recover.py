@@ -1,6 +1,6 @@
-"""Exports of PyTorch Geometric (benchmarks/export_gnn_models.py), read for graphs with all that can go wrong in one.
+"""Exports of PyTorch Geometric (benchmarks/export_gnn_models.py), read for graphs with all edge cases.
 
-The oracle is ONNX Runtime on the untouched export, fed the edges in the order in which they were given.
+The oracle is ONNX Runtime on the unmodified export, with the edges in the given order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from support.onnx_models import model_of
 from support.sparse_graphs import edge_list
 
 FOLDER = Path(__file__).parents[2] / "data" / "gnn"
-KEPT = {"pool-mean-ts": ["/ScatterElements", "/ScatterElements_1"]}  # nodes that stay: what they read is an input
+KEPT = {"pool-mean-ts": ["/ScatterElements", "/ScatterElements_1"]}  # nodes that are not recovered: they read an input
 EXPORTS = sorted({path.stem for path in FOLDER.glob("*.onnx")} - set(KEPT))
 RELATIONS = 3
 Pairs = npt.NDArray[np.int64]
@@ -38,7 +38,7 @@ GRAPHS: dict[str, tuple[Pairs, int]] = {
     "one vertex with loops": (np.array([[0, 0], [0, 0]]), 1),
 }
 EXPORTED_SIZE = (edge_list(64, 256), 64)
-NORMALISED = ("gcn", "tag", "sgc")  # with a norm that is a constant of the graph
+NORMALISED = ("gcn", "tag", "sgc")  # with a normalisation that is a constant of the graph
 
 
 def adjacency(pairs: Pairs, vertices: int) -> Adjacency:
@@ -57,7 +57,7 @@ def cleaned(loaded: Loaded) -> Graph:
 
 
 def largest_error(expected: Any, actual: Any) -> float:
-    """Over the largest magnitude."""
+    """The largest error over the largest magnitude."""
     assert expected.shape == actual.shape
     return float(np.abs(expected - actual).max(initial=0) / np.abs(expected).max(initial=1e-30))
 
@@ -132,7 +132,7 @@ def test_nothing_of_the_exporters_pattern_is_left(name: str, expected: dict[str,
 
 @pytest.mark.parametrize("name", [*EXPORTS, *KEPT])
 def test_a_large_graph_is_recovered_as_a_small_one_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All limits lowered: lists of edges are let go, and nothing of their size is left to ONNX Runtime."""
+    """With all limits lowered, edge lists are dropped, and ONNX Runtime gets nothing of their size."""
     pairs, vertices = EXPORTED_SIZE if "static" in name else GRAPHS["many edges"]
     expected = ops(cleaned(read(name, pairs, vertices)))
     for module, limit, least in ((structure_values, "LARGE_BYTES", 0), (structure_values, "FOLD_LIMIT_BYTES", 1000)):
@@ -208,7 +208,8 @@ def test_a_matrix_for_every_type_is_not_made_one_for_every_edge() -> None:
 
 
 def by_type(kinds: list[int], product: onnx.NodeProto, rows: str = "rows", turned: bool = False) -> onnx.ModelProto:
-    """A matrix picked for every row of edges or vertices: `product` multiplies `rows` or `vectors` by `matrices`."""
+    """One matrix gathered for every row of edges or vertices: `product` multiplies `rows` or `vectors` by
+    `matrices`."""
     weights = np.random.default_rng(0).standard_normal((3, 4, 2) if turned else (3, 2, 4)).astype(np.float32)
     constants = {"zero": np.array(0), "axis": np.array([2 if turned else 1]), "w": weights, "kinds": np.array(kinds)}
     nodes = [
@@ -229,7 +230,7 @@ def by_type(kinds: list[int], product: onnx.NodeProto, rows: str = "rows", turne
 def test_a_matrix_for_every_row_is_one_for_every_type_whoever_reads_it(
     rows: str, kinds: list[int], gathers: int
 ) -> None:
-    """Rows of edges, or of vertices, whose types no edge decides; in the order of types they are not moved."""
+    """Rows of edges or vertices whose types do not depend on edges; if already sorted by type, they are not moved."""
     model = by_type(kinds, helper.make_node("MatMul", ["vectors", "matrices"], ["y"], "product"), rows)
     assert_by_type(model, gathers)
 
@@ -310,7 +311,7 @@ FIVE = np.array([[0, 1, 2, 3, 3], [1, 1, 0, 2, 2]])
     ],
 )
 def test_the_least_of_all_updates_changes_no_maximum(bound: str, of: str, index: str, spmms: int) -> None:
-    """PyTorch Geometric's TorchScript export scatters it first; anything else that is scattered first counts."""
+    """PyTorch Geometric's TorchScript export scatters this minimum first; any other value scattered first matters."""
     model = scatter_model(reduction="max")
     nodes = list(model.graph.node)
     before = [
@@ -382,7 +383,7 @@ def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: 
 
 @pytest.mark.parametrize(("offset", "rows", "note"), [(9, 4, "rows"), (0, 2, "scatter")])
 def test_an_index_out_of_range_is_left_to_onnx_runtime_which_refuses_it(offset: int, rows: int, note: str) -> None:
-    """As a matrix product it would read what is not there."""
+    """A sparse product would read out of bounds."""
     model = scatter_model()
     add = helper.make_node("Add", ["src", "offset"], ["moved"], "moved")
     model.graph.initializer.append(onnx.numpy_helper.from_array(np.array(offset), "offset"))

@@ -1,4 +1,4 @@
-"""One kind of trial a file: `case(seed, folder)` is a whole trial, made by its seed alone."""
+"""One kind of trial per file: `case(seed, folder)` is a whole trial, determined by its seed alone."""
 
 from __future__ import annotations
 

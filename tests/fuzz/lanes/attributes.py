@@ -35,7 +35,7 @@ def _bytes(*shape: int) -> Array:
 
 
 class _Operator(NamedTuple):
-    """One of ONNX Runtime's own that runs on a CPU: its operands, the first of which is an input; None: absent."""
+    """An operator that ONNX Runtime runs on a CPU: its operands, the first of which is an input; None: absent."""
 
     operands: Sequence[Array | None]
     attributes: Mapping[str, Any]
@@ -78,7 +78,7 @@ _OWN: Mapping[str, _Operator] = {
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Compiles an operator with one attribute changed: no crash, no traceback."""
+    """Compile an operator with one attribute changed: no crash, no traceback."""
     rng = Random(seed)
     name, model = rng.choice(_models())
     given = onnx.ModelProto.FromString(model)
@@ -125,7 +125,7 @@ def _attributes() -> Mapping[tuple[str, str], Mapping[str, str]]:
 
 
 def _changed(model: onnx.ModelProto, rng: Random) -> str:
-    """Sets one attribute of one node; says which, "" if there is none."""
+    """Set one attribute of one node; return which one, "" if there is none."""
     nodes = [node for node in model.graph.node if _attributes().get((node.domain, node.op_type))]
     if not nodes:
         return ""
@@ -143,7 +143,7 @@ def _changed(model: onnx.ModelProto, rng: Random) -> str:
 
 
 def _extreme(kind: str, length: int, rng: Random) -> Any:
-    """A value of a type; of several elements one or all are extreme, or there is one too many."""
+    """A value of a type; if it has several elements, one or all are extreme, or there is one too many."""
     choices: Mapping[str, tuple[Any, ...]] = {"INT": _INTEGERS, "FLOAT": _FLOATS, "STRING": _TEXTS}
     if kind in choices:
         return rng.choice(choices[kind])

@@ -1,4 +1,4 @@
-"""Files that are none, never end, or claim more than they hold, wherever the command line takes a file."""
+"""Paths that are not files, never end, or claim more than they hold, wherever the command line takes a file."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def _archive_of_zeros(path: Path, rng: Random) -> None:
 
 
 def _claim(path: Path, rng: Random) -> None:
-    """An array that says it has more elements than there are."""
+    """An array file that claims to have more elements than it holds."""
     header = f"{{'descr': '<f4', 'fortran_order': False, 'shape': ({rng.choice((10**6, 10**13, -4))},), }}".encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr("input.npy", b"\x93NUMPY\x01\x00v\x00" + header.ljust(117) + b"\n" + bytes(1 << 20))
@@ -110,7 +110,7 @@ _STEMS = ("file", "file", "file", "n" * 240, "n" * 300, "nul\0", "a/" * 2100 + "
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """One verb over one such file."""
+    """Run one verb on one such file."""
     rng = Random(seed)
     template, kind, stem = rng.choice(_VERBS), rng.choice(_KINDS), rng.choice(_STEMS)
     where = str(folder / stem)

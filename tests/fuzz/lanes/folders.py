@@ -1,4 +1,5 @@
-"""Damaged and crafted output folders: whatever is changed, loading, verifying and tracing are one line or right."""
+"""Damaged and crafted output folders: whatever is changed, loading, verifying and tracing fail in one line or are
+right."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ _ODD: tuple[Any, ...] = (None, True, -1, 0, 1 << 70, 1e308, "", "x" * 5000, "../
 
 @cache
 def sound() -> Path:
-    """A sound output folder, made once in a process of its own."""
+    """A valid output folder, made once in a separate process."""
     home = Path(tempfile.mkdtemp(prefix="fuzz-sound-"))
     model, out = str(home / "toy.onnx"), str(home / "out")
     exported = apart(lambda: main(["zoo", "export", "toy", "-o", model]))
@@ -36,7 +37,7 @@ def sound() -> Path:
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Changes one file of a sound folder, half of the time with a manifest that says so, and loads it."""
+    """Change one file of a valid folder, half of the time with a matching manifest, and load it."""
     rng = Random(seed)
     out = folder / "out"
     shutil.copytree(sound(), out)
@@ -59,7 +60,7 @@ def case(seed: int, folder: Path) -> Verdict:
 
 
 def _alike(out: Path) -> bool:
-    """Whether nothing that matters differs from the sound folder: a manifest may be spelled otherwise."""
+    """Whether nothing that matters differs from the valid folder; a manifest may be formatted differently."""
     names = [path.relative_to(sound()) for path in sound().rglob("*") if path.is_file() and path.name != MANIFEST]
     if not all(filecmp.cmp(out / name, sound() / name, shallow=False) for name in names if (out / name).is_file()):
         return False
@@ -106,7 +107,7 @@ def _other_kind(path: Path, rng: Random) -> str:
 
 
 def _changed_value(document: Any, rng: Random) -> str:
-    """Puts something odd in the place of a value somewhere in a document; returns what was done."""
+    """Replace a value somewhere in a document by something odd; return what was done."""
     parent: Any = [document]
     key: Any = 0
     path = ""

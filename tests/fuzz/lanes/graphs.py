@@ -1,4 +1,5 @@
-"""Random graphs on random machines under random policies: every plan computes what ONNX Runtime says of the model."""
+"""Random graphs on random machines under random policies: every plan computes what ONNX Runtime computes for the
+model."""
 
 from __future__ import annotations
 
@@ -19,11 +20,11 @@ from pimflow.ir import OnDevice
 from pimflow.targets import override
 
 MACHINES = tuple(name for name in target_names() if "pim" in load_target(name).units)
-"""Those with Newton-style channels, which every model can use."""
+"""Machines with Newton-style channels, which every model can use."""
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Compiles, runs, verifies and now and then saves one graph."""
+    """Compile, run, verify and sometimes save one graph."""
     return judged(lambda: checked(seed, folder))
 
 
@@ -38,7 +39,7 @@ def judged(trial: Callable[[], list[str]]) -> Verdict:
 def checked(
     seed: int, folder: Path, kept: onnx.ModelProto | None = None, among: Sequence[str] = tuple(policies())
 ) -> list[str]:
-    """Outcome and finding of one compilation, under one of some policies, and of everything that is asked of it."""
+    """The outcome and finding of one compilation, under one of some policies, and of all checks on it."""
     rng = Random(seed)
     model = drawn_model(rng) if kept is None else kept
     policy, target = rng.choice(among), machine(rng)
@@ -53,7 +54,7 @@ def checked(
 
 
 def machine(rng: Random) -> Target:
-    """A shipped machine, or one with fewer channels, launches for nothing, a slow or a fast host."""
+    """A shipped machine, or one with fewer channels, free launches, or a slow or fast host."""
     target = override(load_target(rng.choice(MACHINES)), pim_channels=rng.choice((None, None, 3, 8)))
     gpu, pim = target.any_gpu, target.pim
     kind = rng.choice(("shipped", "shipped", "slow host", "fast host", "one buffer", "no launch"))

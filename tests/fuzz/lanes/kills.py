@@ -1,4 +1,5 @@
-"""Compilations that are killed at any moment: the output is absent, the old one or the new one, and always whole."""
+"""Compilations that are killed at a random moment: the output is absent, the old one or the new one, and always
+complete."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ _PATIENCE_S = 60.0
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Kills one compilation, looks at what is there, compiles once more and verifies."""
+    """Kill one compilation, check what is there, compile again and verify."""
     rng = Random(seed)
     out = folder / "out"
     if rng.random() < 0.5:
@@ -47,7 +48,7 @@ def _compile(out: Path, policy: str) -> int:
 
 
 def _killed(out: Path, number: signal.Signals, rng: Random) -> str:
-    """Starts a compilation and kills it at a random moment, or as soon as it writes; returns what is wrong."""
+    """Start a compilation and kill it at a random moment, or as soon as it writes; return what is wrong."""
     as_it_writes = rng.random() < 0.4
     delay = rng.uniform(0, 0.1 if as_it_writes else _LONGEST_S)
     with subprocess.Popen(_command(out, "md-dp"), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
@@ -72,7 +73,7 @@ def _wait(process: subprocess.Popen[str], for_what: Callable[[], bool]) -> None:
 
 
 def _heeds_signals(pid: int) -> bool:
-    """Whether a process has a handler for SIGTERM: before that it is the interpreter that a signal finds, not us."""
+    """Whether a process has a handler for SIGTERM: before that, a signal reaches the interpreter, not pimflow."""
     try:
         status = Path(f"/proc/{pid}/status").read_text()
     except OSError:
@@ -93,7 +94,7 @@ def _state(out: Path) -> str:
 
 
 def _mended(out: Path, folder: Path) -> str:
-    """What is wrong after another compilation into the same place."""
+    """What is wrong after another compilation into the same folder."""
     if _compile(out, "md-dp") or _state(out) != "whole":
         return "the next compilation fails"
     left = [path.name for path in folder.iterdir() if path.name != out.name]

@@ -15,7 +15,7 @@ from pimflow.search import policies
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Compiles a mutant; what compiles is run beside the original, by ONNX Runtime and by `verify`."""
+    """Compile a mutant; if that succeeds, compare it with the original, by ONNX Runtime and by `verify`."""
     rng = Random(seed)
     name, model = any_model(rng)
     how, data = mutant(model, rng)
@@ -46,7 +46,7 @@ def _runs(path: str, seed: int) -> int:
 
 def _unrunnable(label: str, original: Ended) -> Verdict:
     why = original.problem or "ONNX Runtime refuses it"
-    if "drawn_inputs" in original.err:  # too large to be tried, or takes what nobody can draw
+    if "drawn_inputs" in original.err:  # too large to try, or with inputs that cannot be drawn
         return Verdict("compiled, cannot be tried")
     return Verdict("compiled, cannot run", f"{label}: compiled with exit 0, but: {why}")
 

@@ -1,4 +1,4 @@
-"""The same with prices drawn at random: any plan that the search can pick is picked sooner or later."""
+"""Random graphs under random prices: sooner or later the search picks every plan that it can pick."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from pimflow.search.pricing import Pricer
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Compiles a drawn or kept model under random prices."""
+    """Compile a drawn or stored model under random prices."""
     return judged(lambda: _checked(seed, folder))
 
 
 def _checked(seed: int, folder: Path) -> list[str]:
-    pimflow.search.solver.__dict__["Pricer"] = _drawing_pricer(seed)  # this process is the trial's own
+    pimflow.search.solver.__dict__["Pricer"] = _drawing_pricer(seed)  # this process belongs to the trial alone
     policies = ("auto", "auto", "pimflow", "md-dp", "pipeline")
     return checked(seed, folder, any_model(Random(seed))[1], policies)
 
 
 def _drawing_pricer(seed: int) -> type[Pricer]:
-    """Prices far below the host's own, drawn by seed and content; kinds of decisions are in and out of favour."""
+    """Prices far below the host's own, drawn by seed and content; they favour and disfavour kinds of decisions."""
     favour = Random(seed)
     favours: dict[str, float] = {}
 

@@ -1,4 +1,5 @@
-"""Processes that compile into one folder and share one price cache: each ends well or is told why, and all is whole."""
+"""Processes that compile into one folder and share one price cache: each succeeds or reports why not, and all is
+complete."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ for _ in range(int(sys.argv[3])):
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Several processes at once: saves into one folder, or compilations with one cold cache."""
+    """Run several processes at once: saves into one folder, or compilations with one cold cache."""
     rng = Random(seed)
     return _saves(folder, rng) if rng.random() < 0.5 else _compilations(folder, rng)
 

@@ -26,7 +26,7 @@ def _texts() -> tuple[str, ...]:
 
 
 def case(seed: int, folder: Path) -> Verdict:
-    """Changes one number of a shipped file (or a byte), and asks it for a layer or a compilation."""
+    """Change one number of a shipped file (or a byte), and use it for a layer or a compilation."""
     rng = Random(seed)
     text = rng.choice(_texts())
     lines = [index for index, line in enumerate(text.splitlines()) if _NUMBER.search(line.partition("#")[0])]

@@ -1,4 +1,4 @@
-"""Nodes of two graphs that are the same, whatever they are called."""
+"""Matching nodes of two graphs, whatever their names."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.drawn_graphs import moving_graphs
 
 
 def renamed(graph: Graph) -> Graph:
-    """The same graph with other names throughout."""
+    """The same graph with all names changed."""
     names = {name: f"v{index}" for index, name in enumerate(graph.values)} | {"": ""}
     nodes = [
         replace(

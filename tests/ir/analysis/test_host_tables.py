@@ -1,4 +1,4 @@
-"""What the GPU's memory need not hold: tables of which rows are brought, and indices that its threads do not go by."""
+"""Data that need not be in the GPU's memory: tables read row by row, and indices that its threads do not use."""
 
 from __future__ import annotations
 

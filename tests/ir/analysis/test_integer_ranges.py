@@ -1,4 +1,4 @@
-"""Ranges of integers that become indices, found from the tables they index."""
+"""Ranges of integers that become indices, derived from the tables that they index."""
 
 from __future__ import annotations
 

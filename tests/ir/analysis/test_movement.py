@@ -1,4 +1,4 @@
-"""The verdict on each kind of movement, with the bytes of what stays."""
+"""The verdict on each kind of movement, with the bytes that are still copied."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def annotated(graph: Graph) -> Graph:
 
 
 def last(build: Builder, *outputs: str) -> Movement:
-    """The verdict on the node made last, in a graph with these outputs (its own, if none are named)."""
+    """The verdict on the last node, in a graph with these outputs (its own output if none are named)."""
     graph = build.graph(*(outputs or (build.nodes[-1].output,)))
     return movement(graph)[build.nodes[-1].name]
 
@@ -84,7 +84,7 @@ def test_a_value_in_two_concats_is_copied_for_the_second() -> None:
 
 
 def test_concats_may_share_a_value_where_one_ends_and_the_other_begins() -> None:
-    """[a b] and [b c] are one region a b c; then nothing but c fits behind [a b]."""
+    """[a b] and [b c] are one region a b c; then nothing but c can follow [a b]."""
     build = Builder()
     x = build.input(1, 4, 6, 5)
     a, b, c = build.relu(x), build.tanh(x), build.conv(x, 4)
@@ -129,7 +129,7 @@ def test_pieces_of_one_value_are_free_only_in_their_own_order(order: tuple[int, 
 
 @pytest.mark.parametrize("below", ["value", "padding", "nothing"])
 def test_regions_that_would_overlap_away_from_the_concat_are_not_joined(below: str) -> None:
-    """s lies below b, and q left of s: beside a, the place below a has to be empty for q."""
+    """s is below b, and q is left of s: the place below a, next to s, must be empty for q."""
     build = Builder()
     x = build.input(1, 4, 6, 5)
     a, z, b, s, q = build.relu(x), build.tanh(x), build.conv(x, 4), build.conv(x, 4), build.conv(x, 4)
@@ -145,7 +145,7 @@ def test_regions_that_would_overlap_away_from_the_concat_are_not_joined(below: s
 
 
 def test_halo_rows_shared_by_neighbours_are_free() -> None:
-    """Stage outputs s0, s1, s2; the readers want overlapping runs of rows across them."""
+    """Stage outputs s0, s1, s2; the readers need overlapping runs of rows across them."""
     build = Builder()
     x = build.input(1, 4, 6, 5)
     stages = [build.relu(x), build.tanh(x), build.conv(x, 4)]
@@ -255,7 +255,7 @@ def test_a_reshape_is_free_where_nhwc_storage_allows(shape: tuple[int, ...], new
 
 
 def test_a_part_is_reshaped_as_far_as_strides_go() -> None:
-    """Half of the channels of six tokens: their heads are a view, all of them in a row are not."""
+    """For half of the channels of six tokens, splitting them into heads is a view, flattening them is not."""
     build = Builder()
     half = build.slice(build.relu(build.input(1, 6, 8)), 2, 0, 4)
     heads = build.reshape(half, 1, 6, 2, 2)
@@ -328,7 +328,7 @@ def test_a_channel_shuffle_is_one_copy() -> None:
 
 
 def shuffled(build: Builder, x: str) -> str:
-    """The channels of an image of 6 and 4 x 4, as two groups dealt out in turn."""
+    """The channels of an image of 6 and 4 x 4, as two interleaved groups."""
     turned = build.transpose(build.reshape(x, 1, 2, 3, 4, 4), 0, 2, 1, 3, 4)
     return build.reshape(turned, 1, 6, 4, 4)
 
@@ -338,7 +338,7 @@ def rolled(build: Builder, x: str, axis: int, size: int) -> str:
 
 
 def kept_bytes(graph: Graph) -> list[int]:
-    """Of what is copied, in the graph's order, as it is decided and as the arena is planned."""
+    """Bytes of the remaining copies, in the graph's order, as decided and as planned in the arena."""
     found = [verdict.bytes for verdict in movement(graph).values() if not verdict.free]
     assert found == [verdict.bytes for verdict in plan_memory(annotated(graph)).kept.values()]
     return found
@@ -359,7 +359,7 @@ def test_a_concat_whose_channels_are_shuffled_is_one_copy_with_it() -> None:
 
 
 def test_a_roll_and_a_cut_into_windows_are_one_copy() -> None:
-    """Shifted windows: two Concats, each of two slices of the one before it."""
+    """Shifted windows: two Concats, each of two slices of the previous one."""
     build = Builder()
     x = build.conv(build.input(1, 3, 4, 4), 6)
     both = rolled(build, rolled(build, x, 2, 4), 3, 4)
@@ -414,7 +414,7 @@ def test_a_transposed_view_is_kept_for_a_reader_that_needs_its_order() -> None:
 
 @pytest.mark.parametrize(("perm", "free"), [((1, 0, 2), True), ((0, 2, 1), False)])
 def test_a_product_writes_its_rows_where_a_transpose_wants_them(perm: tuple[int, ...], free: bool) -> None:
-    """Rows of matrices change places, elements of rows do not."""
+    """Rows of matrices are permuted, but not the elements of rows."""
     build = Builder()
     product = build.matmul(build.relu(build.input(2, 3, 5)), 8)
     turned = build.tanh(build.transpose(product, *perm))
@@ -455,7 +455,7 @@ def test_annotation_carries_verdicts_through_tags() -> None:
 
 
 def test_annotation_forgets_what_other_passes_have_overtaken() -> None:
-    """The copies that read a composed value are gone: it has to be made after all."""
+    """The copies that read a composed value have been removed, so the value must be written again."""
     build = Builder()
     x = build.conv(build.input(1, 3, 4, 4), 3)
     joined = build.concat(1, x, x)
@@ -471,7 +471,7 @@ shapes = st.lists(st.integers(1, 4), min_size=1, max_size=5).map(tuple)
 
 
 def in_memory(array: np.ndarray) -> list[int]:
-    """The elements in the order in which they lie in memory."""
+    """The elements in memory order."""
     elements: list[int] = array.transpose(axis_order(array.ndim)).ravel().tolist()
     return elements
 

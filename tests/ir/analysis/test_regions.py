@@ -1,4 +1,4 @@
-"""Questions about parts of graphs: cutting them out, their cost in nodes, and chains of elementwise nodes."""
+"""Queries on parts of graphs: cutting them out, their cost in nodes, and chains of elementwise nodes."""
 
 from __future__ import annotations
 

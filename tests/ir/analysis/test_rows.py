@@ -1,4 +1,4 @@
-"""Receptive fields against windows written out tap by tap."""
+"""Receptive fields compared with windows enumerated tap by tap."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from pimflow.ir.refusal import Refusal
 
 
 def taps(size: int, op: Conv2d | Pool2d, row: int) -> list[int | str]:
-    """What output row `row` reads: input rows, "pad" for padding, "out" for what lies beyond it (ceil mode)."""
+    """The inputs of output row `row`: input rows, "pad" for padding, "out" for positions beyond it (ceil mode)."""
     read: list[int | str] = []
     for tap in range(op.kernel[0]):
         at = row * op.strides[0] + tap * op.dilations[0] - op.pads[0]

@@ -1,4 +1,4 @@
-"""Spaces find the cells that a box meets as looking at every one would, however many there are."""
+"""Spaces find the same cells that intersect a box as a check of every cell does, however many there are."""
 
 import hypothesis.strategies as st
 import pytest
@@ -32,7 +32,7 @@ def test_cells_added_in_turn_are_found(batches: list[list[Cells]], box: Box) -> 
 def test_a_box_is_covered_where_no_cell_is_left_out(columns: set[int], start: int, length: int) -> None:
     index = CellIndex(Cells(Box.at((column, 0), (1, 2))) for column in columns)
     assert index.cover(Box.at((start, 0), (length, 1))) == (set(range(start, start + length)) <= columns)
-    assert not index.cover(Box.at((start, 1), (length, 2)))  # a row that no cell has
+    assert not index.cover(Box.at((start, 1), (length, 2)))  # a row without any cell
 
 
 def test_few_of_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:

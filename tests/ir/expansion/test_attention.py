@@ -1,4 +1,4 @@
-"""The projection within ONNX Runtime's Attention and QAttention."""
+"""The projection inside ONNX Runtime's Attention and QAttention."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What holds of every operator that is written out."""
+"""Properties of every expanded operator."""
 
 from __future__ import annotations
 

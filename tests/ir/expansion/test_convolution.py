@@ -1,4 +1,4 @@
-"""Transposed convolutions, those over one dimension, and those of 8 bits, written out."""
+"""The expansion of transposed, one-dimensional and 8-bit convolutions."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_padding_that_follows_from_the_result(mode: str) -> None:
 
 
 def test_a_fused_convolution_over_one_dimension() -> None:
-    """ONNX Runtime's optimiser fuses these too; over two dimensions they are read as what they were fused from."""
+    """ONNX Runtime's optimiser fuses these too; two-dimensional ones are imported as their unfused parts."""
     constants: dict[str, Array] = {"w": normal(32, 16, 3), "b": normal(32)}
     fused: dict[str, Any] = {"activation": "LeakyRelu", "activation_params": [0.25], "pads": [1, 1]}
     inputs, order = {"x": (2, 16, 9), "z": (2, 32, 9)}, ["x", "w", "b", "z"]
@@ -137,7 +137,7 @@ def test_a_quantised_convolution_over_one_dimension() -> None:
 @pytest.mark.parametrize(("kernel", "scales"), [((3,), 32), ((3,), 1), ((2, 3, 3), 32)])
 @pytest.mark.parametrize("kind", ["Conv", "ConvTranspose"])
 def test_weights_between_dequantisations_stay_bytes(kind: str, kernel: tuple[int, ...], scales: int) -> None:
-    """In single precision ONNX Runtime would quantise them anew, by scales of its own, behind a DequantizeLinear."""
+    """In single precision, ONNX Runtime would quantise weights after a DequantizeLinear again, with other scales."""
     turned = kind == "ConvTranspose"
     channels = (8, 32) if turned else (32, 8)
     attributes: dict[str, Any] = {"group": 2, "strides": [3] * len(kernel)} if turned else {}

@@ -1,4 +1,4 @@
-"""Products of matrices of few bits and of transposed ones, written out."""
+"""The expansion of low-precision and transposed matrix products."""
 
 from __future__ import annotations
 

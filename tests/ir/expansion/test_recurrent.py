@@ -1,4 +1,4 @@
-"""The product of all inputs of LSTM, GRU and RNN, apart from the recurrence."""
+"""The product of all inputs of LSTM, GRU and RNN, separated from the recurrence."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
 def model(
     op_type: str, direction: str = "forward", beside: dict[str, Array] | None = None, **attributes: Any
 ) -> onnx.ModelProto:
-    """`beside`: further operands by name, "" for one that is absent."""
+    """A model of one layer. `beside`: further operands by name, "" for an absent one."""
     directions, gates = 1 + (direction == "bidirectional"), GATES[op_type] * HIDDEN
     small = np.float32(0.3)
     given = {"w": small * normal(directions, gates, FEATURES), "r": small * normal(directions, gates, HIDDEN)}
@@ -81,7 +81,7 @@ def test_the_recurrence_keeps_what_else_it_has(
 
 
 def test_computed_states(tmp_path: Path) -> None:
-    """As a folder too: what is written is ONNX, what is read is what was compiled."""
+    """Also saved and loaded as a folder: ONNX is written, and the compiled model is read back."""
     constants = {"w": normal(1, 64, FEATURES), "r": normal(1, 64, HIDDEN)}
     inputs = {"x": (STEPS, BATCH, FEATURES), "h0": (1, BATCH, HIDDEN), "c0": (1, BATCH, HIDDEN)}
     order = ["x", "w", "r", "", "", "h0", "c0"]
@@ -102,7 +102,7 @@ def test_computed_states(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("dtype", "opset"), [(onnx.TensorProto.FLOAT16, 17), (onnx.TensorProto.BFLOAT16, 22)])
 def test_of_16_bits(dtype: int, opset: int, tmp_path: Path) -> None:
-    """ONNX Runtime has no EyeLike of 16 bits."""
+    """ONNX Runtime has no 16-bit EyeLike."""
     narrow = helper.tensor_dtype_to_np_dtype(dtype)
     constants = {"w": normal(1, 64, FEATURES).astype(narrow), "r": normal(1, 64, HIDDEN).astype(narrow)}
     given = kept_model("LSTM", {"x": (STEPS, BATCH, FEATURES)}, constants, opset=opset, dtype=dtype, hidden_size=HIDDEN)
@@ -115,7 +115,7 @@ def test_of_16_bits(dtype: int, opset: int, tmp_path: Path) -> None:
 
 
 def _batches_first(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Of an input [steps, batch, ..] or a result [(steps,) directions, batch, ..] what `layout` 1 makes."""
+    """The shape under `layout` 1 of an input [steps, batch, ..] or a result [(steps,) directions, batch, ..]."""
     at = shape.index(BATCH) if BATCH in shape else 0
     return (shape[at], *shape[:at], *shape[at + 1 :])
 
@@ -123,7 +123,7 @@ def _batches_first(shape: tuple[int, ...]) -> tuple[int, ...]:
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU", "RNN"])
 @pytest.mark.parametrize("direction", ["forward", "bidirectional"])
 def test_batches_first(op_type: str, direction: str) -> None:
-    """ONNX Runtime runs no `layout` 1, and says so; onnx's own evaluation is the judge of what is written out."""
+    """ONNX Runtime does not support `layout` 1; onnx's reference evaluator is the oracle of the expansion."""
     given = model(op_type, direction, layout=1)
     with pytest.raises(ModelError, match="Batchwise recurrent operations"):
         pimflow.compile(given, use_cache=False)
@@ -196,7 +196,7 @@ def test_why_not() -> None:
 
 
 def test_one_that_multiplies_in_8_bits_stays_whole() -> None:
-    """It rounds every step's input and state by what they hold, and takes no product that is made already."""
+    """It quantises every step's input and state by their range, and accepts no precomputed product."""
     constants: dict[str, Array] = {
         "w": integers(1, FEATURES, 4 * HIDDEN),
         "r": integers(1, HIDDEN, 4 * HIDDEN),

@@ -33,7 +33,7 @@ def test_convolutions(
     grouped: tuple[int, int, int],
     bias: bool,
 ) -> None:
-    """Whatever the stride leaves over at the end, and however much padding no window reaches."""
+    """Including strides with a remainder at the end, and padding that no window reaches."""
     (images, height, width), (groups, inner, outer) = sizes, grouped
     reach = [(extent - 1) * dilation + 1 for extent, dilation in zip(kernel, dilations, strict=True)]
     if height + pads[0] + pads[2] < reach[0] or width + pads[1] + pads[3] < reach[1]:
@@ -122,7 +122,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
 
 
 def test_no_transposed_weights_are_made() -> None:
-    """Products read their operands turned round: nothing is copied for it."""
+    """Products read their operands transposed, without a copy."""
     build = Builder()
     x = build.input(2, 3, 8, dtype="float64")
     weights = build.input(8, 4, name="w", dtype="float64")

@@ -1,4 +1,4 @@
-"""Gradients of deformable convolutions: of the map, the weights, the places, the masks and the bias."""
+"""Gradients of deformable convolutions: with respect to the map, the weights, the offsets, the masks and the bias."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def deformed(masked: bool = True, bias: bool = True, opset: int = 19, **given: A
     ],
 )
 def test_places_apart(given: dict[str, Any]) -> None:
-    """Offsets of less than one, and of so many elements that some places lie outside."""
+    """Offsets of less than one element, and offsets so large that some positions are outside."""
     graph = deformed(**given)
     check_gradients(graph)
     offsets = np.random.default_rng(5).uniform(-3.0, 3.0, graph.shape("offsets"))

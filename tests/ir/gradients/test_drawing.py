@@ -1,4 +1,4 @@
-"""Gradients of what draws random numbers, by what was drawn in the same run."""
+"""Gradients of ops that draw random numbers, given the numbers drawn in the same run."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ RATIO = np.array(0.25)
 
 
 def stepped(build: Builder, inputs: dict[str, Any], *seen: str, reads: str = "") -> list[Any]:
-    """Of one run with a random gradient of the result: that gradient, those of x and s, and values that are seen."""
+    """The results of one run with a random gradient of the result: that gradient, those of x and s, and the values in
+    `seen`."""
     graph = build.graph(reads or seen[0])
     wanted = tuple(name for name in graph.inputs if name in ("x", "s"))
     step = training_step(graph, Differentiate(wrt=wanted)).graph
@@ -34,7 +35,7 @@ def elements(*shape: int) -> Floats:
 @pytest.mark.parametrize("ratio", ["default", "constant", "given", "single"])
 @pytest.mark.parametrize("mask", [False, True])
 def test_what_was_dropped_has_no_gradient(flag: str, ratio: str, mask: bool) -> None:
-    """y = x times a factor, 0 or 1 / (1 - ratio): so is the gradient, in the same run."""
+    """y = x times a factor of 0 or 1 / (1 - ratio); the gradient has the same factor in the same run."""
     build = Builder(opset=17)
     inputs: dict[str, Any] = {"x": elements(40, 50)}
     x = build.input(40, 50, dtype="float64")

@@ -11,7 +11,7 @@ from pimflow.ir.gradients.elementwise import SEVERAL, STEPS, UNARY
 from support.gradients import check_gradients
 
 OTHERS = {"BitShift", "BitwiseAnd", "BitwiseOr", "BitwiseXor", "BitwiseNot"}
-"""Of integers, or without a gradient that anyone trains by."""
+"""Ops on integers, or whose gradient nobody trains with."""
 ATTRIBUTES: dict[str, dict[str, AttributeValue]] = {
     "LeakyRelu": {"alpha": 0.3},
     "ThresholdedRelu": {"alpha": 0.4},
@@ -43,7 +43,7 @@ def test_functions_of_one_input(kind: str) -> None:
 
 @pytest.mark.parametrize("computed", [(1,), (2,), (1, 2)])
 def test_a_clip_between_bounds_that_are_computed(computed: tuple[int, ...]) -> None:
-    """As decibels no further than 80 below the loudest."""
+    """As for decibels limited to 80 below the maximum."""
     build = Builder(opset=20)
     x = build.input(3, 5, dtype="float64")
     mean = build.onnx("ReduceMean", x, shape=(), keepdims=0)
@@ -78,7 +78,7 @@ def test_two_inputs_that_broadcast(kind: str, left: tuple[int, ...], right: tupl
 
 @pytest.mark.parametrize(("left", "right"), [((2, 3), (2, 3)), ((2, 3), (3,)), ((2, 3), ())])
 def test_remainders_of_floats(left: tuple[int, ...], right: tuple[int, ...]) -> None:
-    """Of either sign, between two jumps."""
+    """With either sign, between two jumps."""
     build, rng = Builder(), np.random.default_rng(3)
     a, b = build.input(*left, name="a", dtype="float64"), build.input(*right, name="b", dtype="float64")
     divisor = rng.uniform(0.5, 2, right)

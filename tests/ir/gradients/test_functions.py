@@ -1,4 +1,4 @@
-"""Gradients of what is written out: float64 against differences, float32 against the operator."""
+"""Gradients of expanded operators: float64 against differences, float32 against the operator."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def rotated(build: Builder, dtype: str, shape: tuple[int, ...], **given: Any) ->
 
 
 def rotated_in_order(build: Builder, dtype: str) -> str:
-    """A row of angles for each of x, and one head after the other."""
+    """One row of angles per position of x in order, one head after the other."""
     angles = ANGLES[:6].reshape(2, 3, 3)
     cosines, sines = (build.constant(made(angles).astype(dtype)) for made in (np.cos, np.sin))
     return build.onnx("RotaryEmbedding", build.input(2, 4, 3, 6, dtype=dtype), cosines, sines, shape=(2, 4, 3, 6))
@@ -68,7 +68,7 @@ def test_what_is_defined_by_other_operators(name: str) -> None:
 
 
 def test_what_is_zero_throughout_is_divided_by_nothing() -> None:
-    """And neither is its gradient."""
+    """Its gradient is not divided by it either."""
     zeros: dict[str, Array] = {"x": np.zeros((3, 5), np.float32)}
     step = check_training_form(graph("two", "float32"), zeros)
     dy = {name: np.ones((3, 5), np.float32) for name in step.graph.inputs if name != "x"}

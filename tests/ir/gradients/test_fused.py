@@ -1,4 +1,5 @@
-"""Gradients of what ONNX Runtime fuses, and of attention: float64 against differences, float32 against the operator."""
+"""Gradients of ops that ONNX Runtime fuses, and of attention: float64 against differences, float32 against the
+operator."""
 
 from __future__ import annotations
 
@@ -78,7 +79,7 @@ def embedding(build: Net) -> str:
 
 
 def skip_norm(build: Net) -> str:
-    """And the sum itself, read once more."""
+    """With the sum itself read once more."""
     inputs = (build.x(B, S, 4), build.x(B, S, 4, name="skip"), build.w(4), build.w(4), build.w(4))
     op = OnnxOp("SkipLayerNormalization", CONTRIB, (("epsilon", 1e-6),))
     made = build.node(op, inputs, [((B, S, 4), build.dtype), ((0,), ""), ((0,), ""), ((B, S, 4), build.dtype)])
@@ -118,7 +119,7 @@ def test_what_is_fused(name: str) -> None:
 
 
 def with_inputs(given: Graph) -> Graph:
-    """Parameters as inputs, so that their gradients are checked as well."""
+    """The graph with parameters as inputs, so that their gradients are also checked."""
     names = parameters(given)
     return given.replace(
         inputs=[*given.inputs, *names],
@@ -148,7 +149,7 @@ STANDARD: dict[str, Made] = {
 
 @pytest.mark.parametrize("name", STANDARD)
 def test_attention_of_onnx(name: str) -> None:
-    """Some versions of ONNX Runtime mistake heads that share keys."""
+    """Some versions of ONNX Runtime compute heads with shared keys wrongly."""
     check_gradients(graph(STANDARD[name], "float64", opset=23))
     check_training_form(graph(STANDARD[name], "float32", opset=23), run=run_by_reference)
 
@@ -180,7 +181,7 @@ def test_a_result_that_is_not_made_in_training() -> None:
 
 
 def test_lengths_of_a_mask_are_counted() -> None:
-    """As attention behind an embedding reads them."""
+    """As attention after an embedding reads them."""
 
     def make(build: Net) -> str:
         words, mask = build.input(B, S, name="words", dtype="int32"), build.input(B, S, name="mask", dtype="int32")

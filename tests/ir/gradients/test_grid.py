@@ -1,4 +1,4 @@
-"""Gradients of GridSample, of the map and of the places."""
+"""Gradients of GridSample, with respect to the map and the sampling positions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.gradients import check_gradients
 
 
 def sampled(dtype: str = "float64", opset: int = 20, **given: Any) -> Graph:
-    """Two images of three channels, read at places that lie in the map, at its border and outside."""
+    """Two images of three channels, sampled inside the map, at its border and outside."""
     build = Builder(opset=opset)
     x, grid = build.input(2, 3, 4, 5, name="x", dtype=dtype), build.input(2, 3, 2, 2, name="grid", dtype=dtype)
     return build.graph(build.onnx("GridSample", x, grid, shape=(2, 3, 3, 2), **given))
@@ -24,7 +24,7 @@ def sampled(dtype: str = "float64", opset: int = 20, **given: Any) -> Graph:
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
 def test_places_between_elements(align: int, padding: str, mode: str) -> None:
-    """Places up to three times as far as the map's ends: some are reflected at both."""
+    """Positions up to three times as far as the map's ends: some are reflected at both."""
     graph = sampled(mode=mode, padding_mode=padding, align_corners=align)
     check_gradients(graph)
     places = np.random.default_rng(2).uniform(-5.0, 5.0, graph.shape("grid"))
@@ -32,7 +32,7 @@ def test_places_between_elements(align: int, padding: str, mode: str) -> None:
 
 
 def volume(mode: str, **given: Any) -> Graph:
-    """Two images of two channels over three axes, read at six places each."""
+    """Two images of two channels over three axes, sampled at six positions each."""
     build = Builder(opset=20)
     x = build.input(2, 2, 3, 4, 5, name="x", dtype="float64")
     grid = build.input(2, 1, 3, 2, 3, name="grid", dtype="float64")
@@ -50,7 +50,7 @@ def test_places_in_a_volume(align: int, padding: str, mode: str) -> None:
 
 
 def test_what_has_no_rule() -> None:
-    """ONNX Runtime has no cubics over three axes either."""
+    """ONNX Runtime also lacks cubic interpolation over three axes."""
     with pytest.raises(ModelError, match="GridSample of mode 'cubic' over 3 axes"):
         training_step(volume("cubic"), Differentiate(inputs=True))
 

@@ -1,4 +1,4 @@
-"""Gradients of what reads and writes by an index."""
+"""Gradients of ops that read and write by an index."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.values import run_in_ort
 
 @pytest.mark.parametrize(("axis", "index"), [(0, [[2, 0], [2, -1]]), (1, [1, 1, 0]), (-1, [[3], [0]]), (0, 1)])
 def test_gather(axis: int, index: object) -> None:
-    """Rows that are read twice get both gradients."""
+    """Rows that are read twice receive both gradients."""
     build, places = Builder(), np.array(index, np.int64)
     x = build.input(4, 3, 5, dtype="float64")
     shape = np.take(np.empty((4, 3, 5)), np.maximum(places, 0), axis=axis).shape
@@ -49,7 +49,7 @@ def test_gather_nd() -> None:
 
 @pytest.mark.parametrize(("dims", "shape"), [(1, (2, 3, 2)), (2, (2, 3))])
 def test_gather_nd_within_a_batch(dims: int, shape: tuple[int, ...]) -> None:
-    """What is read twice within one image is added up; the same indices of another are others."""
+    """Gradients of repeated reads within one image add up; the same indices of another image are different elements."""
     build = Builder()
     x = build.input(2, 3, 4, 2, dtype="float64") if dims == 1 else build.input(2, 3, 4, dtype="float64")
     index = np.array([[[0, 1], [0, 1], [2, 3]], [[0, 1], [1, 1], [2, 0]]], np.int64)
@@ -91,7 +91,7 @@ def test_rows_that_are_read_once_need_no_sums() -> None:
 
 @pytest.mark.parametrize(("axis", "largest"), [(-1, 1), (0, 0)])
 def test_the_largest_of_an_axis(axis: int, largest: int) -> None:
-    """Two of them go on, weighed; the rest has no gradient."""
+    """Two outputs are used, with weights; the rest has no gradient."""
     build = Builder()
     x = build.input(3, 4, dtype="float64")
     shape = (3, 2) if axis == -1 else (2, 4)
@@ -125,7 +125,7 @@ def test_columns_back_into_an_image(image: tuple[int, ...], kernel: tuple[int, .
 
 
 def test_sequences_turned_round() -> None:
-    """Each up to its own length."""
+    """Each sequence up to its own length."""
     build = Builder()
     x, lengths = build.input(3, 5, 2, dtype="float64"), build.constant(np.array([5, 1, 3], np.int64))
     turned = build.onnx("ReverseSequence", x, lengths, shape=(3, 5, 2), batch_axis=0, time_axis=1)

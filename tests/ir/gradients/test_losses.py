@@ -1,4 +1,4 @@
-"""Gradients of the losses that ONNX has as operators."""
+"""Gradients of ONNX's loss operators."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def test_the_three_transposed_axes() -> None:
 
 @pytest.mark.parametrize(("start", "stop", "step"), [(-1, -(1 << 62), -1), (5, 0, -2), (3, 1, -1)])
 def test_a_slice_from_the_end(start: int, stop: int, step: int) -> None:
-    """Of the second axis, beside every second element of the first."""
+    """Along the second axis, together with every second element of the first."""
     build = Builder()
     x = build.input(4, 6, dtype="float64")
     given = [build.constant(np.array(pair, np.int64)) for pair in ((1, start), (4, stop), (0, 1), (2, step))]

@@ -64,7 +64,7 @@ def test_mean_and_variance(given: dict[str, Any]) -> None:
 
 
 def test_a_channel_that_does_not_vary_passes_on_what_is_left_of_its_mean() -> None:
-    """It is divided by the small number alone, as every element follows what it is moved by, less the mean's part."""
+    """It is divided by epsilon alone; every element's gradient is its own minus the share of the mean."""
     build = Builder(opset=13)
     x = build.input(1, 1, 2, 2, dtype="float64")
     step = training_step(build.graph(build.onnx("MeanVarianceNormalization", x)), Differentiate(wrt=(x,)))

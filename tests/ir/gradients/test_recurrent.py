@@ -113,13 +113,13 @@ LENGTHS: list[list[int]] = [[STEPS, 1], [2, 0], [3, 3], [STEPS, STEPS]]
 
 @pytest.mark.parametrize(("kind", "given"), CASES)
 def test_sequences_of_several_lengths(kind: str, given: dict[str, Any]) -> None:
-    """What a result is behind the end of a sequence, and what the last state of an empty one is, hangs on nothing."""
+    """Results after the end of a sequence, and the last state of an empty one, depend on nothing."""
     exact, graph = (recurrence(kind, dtype, lengths=True, **given) for dtype in ("float64", "float32"))
     for lengths in LENGTHS:
         asked = {"lengths": np.array(lengths, np.int32)}
         check_gradients(exact, asked)
         if kind == "RNN" and 0 in lengths:
-            continue  # ONNX Runtime 1.23 leaves the last state of such a one unset
+            continue  # ONNX Runtime 1.23 leaves the last state of an empty sequence uninitialised
         check_training_form(graph, asked)
         inputs = random_floats(exact, 3)
         expected = run_in_ort(graph, asked | {name: array.astype(np.float32) for name, array in inputs.items()})
@@ -128,7 +128,7 @@ def test_sequences_of_several_lengths(kind: str, given: dict[str, Any]) -> None:
 
 
 def test_lengths_that_are_known() -> None:
-    """Those of whole sequences cost nothing."""
+    """Known lengths of complete sequences cost nothing."""
     graph, nodes = recurrence("GRU", "float64", lengths=True, states=False), []
     inputs = [name for name in graph.inputs if name != "lengths"]
     for lengths in ([STEPS, STEPS], [STEPS, 2]):

@@ -1,4 +1,4 @@
-"""Gradients of reductions, softmax and sums by equation."""
+"""Gradients of reductions, softmax and einsums."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_axes_as_attributes(opset: int) -> None:
 
 
 def test_the_largest_twice() -> None:
-    """Each of two equal ones gets half, as from PyTorch's amax."""
+    """Each of two equal maxima gets half, as in PyTorch's amax."""
     build = Builder(opset=18)
     graph = build.graph(build.tanh(build.onnx("ReduceMax", build.input(3, dtype="float64"), shape=(1,))))
     with pytest.raises(AssertionError, match="gradient"):
@@ -108,7 +108,7 @@ def test_equations_that_have_no_gradient(equation: str) -> None:
 
 @pytest.mark.parametrize("zeros", [0, 1, 2])
 def test_products_over_an_axis(zeros: int) -> None:
-    """One factor that is zero has the product of the others, where two are none has a gradient."""
+    """A single zero factor has the product of the others as its gradient; with two zeros no factor has one."""
     build = Builder()
     x = build.input(2, 3)
     graph = build.graph(build.onnx("ReduceProd", x, shape=(2, 1), axes=(1,)))
@@ -126,7 +126,7 @@ def test_determinants(shape: tuple[int, ...]) -> None:
 
 
 def test_determinants_of_singular_matrices() -> None:
-    """Of rank 2, where there is no inverse: the gradient is there all the same. Of a product the other factors."""
+    """A matrix of rank 2 has no inverse, but the gradient exists: here, the product of the other diagonal elements."""
     build = Builder()
     graph = build.graph(build.onnx("Det", build.input(3, 3), shape=()))
     step = training_step(graph, Differentiate(inputs=True)).graph

@@ -1,4 +1,4 @@
-"""Gradients of Resize and of borders that are made of the map itself."""
+"""Gradients of Resize, and of padding that copies from the map itself."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ MODES: list[dict[str, Any]] = [
 @pytest.mark.parametrize("given", MODES, ids=lambda given: "-".join(map(str, given.values())))
 @pytest.mark.parametrize("sizes", [(8, 10), (7, 8), (2, 3)])
 def test_sizes(given: dict[str, Any], sizes: tuple[int, int]) -> None:
-    """Up and down, by whole numbers and others."""
+    """Up and down, by integer and other factors."""
     check_gradients(resized("float64", sizes, **given))
 
 
@@ -89,7 +89,7 @@ def test_only_rows_by_scales_of_their_own_axis() -> None:
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 def test_as_it_was_before_it_said_how(mode: str) -> None:
-    """From the front, as ONNX Runtime has it: the gradient of what is linear says what it is."""
+    """Opset 10 has no coordinate mode; ONNX Runtime uses asymmetric coordinates, which the gradient must match."""
     build = Builder(opset=10)
     x, scales = build.input(*SIZE), build.constant(np.array([1, 1, 2, 1.6], np.float32))
     graph = build.graph(build.onnx("Resize", x, scales, shape=(2, 3, 8, 8), mode=mode))
@@ -98,7 +98,7 @@ def test_as_it_was_before_it_said_how(mode: str) -> None:
 
 
 def check_turned(step: Graph, gradient: str) -> None:
-    """Of what is linear without a constant part the loss is the input times its gradient."""
+    """For a linear function without a constant part, the loss is the input times its gradient."""
     rng = np.random.default_rng(4)
     given = {name: rng.standard_normal(step.shape(name)).astype(np.float32) for name in step.inputs}
     made = run_in_ort(step, given)

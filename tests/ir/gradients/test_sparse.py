@@ -22,7 +22,7 @@ from support.gradients import check_gradients
 
 POINTERS: Array = np.array([0, 3, 3, 5, 9], np.int64)
 SOURCES: Array = np.array([0, 4, 2, 1, 1, 4, 3, 0, 2], np.int64)
-"""Four destinations, one without edges, five sources, nine edges of which one occurs twice."""
+"""Four destinations, one without edges; five sources; nine edges, one of which occurs twice."""
 
 
 def structure(build: Builder) -> tuple[str, str]:
@@ -122,7 +122,7 @@ def test_rows_by_type_and_head() -> None:
 
 @pytest.mark.parametrize("heads", [(), (2,)])
 def test_rows_by_type_that_are_read_by_index(heads: tuple[int, ...]) -> None:
-    """A row is read twice, one by two types, one not at all."""
+    """One row is read twice, one by two types, one not at all."""
     build = Builder(opset=18)
     pointers, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
     operands = (floats(build, "x", 4, *heads, 3), floats(build, "w", 3, *heads, 3, 2), pointers, index)
@@ -142,7 +142,7 @@ def test_rows_by_type_with_a_bias(heads: tuple[int, ...], read: list[int]) -> No
 @pytest.mark.parametrize("read_by", ["order", "index"])
 @pytest.mark.parametrize("beside", ["", "weight", "scale", "both"])
 def test_products_by_type_that_are_added_up(heads: tuple[int, ...], read_by: str, beside: str) -> None:
-    """A product is added twice, one not at all."""
+    """One product is added twice, one not at all."""
     build = Builder(opset=18)
     bounds, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
     x = floats(build, "x", 5 if read_by == "order" else 4, *heads, 3)
@@ -160,7 +160,7 @@ def test_products_by_type_that_are_added_up_as_heads() -> None:
 
 
 def test_weights_alone_have_gradients_of_products_that_are_added_up() -> None:
-    """Neither rows nor edges want theirs, so that no product is made again."""
+    """Neither rows nor edges need gradients, so no product is computed again."""
     build = Builder(opset=18)
     bounds, x = build.constant(np.array([0, 5], np.int64)), build.constant(np.ones((5, 3)), "x")
     weight = build.constant(np.arange(9.0), "weight")

@@ -14,7 +14,7 @@ from support.gradients import check_gradients
 
 
 def transformed(parts: int, length: int | None, opset: int, **given: Any) -> Graph:
-    """[2, 6, parts] over its middle axis, which opsets before 20 name as an attribute."""
+    """[2, 6, parts], transformed along its middle axis, which opsets before 20 name as an attribute."""
     build = Builder(opset=opset)
     x = build.input(2, 6, parts, dtype="float64")
     count = length or 6

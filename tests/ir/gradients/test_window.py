@@ -33,7 +33,7 @@ def test_pools(
     pads: tuple[int, int, int, int],
     padding_counts: bool,
 ) -> None:
-    """Windows that overlap and those with gaps between them."""
+    """Overlapping windows, and windows with gaps between them."""
     pads = (min(pads[0], kernel[0] - 1), pads[1], min(pads[2], kernel[0] - 1), pads[3])
     build = Builder(opset=18)
     x = build.input(2, 3, *sizes, dtype="float64")
@@ -88,7 +88,7 @@ def test_windows_that_are_apart_need_no_sums() -> None:
 
 
 def test_what_is_put_back_where_the_largest_were() -> None:
-    """Two channels of two images, of which places are counted through."""
+    """Two channels of two images, with positions numbered through."""
     build = Builder()
     x = build.input(2, 2, 2, 3, dtype="float64")
     corners = np.arange(0, 96, 24).reshape(2, 2, 1, 1) + 12 * np.arange(2).reshape(2, 1) + 2 * np.arange(3)
@@ -115,7 +115,7 @@ def test_norms_of_windows(power: int, outputs: tuple[int, int], given: dict[str,
 
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_a_window_of_zeros_passes_nothing_on(power: int) -> None:
-    """Of squares the norm has no slope there, and none is what PyTorch has for the norm of a vector."""
+    """The norm has no slope there; like PyTorch's vector norm, its gradient is zero."""
     build = Builder(opset=18)
     x = build.input(1, 1, 2, 2)
     graph = build.graph(build.onnx("LpPool", x, shape=(1, 1, 1, 1), p=power, kernel_shape=(2, 2)))

@@ -1,4 +1,4 @@
-"""Rules of a room: found by the op's class, asked for by trait, and never missed in silence."""
+"""Rules of a room: found by the op's class, queried by trait, and never silently missing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The text form: parses back to an equal graph, whatever is in it; says line and column where it does not parse."""
+"""The text form: parses back to an equal graph, whatever its content; a syntax error names line and column."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def arrays(draw: st.DrawFn) -> np.ndarray:
         return array.reshape(shape)
     dtype = element_type(draw(st.sampled_from(DTYPES)))
     data = draw(st.binary(min_size=size * dtype.itemsize, max_size=size * dtype.itemsize))
-    if dtype.name in ("bool", "int4", "uint4"):  # not every byte is an element of these
+    if dtype.name in ("bool", "int4", "uint4"):  # not every byte is an element of these types
         return (np.frombuffer(data, np.uint8) % 2).astype(dtype).reshape(shape)
     return np.frombuffer(data, dtype).reshape(shape)
 
@@ -191,7 +191,7 @@ def test_defaults_are_left_out_and_others_are_shown() -> None:
     assert 'OpaqueAttribute {serialized = b"\\x00a"}' in line(
         OnnxOp("If", attributes=(("body", OpaqueAttribute(b"\0a")),))
     )
-    # -0.0 equals the default 0.0, and is another number.
+    # -0.0 equals the default 0.0, but is another number.
     assert "value = -0.0" in line(Pad((0,), (0,), -0.0))
 
 
@@ -215,7 +215,7 @@ def test_numpy_numbers_in_fields_print_as_numbers() -> None:
 
 
 def test_an_array_that_changed_hands_is_hashed_anew() -> None:
-    for value in range(50):  # arrays come and go, and may get the same id
+    for value in range(50):  # arrays are created and freed, and may get the same id
         array = np.full(100, value, np.float32)
         text = print_graph(graph_of(constants={"c": array}))
         other = np.full(100, value + 1, np.float32)

@@ -35,7 +35,7 @@ class Edges:
         return np.asarray(matrix @ self.features, np.float32)
 
     def error(self, found: Floats, weight: npt.NDArray[np.generic]) -> float:
-        """The largest error of sums, over the largest sum of their terms' magnitudes: terms may cancel."""
+        """The largest error of sums, over the largest sum of their terms' magnitudes, since terms may cancel."""
         terms = Edges(self.rowptr, self.col, self.weight, np.abs(self.features)).by_scipy(np.abs(weight))
         return float(np.abs(found - self.by_scipy(weight)).max() / max(terms.max(), 1e-30))
 
@@ -47,7 +47,7 @@ class Edges:
 
 
 def random_edges(sources: int, destinations: int, edges: int, width: int, seed: int, repeated: int = 0) -> Edges:
-    """Edges in no order within rows, `repeated` of them for the second time; some rows have none."""
+    """Edges in random order within rows, `repeated` of them duplicates; some rows are empty."""
     rng = np.random.default_rng(seed)
     src, dst = rng.integers(0, sources, edges), rng.integers(0, max(destinations - 1, 1), edges)
     src, dst = np.append(src, src[:repeated]), np.append(dst, dst[:repeated])
@@ -58,7 +58,7 @@ def random_edges(sources: int, destinations: int, edges: int, width: int, seed: 
 
 
 def dense_blocks(blocks: int, size: int, density: float, others: int, width: int, seed: int = 0) -> Edges:
-    """A stochastic block model, in order: pairs within a block are edges with a probability, `others` are anywhere."""
+    """A stochastic block model, sorted: pairs within a block are edges with a probability, `others` are anywhere."""
     rng, vertices = np.random.default_rng(seed), blocks * size
     of_block = np.arange(vertices) // size
     dst, src = np.nonzero((rng.random((vertices, vertices)) < density) & (of_block[:, None] == of_block))

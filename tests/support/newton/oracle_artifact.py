@@ -56,8 +56,8 @@ def simulate(trace: Sequence[str], machine: Published | None = None) -> tuple[in
     log: list[tuple[int, str]] = []
     clock = position = requests = last_request = 0
     open_groups: set[str] = set()
-    shut_groups: set[str] = set()  # closed by a refresh, for a controller that opens rows again
-    refreshed = 0  # when the last refresh is over
+    shut_groups: set[str] = set()  # closed by a refresh, for a controller that reopens rows
+    refreshed = 0  # when the last refresh ends
     refreshing = read_to_the_end = False
     while not read_to_the_end or waiting or results or requests:
         if position < len(trace) and len(waiting) < 32:

@@ -50,15 +50,15 @@ class Channel:
     log: list[tuple[int, str]] = field(default_factory=list)
     bus: set[int] = field(default_factory=set)  # clocks at which a command issued
     open_groups: set[int] = field(default_factory=set)
-    shut_groups: set[int] = field(default_factory=set)  # open to the stream, closed by a refresh
+    shut_groups: set[int] = field(default_factory=set)  # open for the stream, but closed by a refresh
     registers: bool = False
     last_issue: int = 0
     last_act: int = LONG_AGO
     last_comp: int = LONG_AGO
     last_read_burst: int = LONG_AGO
     last_write_burst: int = LONG_AGO
-    precharged_at: int = LONG_AGO  # when the last PREA has done its work
-    refreshed_at: int = LONG_AGO  # when the last REF has
+    precharged_at: int = LONG_AGO  # when the last PREA completes
+    refreshed_at: int = LONG_AGO  # when the last REF completes
     loaded_at: int = LONG_AGO  # when the last GWRITE's data are in the buffer
     filled_at: dict[int, int] = field(default_factory=dict)
     last_use: dict[int, int] = field(default_factory=dict)
@@ -81,7 +81,7 @@ class Channel:
         return count
 
     def with_banks(self, clock: int) -> int:
-        """Later by a change of mode, which the last burst of register access goes before."""
+        """The clock delayed by a change of mode, which must follow the last burst of register access."""
         if not self.registers:
             return clock
         while clock <= max(self.last_read_burst, self.last_write_burst):
@@ -92,7 +92,7 @@ class Channel:
         return clock if self.registers else clock + self.machine.t_mod
 
     def precharge(self, clock: int) -> None:
-        """PREA in the first free cycle from `clock` on that tRAS and tRTP allow."""
+        """Issue PREA in the first free cycle from `clock` that tRAS and tRTP allow."""
         machine = self.machine
         while clock < self.last_act + machine.t_ras or clock < self.last_comp + machine.t_rtp or clock in self.bus:
             clock += 1
@@ -112,7 +112,7 @@ class Channel:
         return clock >= max(self.last_act + self.machine.t_faw, self.precharged_at, self.refreshed_at)
 
     def allowed(self, command: Word, clock: int) -> bool:
-        """Whether all waits of a command but those for modes and closed rows are over."""
+        """Whether all constraints of a command are met, except for modes and closed rows."""
         machine = self.machine
         if command[0] == "G_ACT":
             return self.can_activate(clock)
@@ -175,7 +175,7 @@ class Channel:
         self.execute(command, clock)
 
     def plan(self, command: Word) -> tuple[list[int], int]:
-        """(G_ACTs that open rows again, issue of the command), if no refresh comes in between."""
+        """(G_ACTs that reopen rows, issue of the command), if no refresh comes in between."""
         clock, acts = self.last_issue + 1, []
         if command[0] == "COMP" and self.shut_groups:
             while not self.can_activate(clock):

@@ -1,7 +1,7 @@
 """A PIM channel that executes one command at a time, in plain Python: the oracle of `runtime.newton.values`.
 
-It follows the meaning of the commands word by word and shares nothing with the vectorised interpreter but the
-definition of the commands. The source is a matrix of pixels by K that the test makes itself.
+It implements the documented meaning of the commands, and shares only their definition with the vectorised interpreter.
+The source is a matrix of pixels by K that the test makes itself.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def run_stream(
     buffer_slots: int,
     half: bool = False,
 ) -> None:
-    """Executes a stream: `source` [pixels, K], `banks` [rows, banks, columns, lanes], `result` [pixels, channels]."""
+    """Execute a stream: `source` [pixels, K], `banks` [rows, banks, columns, lanes], `result` [pixels, channels]."""
     _, bank_count, _, lanes = banks.shape
     per_group = bank_count // bank_groups
     buffer = np.zeros((buffers, buffer_slots * lanes), np.float32)

@@ -87,7 +87,7 @@ def machines(draw: st.DrawFn) -> PimSpec:
 
 @st.composite
 def timed_machines(draw: st.DrawFn) -> PimSpec:
-    """A machine with other latencies as well, among them refreshes that are long, or short beside a fill."""
+    """A machine that also has other latencies, including refreshes that are long, or short relative to a fill."""
     pim = draw(machines())
     strict = replace(
         pim.timing.strict,
@@ -134,7 +134,7 @@ def reference(problem: MatrixProblem, source: Floats, weights: Floats) -> Floats
 
 
 def checked_error(result: Array, expected: Array) -> float:
-    """`relative_error` against a reference of any shape; it must vary, unless it is one element or all zeros."""
+    """`relative_error` against a reference of any shape, which must vary unless it is one element or all zeros."""
     expected = expected.reshape(result.shape)
     if expected.size > 1 and expected.any():
         assert_varies(expected)

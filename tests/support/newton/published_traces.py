@@ -1,4 +1,4 @@
-"""Traces of the published code generator, and what the published simulator says of them."""
+"""Traces of the published code generator, and the results of the published simulator."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def path(name: str) -> Path:
 
 
 def read_trace(file: Path, pim: PimSpec) -> Iterator[Command]:
-    """The commands of a trace. A GWRITE has its elements, not where they come from; without any, it fills a buffer."""
+    """The commands of a trace. A GWRITE has its elements, but not their source; without elements, it fills a buffer."""
     parser = LineParser(file, pim)
     known: dict[bytes, Command | None] = {}
     for number, line in enumerate(trace_lines(file), 1):

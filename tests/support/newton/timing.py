@@ -1,4 +1,4 @@
-"""Timings and mapping searches by a profile's name; what one call learns serves the next."""
+"""Timings and mapping searches by a profile's name, with caches shared between calls."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ def uniform(vertices: int, edges: int) -> Graph:
 
 
 def skewed(vertices: int, edges: int) -> Graph:
-    """A few destinations have most edges, in no order."""
+    """A few destinations have most of the edges; unsorted."""
     draw = np.random.default_rng(vertices)
     popular = draw.permutation(vertices)
     dst = popular[(draw.random(edges) ** 4 * vertices).astype(np.int64)]
@@ -29,7 +29,7 @@ def sorted_by_degree(vertices: int, edges: int) -> Graph:
 
 
 def band(vertices: int, edges: int) -> Graph:
-    """Neighbours have near ids, as on a road."""
+    """Neighbours have close ids, as in a road network."""
     draw = np.random.default_rng(vertices)
     src = draw.integers(0, vertices, edges)
     return Graph.from_edge_index(np.stack([src, (src + draw.integers(-3, 4, edges)) % vertices]), vertices)
@@ -44,7 +44,7 @@ def star(vertices: int, edges: int) -> Graph:
 
 
 def blocks(vertices: int, edges: int) -> Graph:
-    """Communities whose edges stay within."""
+    """Communities with only internal edges."""
     draw = np.random.default_rng(vertices)
     ends = draw.integers(0, max(vertices // 8, 1), (2, edges)) + draw.integers(0, 8, edges) * (vertices // 8)
     return Graph.from_edge_index(ends, vertices)

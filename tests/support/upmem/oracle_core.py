@@ -1,7 +1,7 @@
 """One UPMEM core, cycle by cycle: shares no code with pimflow.
 
 A tasklet is a list of steps: ("run", instructions), ("move", cycles), ("barrier",), ("lock",), ("unlock",). Cycles in
-which nothing can happen are passed over.
+which nothing can happen are skipped.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ Step = tuple[object, ...]
 
 
 class Core:
-    """Its tasklets: what they still have to do, what they wait for, and when their next instruction may issue."""
+    """A core's tasklets: their remaining steps, what they wait for, and when their next instruction may issue."""
 
     def __init__(self, tasklets: Sequence[Sequence[Step]], issue_cycles: int) -> None:
         self.programs = [deque(steps) for steps in tasklets]
@@ -30,7 +30,7 @@ class Core:
         self.step_at = 0.0
 
     def cycles(self) -> int:
-        """Until all have ended."""
+        """The number of cycles until all have ended."""
         while True:
             self.end_transfer()
             for index in range(len(self.programs)):
@@ -75,13 +75,13 @@ class Core:
                 self.waiting[index] = ""
 
     def next_step_at(self) -> float:
-        """When a tasklet that neither runs nor waits may come to its next step."""
+        """The earliest time at which a tasklet that neither runs nor waits reaches its next step."""
         states = zip(self.programs, self.runs_left, self.waiting, self.ready_at, strict=True)
         moments = [ready for program, left, waiting, ready in states if program and not left and not waiting]
         return min(moments, default=inf)
 
     def issue_until_something_ends(self) -> bool:
-        """One cycle, or if nothing issues all up to the next event; whether steps of other kinds may follow."""
+        """Advance one cycle, or to the next event if nothing issues; return whether steps of other kinds may follow."""
         tasklets = len(self.programs)
         for offset in range(tasklets):
             index = (self.turn + offset) % tasklets

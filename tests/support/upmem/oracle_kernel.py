@@ -1,6 +1,6 @@
-"""What a core's tasklets do in an aggregation, non-zero by non-zero: shares no code with pimflow.
+"""The steps of a core's tasklets in an aggregation, non-zero by non-zero: shares no code with pimflow.
 
-Instructions and cycles of a step are whole numbers here; fractions are carried over from step to step.
+Instructions and cycles of a step are whole numbers here; fractions carry over from step to step.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ def add(program: Program, costs: Costs) -> None:
 
 
 def csr(rows: Sequence[Sequence[int]], costs: Costs) -> list[list[Step]]:
-    """Of every tasklet, how many non-zeros each of its rows has."""
+    """The steps of every tasklet, from the number of non-zeros in each of its rows."""
     programs = []
     for own in rows:
         program = Program()
@@ -86,7 +86,8 @@ def csr(rows: Sequence[Sequence[int]], costs: Costs) -> list[list[Step]]:
 
 
 def coo(rows: Sequence[Sequence[int]], sync: str, core_rows: int, costs: Costs) -> list[list[Step]]:
-    """Of every tasklet, how many non-zeros each of its rows with any has; the first may be shared."""
+    """The steps of every tasklet, from the number of non-zeros in each of its non-empty rows; the first may be
+    shared."""
     programs = []
     for index, own in enumerate(rows):
         program = Program()

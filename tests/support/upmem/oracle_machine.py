@@ -1,7 +1,8 @@
-"""A whole small machine, event by event: every copy, every core cycle by cycle, every row that the host puts in place.
+"""A whole small machine, event by event: every copy, every core cycle by cycle, every row that the host merges.
 
-Who has which rows and edges is the package's (`tests/codegen/upmem/` holds that against the published code); whatever
-takes time is here anew: no totals of bytes or rows, no closed form, no core that stands for others.
+The assignment of rows and edges is the package's (`tests/codegen/upmem/` compares it with the published code).
+Everything that takes time is implemented independently: no totals of bytes or rows, no closed form, no core that
+represents others.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from support.upmem.oracle_core import core_cycles
 from support.upmem.simulated import programs_of
 
 BYTES = 4
-"""Of an int32."""
+"""The size of an int32."""
 
 
 def stages_us(spec: UpmemSpec, graph: Graph, features: int, strategy: Strategy) -> Mapping[str, float]:
@@ -54,7 +55,7 @@ def stages_us(spec: UpmemSpec, graph: Graph, features: int, strategy: Strategy) 
 
 
 def _part(graph: Graph, first: int, end: int) -> tuple[Longs, int]:
-    """Row pointers of the edges from some sources, edge by edge, and how many sources there are."""
+    """Row pointers of the edges from a range of sources, edge by edge, and the number of these sources."""
     counts = [0] * graph.num_dst
     for row in range(graph.num_dst):
         for source in graph.col[graph.rowptr[row] : graph.rowptr[row + 1]]:

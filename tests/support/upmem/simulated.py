@@ -1,4 +1,4 @@
-"""One core's list of non-zeros, as the cycle-by-cycle simulation takes it."""
+"""One core's list of non-zeros, in the form that the cycle-by-cycle simulation takes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from support.upmem.oracle_kernel import Costs, coo, csr
 
 
 def shared(rowptr: Longs, strategy: Strategy, spec: UpmemSpec) -> tuple[Cores, Tasklets]:
-    """Who has what, if one core has it all."""
+    """The assignment of rows and edges if one core has all of them."""
     cores = cores_of(rowptr, 1, strategy.cores)
     return cores, tasklets_of(rowptr, filled_before(rowptr), cores, spec.tasklets, strategy, "int32")
 
 
 def simulated(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int, heads: int = 1) -> int:
-    """Cycles of the one core."""
+    """The cycles of that core."""
     cores, tasklets = shared(rowptr, strategy, spec)
     programs = programs_of(rowptr, cores, tasklets, 0, strategy, spec, columns, heads)
     return core_cycles(programs, spec.issue_cycles)
@@ -34,7 +34,7 @@ def programs_of(
     columns: int,
     heads: int = 1,
 ) -> list[list[Step]]:
-    """What the tasklets of a core do with rows of int32, by the rows that the partition gives them."""
+    """The steps of a core's tasklets for rows of int32, for the rows that the partition assigns to them."""
     costs = _costs(strategy, spec, columns, heads)
     first, end = tasklets.first[core], tasklets.end[core]
     if strategy.format == "csr":
