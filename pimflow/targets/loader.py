@@ -1,6 +1,6 @@
 """Reads target files strictly: an unknown, missing or mistyped key is an error that names file and key.
 
-A file may start from another target (`base = "pimflow"`) and say only what differs.
+A file may extend another target (`base = "pimflow"`) and contain only the differences.
 """
 
 from __future__ import annotations
@@ -34,22 +34,24 @@ _MOST_BASES = 16
 
 
 def target_names() -> tuple[str, ...]:
-    """Names of the targets that ship with pimflow, and behind them of those that other installed packages offer."""
+    """Names of the targets that ship with pimflow, followed by those that other installed packages offer."""
     return (*_shipped_names(), *plugins.names(plugins.TARGETS, _shipped_names()))
 
 
 def every_target() -> tuple[Target, ...]:
-    """All of them; those of other packages that cannot be loaded are left out with a warning."""
+    """All targets; those of other packages that cannot be loaded are omitted with a warning."""
     others = plugins.that_load(plugins.TARGETS, load_target, _shipped_names())
     return (*map(_shipped, _shipped_names()), *others)
 
 
 def load_target(target: str | Path | Target) -> Target:
-    """A target by name (case-insensitive), shipped or of another package, or a TOML file by path; a target is itself.
+    """Returns a target by name (case-insensitive) or by the path of a TOML file; a `Target` is returned unchanged.
+
+    Names are those of pimflow and of other installed packages.
 
     Raises:
         TargetError: no such target or file, or the file is not a valid target.
-        PluginError: another package offers it, but what it offers cannot be loaded.
+        PluginError: another package offers it, but it cannot be loaded.
         ArgumentError: it is something else.
     """
     if isinstance(target, Target):
@@ -60,10 +62,10 @@ def load_target(target: str | Path | Target) -> Target:
 
 
 def target_text(name: str | Path) -> str:
-    """The TOML text of a target, comments and sources included; complete, also where its file starts from another.
+    """The TOML text of a target with comments and sources, complete even if its file extends another.
 
     Raises:
-        TargetError: as `load_target`.
+        TargetError: as for `load_target`.
     """
     target = load_target(name)
     origin = target.origin
@@ -73,7 +75,7 @@ def target_text(name: str | Path) -> str:
 
 
 def parse_target(content: str, where: str) -> Target:
-    """A target from TOML text; `where` names it in errors, and a base is looked for beside it.
+    """Reads a target from TOML text; `where` names it in errors, and a base is searched for in the same folder.
 
     Raises:
         TargetError: not TOML, or a key is missing, unknown, of the wrong type or out of range.
@@ -82,7 +84,7 @@ def parse_target(content: str, where: str) -> Target:
 
 
 def _load(name: str, unknown: str, folder: Path, above: tuple[str, ...]) -> Target:
-    """A target by name or path; `unknown` begins the error, `above` are the files that start from it."""
+    """A target by name or path; `unknown` starts the error message, `above` are the files that extend it."""
     if name.lower() in _shipped_names():
         return _shipped(name.lower())
     if not name.endswith(".toml"):
@@ -95,7 +97,7 @@ def _load(name: str, unknown: str, folder: Path, above: tuple[str, ...]) -> Targ
         content = read_file(path).decode("utf-8-sig")
     except OSError as error:
         raise TargetError(f"cannot read target file {path}: {error.strerror}", "check the path") from None
-    except ValueError as error:  # no UTF-8, or a name that no file can have
+    except ValueError as error:  # not UTF-8, or a name that no file can have
         hint = "save it as UTF-8" if isinstance(error, UnicodeDecodeError) else "check the path"
         raise TargetError(f"cannot read target file {path}: {error}", hint) from None
     return _parse(content, str(path), above)
@@ -114,7 +116,7 @@ def _shipped(name: str) -> Target:
 
 
 def _of_plugin(plugin: plugins.Plugin, above: tuple[str, ...]) -> Target:
-    """The target of another package: an object, or the file NAME.toml beside or in a module."""
+    """The target of another package: an object, or the file NAME.toml next to or inside a module."""
     found: object = plugin.load(object)
     if isinstance(found, ModuleType):
         found = _beside(found, plugin, above)
@@ -134,13 +136,13 @@ def _beside(module: ModuleType, plugin: plugins.Plugin, above: tuple[str, ...]) 
     except (OSError, ValueError) as error:
         raise plugin.problem(f"has no {plugin.name}.toml in {module.__name__} that can be read: {error}") from None
     except TargetError as error:
-        raise plugin.problem(f"is no target: {error}") from None
+        raise plugin.problem(f"is not a valid target: {error}") from None
 
 
 def _parse(content: str, where: str, above: tuple[str, ...]) -> Target:
     try:
         data = tomllib.loads(content)
-    except (ValueError, RecursionError) as error:  # also of numbers of thousands of digits, and of deep nesting
+    except (ValueError, RecursionError) as error:  # includes numbers of thousands of digits, and deep nesting
         raise TargetError(f"{where} is not valid TOML: {error}", "correct the file") from None
     try:
         base = _base(decode(str, data.pop("base"), path="base"), where, above) if "base" in data else None
@@ -153,7 +155,7 @@ def _parse(content: str, where: str, above: tuple[str, ...]) -> Target:
 
 
 def _base(name: str, where: str, above: tuple[str, ...]) -> Target:
-    """The target that a file starts from: a shipped one, or a file, whose path is relative to the one that names it."""
+    """The target that a file extends: a shipped one, or a file, whose path is relative to the file that names it."""
     chain = (*above, _identity(Path(where)))
     if name.endswith(".toml") and _identity(Path(where).parent / name) in chain:
         raise TargetError(f"{where}: base {name!r} starts from this file itself", "let one of the files have no base")
@@ -163,17 +165,17 @@ def _base(name: str, where: str, above: tuple[str, ...]) -> Target:
 
 
 def _identity(path: Path) -> str:
-    """What tells a file from others, by whatever path it is named."""
+    """A key that identifies a file, by whatever path it is named."""
     try:
         return os.path.realpath(path)
-    except (OSError, ValueError):  # it cannot be a file, which reading it will say
+    except (OSError, ValueError):  # not a valid path: reading it will report that
         return str(path)
 
 
 def _derived(base: Target, data: Mapping[str, Any], where: str) -> Target:
-    """A target from what its file says beside its base.
+    """A target from its base and the differences in its file.
 
-    Its name is the file's, and its description what differs, unless it says others.
+    By default its name is that of the file, and its description lists the differences.
 
     Raises:
         DataError: a key is unknown, or a value is of another type, out of range, or contradicts the others.
@@ -187,7 +189,7 @@ def _derived(base: Target, data: Mapping[str, Any], where: str) -> Target:
 
 
 def merged(base: Mapping[str, Any], own: Mapping[str, Any]) -> dict[str, Any]:
-    """The values of a base with those of one's own in their place, table by table; a unit of another kind is new."""
+    """The values of a base, overridden table by table by a file's own; a unit of another kind replaces the table."""
     found = dict(base)
     for key, value in own.items():
         inherited = found.get(key)

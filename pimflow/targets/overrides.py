@@ -1,4 +1,4 @@
-"""A target with some values changed: what the command line's --set, --timing, --buffers, .. and the studies vary."""
+"""A target with some values changed, for the command line's --set, --timing, --buffers, ... and for studies."""
 
 from __future__ import annotations
 
@@ -36,21 +36,21 @@ def override(
     pim_channels: int | None = None,
     gpu_operand: str | None = None,
 ) -> Target:
-    """The same machine with some values changed; `overrides` of the result has them all.
+    """Returns the same machine with some values changed; `overrides` of the result lists all changes.
 
     Args:
         target: a name, a file or a target.
-        values: new values by key, as in {"pim.banks": 32}; None leaves an optional key out.
-        timing: the timing profile, a name.
+        values: new values by key, as in {"pim.banks": 32}; None removes an optional key.
+        timing: the name of the timing profile.
         gwrite_latency: "hidden" or "exposed".
         buffers: global buffers that mappings may use.
         buffers_per_channel: filled buffers that one channel can hold.
-        pim_channels: PIM-enabled memory channels; no more buffers than these are kept.
-        gpu_operand: element type on the GPU. None leaves these six as they are.
+        pim_channels: PIM-enabled memory channels; the number of buffers is limited to this.
+        gpu_operand: element type on the GPU. None leaves any of these six unchanged.
 
     Raises:
-        OptionError: a key that does not exist, or a value that the machine cannot have.
-        TargetError: the target does not exist, or a value of `values` is one that no file may have.
+        OptionError: a key does not exist, or the machine cannot have a value.
+        TargetError: the target does not exist, or `values` has a value that a target file may not have.
     """
     target = load_target(target)
     if gpu_operand is not None:
@@ -77,7 +77,7 @@ def override(
 
 
 def with_values(target: Target, values: Mapping[str, Any]) -> Target:
-    """The same machine with other values by key, read as those of a file are, all at once.
+    """The same machine with other values by key, read like those of a file, all at once.
 
     Raises:
         OptionError: a key does not exist.
@@ -103,7 +103,7 @@ def with_values(target: Target, values: Mapping[str, Any]) -> Target:
 
 
 def parse_values(target: Target, texts: Sequence[str]) -> dict[str, Any]:
-    """Values by key from texts like "pim.banks=32", each as the key's own type: text is text, with quotes or without.
+    """Values by key from texts such as "pim.banks=32", each of the key's own type: text with quotes or without.
 
     Raises:
         OptionError: a text has another form, or a key is given twice.
@@ -122,7 +122,7 @@ def parse_values(target: Target, texts: Sequence[str]) -> dict[str, Any]:
 
 
 def _typed(text: str, present: Any) -> Any:
-    """A value as TOML spells it, or as it stands; `present` is the one in its place."""
+    """A value as TOML spells it, or as text; `present` is the current value."""
     try:
         read = tomllib.loads(f"value = {text}")
     except (tomllib.TOMLDecodeError, RecursionError, ValueError):
@@ -142,7 +142,7 @@ def _put(data: dict[str, Any], path: tuple[str, ...], value: Any) -> None:
 
 
 def nearest_key(key: str, keys: Mapping[str, Any]) -> str:
-    """A hint for a key that does not exist: those that end like it, or are spelled like it."""
+    """A hint for a key that does not exist: keys with the same ending, or a similar spelling."""
     ending = [known for known in keys if known.endswith(f".{key}")]
     near = did_you_mean(key, ending or keys, most=3)
     if ending and not near:
@@ -157,12 +157,12 @@ def _with_gpu_operand(target: Target, operand: str) -> Target:
 
 
 def with_convolutions(target: Target, way: str | None, workspace_mib: float | None) -> Target:
-    """The same machine, its GPU running convolutions in another way, or with another workspace.
+    """The same machine with other algorithms, or another workspace, for convolutions on its GPU.
 
     Args:
         target: the machine.
-        way: one of the algorithms, "fastest" for whichever is, None for what the target says.
-        workspace_mib: the most that a convolution may take beside its operands; None for what the target says.
+        way: one of the algorithms, "fastest" for the fastest of them, None for the target's.
+        workspace_mib: the maximum workspace of a convolution, apart from its operands; None for the target's.
 
     Raises:
         TargetError: it has no GPU.

@@ -1,4 +1,4 @@
-"""What reports and files say of a target: which machine a result is of, and by what it is known again."""
+"""The record of a target in reports and files: identifies the machine of a result."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _MOST_OVERRIDES = 8
 
 @dataclass(frozen=True)
 class TargetRecord:
-    """A target as reports name it.
+    """A target as reports show it.
 
     Args:
-        name, description: its own; the description is true, whatever was overridden.
-        base: the target that its file starts from; "" if it starts from none.
-        sha256: of the target.toml that an output folder keeps of it.
-        overrides: what is not as its file has it.
+        name, description: its own; the description takes overrides into account.
+        base: the target that its file extends; "" if it extends none.
+        sha256: of the target.toml that an output folder has for it.
+        overrides: the values that differ from its file.
         settings: by device, what results depend on most: profiles, buffers, element types.
     """
 
@@ -36,7 +36,7 @@ class TargetRecord:
 
     @classmethod
     def of(cls, target: Target) -> TargetRecord:
-        """What is to be said of a target."""
+        """The record of a target."""
         return cls(
             target.name,
             target.description,
@@ -52,7 +52,7 @@ class TargetRecord:
         return data
 
     def lines(self) -> list[tuple[str, str]]:
-        """For a summary: (what, text)."""
+        """The record for a summary, as (label, text)."""
         first = [str(change) for change in self.overrides[:_MOST_OVERRIDES]]
         rest = len(self.overrides) - len(first)
         changed = ", ".join([*first, *([f"{rest} more, all in the JSON"] if rest else [])])
@@ -63,7 +63,7 @@ class TargetRecord:
         return [(what, text) for what, text in lines if text]
 
     def restored(self, target: Target) -> Target:
-        """A target that was read from an output folder, with the origin that it had."""
+        """A target that was read from an output folder, with its original origin."""
         before = {change.key: frozen(change.before) for change in self.overrides}
         values = Table({**target.values, **before})
         origin = Origin(self.name, "", values, self.base)

@@ -25,19 +25,19 @@ _BARE = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def to_toml(target: Target) -> str:
-    """TOML text from which `parse_target` makes an equal target: all values, no comments."""
+    """TOML text from which `parse_target` creates an equal target: all values, no comments."""
     lines: list[str] = []
     _write(encode(target), "", lines)
     return "\n".join(lines).lstrip("\n") + "\n"
 
 
 def _write(table: Mapping[str, Any], path: str, lines: list[str]) -> None:
-    """Plain values first, then the tables within; None is left out, and so is the head of a table without values."""
+    """Plain values first, then the nested tables; omits None, and the header of a table without values."""
     plain = {key: value for key, value in table.items() if value is not None and not isinstance(value, dict)}
     tables = {key: value for key, value in table.items() if isinstance(value, dict)}
     if path and (plain or not tables):
         lines.extend(("", f"[{path}]"))
-    # JSON's spelling of strings, numbers and lists of them is TOML's too, but for one character.
+    # JSON's syntax of strings, numbers and lists of them is valid TOML, except for one character.
     lines += [f"{_key(key)} = {_json(value)}" for key, value in plain.items()]
     for key, value in tables.items():
         _write(value, f"{path}.{_key(key)}" if path else _key(key), lines)
@@ -54,11 +54,11 @@ def _json(value: Any) -> str:
 def annotated(target: Target, notes: Mapping[str, str] | None = None) -> str:
     """Complete TOML text of a target with the comments and sources of the files that it comes from.
 
-    A value that is not as the first of the files has it gets a comment that says so, in place of that file's.
+    A value that differs from the first of the files gets a comment that says so, instead of that file's comment.
 
     Args:
         target: the target; without an origin there are no comments.
-        notes: comments of values that were changed, by key ("fitted").
+        notes: comments on values that were changed, by key ("fitted").
     """
     if target.origin is None or not target.origin.files:
         return to_toml(target)
@@ -67,7 +67,7 @@ def annotated(target: Target, notes: Mapping[str, str] | None = None) -> str:
         same = decode(Target, tomllib.loads(text)) == target
     except (DataError, tomllib.TOMLDecodeError):
         same = False
-    return text if same else to_toml(target)  # a file written in an unusual way: rather bare than wrong
+    return text if same else to_toml(target)  # a file with unusual syntax: better no comments than wrong values
 
 
 def _edited(target: Target, origin: Origin, notes: Mapping[str, str]) -> str:
@@ -92,12 +92,12 @@ def _edited(target: Target, origin: Origin, notes: Mapping[str, str]) -> str:
             item.comment("; ".join(filter(None, (notes.get(key) or _said(later, path), was))))
             changed.append(key)
         _table(document, path)[path[-1]] = item
-    head = f"# Made by pimflow from {first}, whose comments follow; what was changed says so.\n" if changed else ""
+    head = f"# Made by pimflow from {first}, whose comments follow; changed values say so.\n" if changed else ""
     return head + tomlkit.dumps(document)
 
 
 def _found(document: Container, path: tuple[str, ...]) -> Any:
-    """What stands at a path of a document; None if nothing does."""
+    """The item at a path of a document; None if there is none."""
     place: Any = document
     for step in path:
         if not isinstance(place, Mapping) or step not in place:
@@ -108,12 +108,12 @@ def _found(document: Container, path: tuple[str, ...]) -> Any:
 
 
 def _plain(item: Any) -> Any:
-    """The value of an item; of a bool there is no other form."""
+    """The value of an item; a bool is already plain."""
     return item.unwrap() if hasattr(item, "unwrap") else item
 
 
 def _table(document: Container, path: tuple[str, ...]) -> Any:
-    """The table that a path leads into, made where it is missing."""
+    """The table that a path leads into, created if it is missing."""
     import tomlkit
 
     place: Any = document
@@ -130,7 +130,7 @@ def _remove(document: Container, path: tuple[str, ...]) -> None:
 
 
 def _said(files: list[tuple[str, str]], path: tuple[str, ...]) -> str:
-    """Which of the files sets a value last, and its comment there."""
+    """The file that sets a value last, and its comment there."""
     import tomlkit
 
     for name, text in reversed(files):

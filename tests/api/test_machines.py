@@ -63,7 +63,7 @@ def test_calibrate_is_what_the_verb_prints(capsys: Capture, tmp_path: Path, kern
     assert fitted == found.target
     assert (fitted.name, found.target.overrides != ()) == ("mine", True)
     assert "RTX" not in fitted.description
-    assert "# [A] 14 Gb/s GDDR6, 16 bits a channel" in target.read_text()
+    assert "# [A] 14 Gb/s GDDR6, 16 bits per channel" in target.read_text()
     assert pd.DataFrame(found)["rows"].tolist()[-1] == 5
     checked = pimflow.calibrate(kernels, check=True)
     assert (checked.determined, checked.target) == (None, pimflow.load_target("pimflow"))

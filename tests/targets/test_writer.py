@@ -35,7 +35,7 @@ def test_a_file_with_a_base_is_shown_whole_with_the_comments_of_both(tmp_path: P
     assert parse_target(text, "mine.toml") == load_target(path)
     assert "any_slot_any_column = true # mine.toml: as HBM-PIM; pimflow.toml has false" in text
     assert "sms = 40 # mine.toml; pimflow.toml has 30" in text
-    assert "channel_gb_per_s = 28.0   # [A] 14 Gb/s GDDR6, 16 bits a channel" in text
+    assert "channel_gb_per_s = 28.0   # [A] 14 Gb/s GDDR6, 16 bits per channel" in text
     assert "base =" not in text
 
 

@@ -1,6 +1,6 @@
-"""Machines as data: what a target file may say, as frozen dataclasses. Units are in the names.
+"""Machines as data: the schema of target files, as frozen dataclasses. Units are in the names.
 
-Every field has its meaning here and its value, with its source, in a TOML file beside this folder.
+The meaning of every field is defined here; its value is in a TOML file next to this folder, with its source.
 """
 
 from pimflow.targets.schema.cpu import CpuEnergy, CpuSpec

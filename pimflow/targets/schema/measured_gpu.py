@@ -1,7 +1,7 @@
-"""A GPU whose kernels are those of libraries, as measured: what its cost model needs to know of them.
+"""A GPU whose kernels are those of libraries, as measured: the parameters of its cost model.
 
 The formulas are in `runtime/gpu/library.py`. `pimflow calibrate` fits efficiencies, latencies and times per call to
-measured kernels; tiles, peaks and caches are the machine's and its libraries' own.
+measured kernels; tiles, peaks and caches are properties of the machine and its libraries.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ Share = Annotated[float, Limits(least=1e-9, most=1)]
 
 @dataclass(frozen=True)
 class Tiling:
-    """A family of kernels that make a product of matrices, tile by tile of the result; the fastest is taken."""
+    """A family of kernels that compute a matrix product in tiles of the result; the fastest one is used."""
 
-    tiles: tuple[tuple[Count, Count], ...]  # (rows, columns) that one thread block makes
+    tiles: tuple[tuple[Count, Count], ...]  # (rows, columns) per thread block
     depth: Count  # elements of K in one step of the main loop
-    splits: tuple[Count, ...]  # parts that K may be cut into, a thread block each; sums are added afterwards
+    splits: tuple[Count, ...]  # numbers of parts into which K may be cut, one thread block each; sums are added later
     macs_per_sm_cycle: Count  # peak multiply-accumulates of one SM
-    accumulators_per_sm: Count  # results that an SM's registers hold: how many thread blocks run at a time
+    accumulators_per_sm: Count  # results in an SM's registers: limits the number of resident thread blocks
     efficiency: Share  # share of the peak at the highest clock that full main loops reach
     step_us: Amount  # shortest time of one step of the main loop: latency of its loads
-    fill_us: Amount  # start of a thread block to its first step, and last step to its end
-    split_us: Amount  # what adding up the parts of K takes beside moving them
+    fill_us: Amount  # start of a thread block to its first step, plus last step to its end
+    split_us: Amount  # time to add up the parts of K, in addition to moving them
     operand_gb_per_s: Positive  # bandwidth of the operands of all tiles, through the caches
     memory_efficiency: Share  # share of the channels' peak bandwidth that is reached
     # A kernel much longer than `throttled_after_us` takes 1 + `throttling` times its time at the highest clock: the
@@ -40,27 +40,27 @@ class Tiling:
 
 @dataclass(frozen=True)
 class Call:
-    """What a call of the library costs around its kernel.
+    """The overhead of a library call around its kernel.
 
-    Measured from outside, a kernel of `t` takes max(`call_us`, `lead_us` + t).
+    The measured time of a call with a kernel of time `t` is max(`call_us`, `lead_us` + t).
     """
 
     lead_us: Amount  # call to the kernel's first instruction
-    call_us: Amount  # shortest time of a call, however short its kernel is: the host's own
+    call_us: Amount  # shortest time of a call, however short its kernel is: the host's share
 
 
 @dataclass(frozen=True)
 class Products(Call):
-    """Products of matrices: one, or a batch of them."""
+    """Matrix products, single or in batches."""
 
     gemm: Tiling
 
 
 @dataclass(frozen=True)
 class Winograd:
-    """Convolution of 3x3 windows at stride 1 in three steps: operands transformed, products, results transformed back.
+    """Convolution of 3x3 windows at stride 1 in three steps: transform operands, multiply, transform results back.
 
-    Makes m x m outputs of (m+2) x (m+2) inputs with (m+2)^2 products in place of 9 m^2 (Lavin and Gray, CVPR 2016).
+    Computes m x m outputs from (m+2) x (m+2) inputs with (m+2)^2 products instead of 9 m^2 (Lavin and Gray, CVPR 2016).
     """
 
     output_tile: Count  # m
@@ -72,8 +72,8 @@ class Convolutions(Call):
     """Convolutions, dense and grouped."""
 
     implicit_gemm: Tiling
-    channel_multiple: Count  # what the channels of a group are padded to for `implicit_gemm`
-    few_channels: Tiling | None = None  # runs instead for windows over fewer channels than that; dense ones only
+    channel_multiple: Count  # to which the channels of a group are padded for `implicit_gemm`
+    few_channels: Tiling | None = None  # used instead for windows with fewer channels than that; dense ones only
     winograd: Winograd | None = None
 
 
@@ -87,20 +87,20 @@ class Depthwise(Call):
 
 @dataclass(frozen=True)
 class Streams(Call):
-    """Kernels through which every byte passes once."""
+    """Kernels that read or write every byte once."""
 
     memory_efficiency: Share
 
 
 @dataclass(frozen=True)
 class Library:
-    """The kernels that run on operands of one element type."""
+    """The kernels for operands of one element type."""
 
     mac_pj: Amount  # energy of one multiply-accumulate of a product or convolution
     product: Products
     convolution: Convolutions
     depthwise: Depthwise
-    elementwise: Streams  # and copies, pooling, reductions: all that is not named elsewhere
+    elementwise: Streams  # also copies, pooling, reductions: everything that is not named elsewhere
     softmax: Streams
     normalization: Streams
 
@@ -108,7 +108,7 @@ class Library:
 @register_kind
 @dataclass(frozen=True)
 class MeasuredGpuSpec(Gpu):
-    """A GPU with a library of measured kernels for every element type that it is to compute in."""
+    """A GPU with a library of measured kernels for every element type that it supports."""
 
     kind: ClassVar[str] = "measured-gpu"
 
@@ -120,7 +120,7 @@ class MeasuredGpuSpec(Gpu):
         """The kernels of its element type.
 
         Raises:
-            ValueError: it has none for this type (`problems` says so of a target file).
+            ValueError: it has none for this type (`problems` reports this for a target file).
         """
         library = {"fp16": self.fp16, "fp32": self.fp32}.get(self.operand)
         if library is None:
@@ -129,7 +129,7 @@ class MeasuredGpuSpec(Gpu):
 
     @property
     def peak_macs_per_sm_cycle(self) -> int:
-        """Of its products."""
+        """The peak of its products."""
         return self.library.product.gemm.macs_per_sm_cycle
 
     @property
@@ -144,7 +144,7 @@ class MeasuredGpuSpec(Gpu):
         return self.library.mac_pj
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
-        """An element type without kernels, tilings without tiles."""
+        """An element type without kernels, or tilings without tiles."""
         if self.operand not in self.operands:
             yield self.operand, MISSING
         for operand, library in (("fp16", self.fp16), ("fp32", self.fp32)):

@@ -1,4 +1,4 @@
-"""Memory tiers of a machine and the links between them: where lies what the GPU's own memory does not hold."""
+"""Memory tiers of a machine and the links between them: the places for data that exceed the GPU's own memory."""
 
 from __future__ import annotations
 
@@ -15,39 +15,39 @@ class GpuMemory:
     """The DRAM on the GPU's board; its bandwidth is in the GPU's own table."""
 
     capacity_gib: Positive
-    reserved_gib: Amount  # of it, what the driver's context and the libraries' workspaces take
+    reserved_gib: Amount  # the part taken by the driver's context and the libraries' workspaces
 
     @property
     def usable_bytes(self) -> int:
-        """What a model's values may take."""
+        """The bytes available for a model's values."""
         return round(max(self.capacity_gib - self.reserved_gib, 0.0) * GIB)
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """The DRAM of the CPU that the GPU is plugged into, and what its threads reach in it."""
+    """The DRAM of the CPU that the GPU is plugged into, and the throughput and power of its threads."""
 
     capacity_gib: Positive
-    gather_gb_per_s: Positive  # rows at random addresses into one buffer, by all threads: bytes of rows a second
-    gather_us: Amount  # asking for a gather, until its threads run
-    sampled_edges_per_us: Positive  # neighbours that all threads of a loader draw, and renumber, in a microsecond
-    step_us: Amount  # of a training step that no kernel shows: what the loop, autograd and optimiser are written in
+    gather_gb_per_s: Positive  # rows at random addresses into one buffer, by all threads: bytes of rows per second
+    gather_us: Amount  # from requesting a gather until its threads run
+    sampled_edges_per_us: Positive  # neighbours that all threads of a loader sample and renumber per microsecond
+    step_us: Amount  # of a training step outside all kernels: the interpreter's time for loop, autograd and optimiser
     idle_w: Amount  # CPU, DRAM and board while no thread runs
-    gather_w: Amount  # on top of that while all threads gather
-    spin_us: Amount  # behind a gather, that its threads wait for the next one without sleeping
-    sampling_w: Amount  # on top of that while the loader samples
-    issuing_w: Amount  # on top of that while one thread issues the GPU's work and waits for it
-    dram_pj_per_byte: Amount  # of what passes its channels
-    spin_w: Amount | None = None  # on top of idle_w while they wait so; unsaid: as much as gathering
+    gather_w: Amount  # in addition while all threads gather
+    spin_us: Amount  # after a gather, the time for which its threads wait for the next one without sleeping
+    sampling_w: Amount  # in addition while the loader samples
+    issuing_w: Amount  # in addition while one thread issues the GPU's work and waits for it
+    dram_pj_per_byte: Amount  # per byte through its channels
+    spin_w: Amount | None = None  # in addition to idle_w while threads wait without sleeping; by default gather_w
 
     @property
     def waiting_w(self) -> float:
-        """What threads draw that wait for their next gather without sleeping."""
+        """The power of threads that wait for their next gather without sleeping."""
         return self.gather_w if self.spin_w is None else self.spin_w
 
     @property
     def capacity_bytes(self) -> int:
-        """How much it holds."""
+        """Its capacity in bytes."""
         return round(self.capacity_gib * GIB)
 
 
@@ -57,34 +57,34 @@ class PcieLink:
 
     copy_gb_per_s: Positive  # copies from page-locked memory
     pageable_gb_per_s: Positive  # copies from memory that the driver first copies into a page-locked buffer
-    copy_us: Amount  # asking for a copy, until its first byte moves
-    zero_copy_gb_per_s: Positive  # reads of whole requests by the GPU's threads, the request's bytes alone
+    copy_us: Amount  # from requesting a copy until its first byte moves
+    zero_copy_gb_per_s: Positive  # reads of whole requests by the GPU's threads, counting only the requested bytes
     zero_copy_us: Amount  # launching the kernel that reads
-    request_bytes: Count  # the most that one read request of the GPU asks for: a line of its second-level cache
-    round_trip_ns: Positive  # of a request, until its data are there
-    outstanding_requests: Count  # that the link keeps under way at a time
-    reading_w: Amount  # what the GPU draws on top while its threads wait for what they read
-    pj_per_byte: Amount  # of both ends
+    request_bytes: Count  # the largest read request of the GPU: a line of its L2 cache
+    round_trip_ns: Positive  # of a request, until its data arrive
+    outstanding_requests: Count  # that the link supports at a time
+    reading_w: Amount  # additional power of the GPU while its threads wait for the data
+    pj_per_byte: Amount  # at both ends
 
 
 @dataclass(frozen=True)
 class Ssd:
-    """SSDs that the GPU reads and writes without the CPU's touching the data; all drives of an array together."""
+    """SSDs that the GPU reads and writes without data passing through the CPU; all drives of an array together."""
 
     capacity_gb: Positive
     read_gb_per_s: Positive
     write_gb_per_s: Positive
     link_gb_per_s: Positive  # between the drives and the GPU, in either direction
     latency_us: Amount  # of a request, until its first byte moves
-    endurance_tb_written: Positive  # that the drives are rated for over their life
+    endurance_tb_written: Positive  # for which the drives are rated over their lifetime
     idle_w: Amount
-    busy_w: Amount  # on top of that while they read or write
+    busy_w: Amount  # in addition while they read or write
     pj_per_byte: Amount  # of the link
 
 
 @dataclass(frozen=True)
 class Memory:
-    """The tiers that a machine has beside what its units' own tables say: `[memory]`, all of it optional."""
+    """The memory tiers of a machine, in addition to its units' own tables: `[memory]`, which is optional."""
 
     gpu: GpuMemory
     host: HostMemory | None = None
@@ -93,7 +93,7 @@ class Memory:
 
     @property
     def summary(self) -> str:
-        """The tiers and how much they hold."""
+        """The tiers and their capacities."""
         parts = [f"{self.gpu.capacity_gib:g} GiB on the GPU"]
         if self.host is not None:
             parts.append(f"{self.host.capacity_gib:g} GiB in the host")
@@ -102,7 +102,7 @@ class Memory:
         return ", ".join(parts)
 
     def problems(self) -> Iterator[tuple[str, str]]:
-        """A tier without the link to it, or a reservation that leaves nothing."""
+        """A tier without the link to it, or a reservation that leaves no memory."""
         if self.gpu.reserved_gib >= self.gpu.capacity_gib:
             yield "gpu.reserved_gib", f"is {self.gpu.reserved_gib:g}; the GPU has {self.gpu.capacity_gib:g} GiB in all"
         if self.host is not None and self.pcie is None:

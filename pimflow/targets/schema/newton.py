@@ -1,4 +1,4 @@
-"""Newton-style PIM: the channels, what their hardware can do, and timing and energy by profile."""
+"""Newton-style PIM: the channels, the features of their hardware, and timing and energy by profile."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from pimflow.targets.schema.unit import (
 )
 
 OPERANDS = ("fp16", "bf16", "fp32")
-"""Types of operands that a whole model can be computed in."""
+"""Operand types in which a whole model can be computed."""
 
 T = TypeVar("T")
 
@@ -33,16 +33,16 @@ class TimingTable:
     """The constraints of one timing profile, in DRAM command clock cycles."""
 
     def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
-        """What cannot be, as (key, what is wrong with its value)."""
+        """Invalid values, as (key, what is wrong with its value)."""
         return iter(())
 
 
 @dataclass(frozen=True)
 class ArtifactTiming(TimingTable):
-    """Constraints of the published simulator, in DRAM command clock cycles ("A to B": B so much later or more)."""
+    """Constraints of the published simulator, in DRAM command clock cycles ("A to B": minimum time from A to B)."""
 
     gwrite_to_next_hidden: CyclesOrZero  # GWRITE to GWRITE and to any G_ACT, with latency hiding
-    gwrite_to_next_exposed: Cycles  # the same, without
+    gwrite_to_next_exposed: Cycles  # the same, without latency hiding
     gwrite_to_comp: Cycles
     act_to_act: Cycles  # G_ACTi to G_ACTi+1, within one sweep over the bank groups
     act_to_comp: Cycles
@@ -55,7 +55,7 @@ class ArtifactTiming(TimingTable):
     refresh_interval: Count
 
     def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
-        """A refresh that takes longer than the time to the next."""
+        """A refresh that takes longer than the refresh interval."""
         if self.refresh_interval <= self.pre_to_act + self.ref_to_act:
             yield "refresh_interval", "leaves no time between refreshes"
 
@@ -69,15 +69,15 @@ class StrictTiming(TimingTable):
     t_rp: Cycles
     t_ras: Cycles
     t_rtp: Cycles
-    t_ccd_s: Cycles  # column commands that share no bank group: bursts to and from the buffers
+    t_ccd_s: Cycles  # column commands in different bank groups: bursts to and from the buffers
     t_ccd_l: Cycles  # column commands in one bank group: COMP to COMP, as every COMP reads all banks
     t_bl: Cycles  # one burst on the data bus
     t_drain: CyclesOrZero  # MAC pipeline drain before READRES
     t_cl: CyclesOrZero  # READRES to the start of its first data burst
     t_cwl: CyclesOrZero  # GWRITE to the start of its first data burst
-    t_wtr: CyclesOrZero  # end of a GWRITE's data to READRES: the data bus turns round
-    t_rtw: Cycles  # last burst of a READRES to GWRITE: the data bus turns round (tCL + tBL - tCWL)
-    t_mod: CyclesOrZero  # change between access to banks and to registers; 0 where there is no such mode
+    t_wtr: CyclesOrZero  # end of a GWRITE's data to READRES: data bus turnaround
+    t_rtw: Cycles  # last burst of a READRES to GWRITE: data bus turnaround (tCL + tBL - tCWL)
+    t_mod: CyclesOrZero  # change between access to banks and to registers; 0 if there are no such modes
     burst_bytes: Count  # data moved by one burst on the channel's bus
     t_refi: Count
     t_rfc: Cycles
@@ -85,15 +85,15 @@ class StrictTiming(TimingTable):
 
     @property
     def burst_cycles(self) -> int:
-        """From one burst to the next on the data bus."""
+        """Cycles from one burst to the next on the data bus."""
         return max(self.t_bl, self.t_ccd_s)
 
     def bursts(self, size: int) -> int:
-        """Bursts that so many bytes take, one at least."""
+        """The number of bursts for `size` bytes, at least one."""
         return max(1, -(-size // self.burst_bytes))
 
     def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
-        """A refresh, with all rows opened again, that takes longer than the time to the next."""
+        """A refresh, including reopening all rows, that takes longer than the refresh interval."""
         rows = pim.bank_groups * self.t_faw + self.t_ras + self.t_rcd
         if self.t_refi <= self.t_rp + self.t_rfc + rows + 2 * self.t_mod:
             yield "t_refi", "leaves no time between refreshes"
@@ -120,7 +120,7 @@ class StrictEnergy:
     mac_pj: Amount  # one multiply-accumulate
     buffer_read_pj: Amount  # one column I/O's worth from the global buffer
     buffer_write_pj: Amount  # one burst into the global buffer
-    transfer_pj_per_byte: Amount  # over the channel's bus and the crossbar, either way
+    transfer_pj_per_byte: Amount  # over the channel's bus and the crossbar, in either direction
     refresh_pj: Amount  # one all-bank refresh of one channel
     static_mw: Amount  # background power of one channel
 
@@ -149,28 +149,28 @@ def _table_of(tables: Table[Any], form: type[T], name: str, path: str) -> T:
 
 @dataclass(frozen=True)
 class PimTimings:
-    """Timing profiles by name, and the one that holds by default."""
+    """Timing profiles by name, and the default one."""
 
     default: str
     tables: Table[TimingTable]
 
     @property
     def artifact(self) -> ArtifactTiming:
-        """Of the published simulator."""
+        """The table of the published simulator."""
         return _table_of(self.tables, ArtifactTiming, "artifact", "pim.timing")
 
     @property
     def strict(self) -> StrictTiming:
-        """What JEDEC-style DRAM would allow; its bus constants hold under every profile."""
+        """The table of what JEDEC-style DRAM would allow; its bus constants apply under every profile."""
         return _table_of(self.tables, StrictTiming, "strict", "pim.timing")
 
     def with_tables(self, **tables: TimingTable) -> PimTimings:
-        """The same with some profiles' tables replaced."""
+        """The same profiles with some tables replaced."""
         return replace(self, tables=Table({**self.tables, **tables}))
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> PimTimings:
-        """`default`, and a table per profile."""
+        """Reads `default`, and a table per profile."""
         rest = dict(read(dict[str, Any], data))
         name = rest.pop("default", None)
         tables = _read_tables(TIMINGS, rest, read, "default")
@@ -180,7 +180,7 @@ class PimTimings:
         return cls(default, tables)
 
     def to_data(self) -> dict[str, Any]:
-        """As in a target file."""
+        """The profiles as in a target file."""
         return {"default": self.default, **self.tables}
 
 
@@ -192,53 +192,53 @@ class PimEnergies:
 
     @property
     def artifact(self) -> ArtifactEnergy:
-        """Of the published simulator."""
+        """The table of the published simulator."""
         return _table_of(self.tables, ArtifactEnergy, "artifact", "pim.energy")
 
     @property
     def strict(self) -> StrictEnergy:
-        """By cause; what crosses the bus costs the same under every profile."""
+        """The table by cause; transfers over the bus cost the same under every profile."""
         return _table_of(self.tables, StrictEnergy, "strict", "pim.energy")
 
     def with_tables(self, **tables: Any) -> PimEnergies:
-        """The same with some profiles' tables replaced."""
+        """The same profiles with some tables replaced."""
         return PimEnergies(Table({**self.tables, **tables}))
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> PimEnergies:
-        """A table per profile."""
+        """Reads a table per profile."""
         return cls(_read_tables(ENERGIES, read(dict[str, Any], data), read))
 
     def to_data(self) -> dict[str, Any]:
-        """As in a target file."""
+        """The profiles as in a target file."""
         return dict(self.tables)
 
 
 Activation = Literal[
     "Clip", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Relu", "Sigmoid", "Softplus", "Tanh"
 ]
-"""Functions of one element that hardware applies to results, by ONNX op_type."""
+"""Functions of a single element that hardware can apply to results, by ONNX op_type."""
 
 
 MOST_BUFFERS_PER_CHANNEL = 64
-"""Mappings are tried with one buffer of a channel, two, .., all of them."""
+"""Limit on the buffers of a channel, because the mapping search tries every number of them."""
 FewBuffers = Annotated[int, Limits(least=1, most=MOST_BUFFERS_PER_CHANNEL)]
 
 
 @dataclass(frozen=True)
 class Int8:
-    """What multiplies operands of 8 bits, of either sign, and adds their products up in 32 bits: `[pim.int8]`."""
+    """Hardware that multiplies signed or unsigned 8-bit operands and accumulates in 32 bits: `[pim.int8]`."""
 
-    multipliers: Count  # per bank: operands of 8 bits per column I/O
+    multipliers: Count  # per bank: 8-bit operands per column I/O
     result_bytes: Count  # bytes that one bank returns in a READRES
     multiply_pj: Amount  # one multiplication, under every profile
-    add_pj: Amount  # one addition into 32 bits, under every profile
+    add_pj: Amount  # one 32-bit addition, under every profile
 
 
 @register_kind
 @dataclass(frozen=True)
 class PimSpec(Unit):
-    """The PIM-enabled channels and what their hardware can do."""
+    """The PIM-enabled channels and the features of their hardware."""
 
     kind: ClassVar[str] = "newton"
 
@@ -249,47 +249,47 @@ class PimSpec(Unit):
     rows: Count  # per bank, usable for weights
     columns: Count  # column I/Os per row
     multipliers: Count  # per bank: elements per column I/O
-    buffers: Count  # global buffers of the device that a mapping may use: channels form that many groups at most
+    buffers: Count  # global buffers of the device that a mapping may use: limits the number of channel groups
     buffer_columns: Count  # size of one buffer in column I/Os
-    buffers_per_channel: FewBuffers  # buffers that one channel can hold filled at a time
+    buffers_per_channel: FewBuffers  # filled buffers that one channel can hold at a time
     any_slot_any_column: bool  # whether COMP may pair any buffer slot with any column of the row
     gwrite_latency: Literal["hidden", "exposed"]
     operand: Literal["fp16", "bf16", "fp32", "int8"]
     accumulator: Literal["fp32", "fp16"]
     result_bytes: Count  # bytes that one bank returns in a READRES
-    # Functions of one element, by ONNX op_type, that are applied as results are read out; else a GPU kernel does it
+    # Functions of a single element, by ONNX op_type, that are applied while results are read out; others run on the GPU
     readout_functions: Literal["any"] | tuple[Activation, ...]
-    launch_us: Amount  # microseconds from asking for a PIM kernel to its first command
+    launch_us: Amount  # microseconds from requesting a PIM kernel to its first command
     timing: PimTimings
     energy: PimEnergies
     # Bandwidth of the link over which operands of PIM nodes are copied to the PIM channels, and results back. None:
-    # nothing is copied, as GWRITE and READRES move data over the crossbar, within the streams.
+    # nothing is copied, because GWRITE and READRES move data over the crossbar within the streams.
     transfer_gb_per_s: Positive | None = None
-    # A change of hardware: parts that a kernel may divide every buffer into, filled and read apart: 2 is ping-pong
-    # between halves. A COMP then names a part, and its slot in there is its column.
+    # Hypothetical hardware: the number of parts into which a kernel may divide every buffer, to be filled and read
+    # independently; 2 is ping-pong between halves. A COMP then names a part, and its slot in the part is its column.
     buffer_parts: FewBuffers = 1
-    # A change of hardware: channels may fill the buffers that no other group of channels needs as well.
+    # Hypothetical hardware: whether channels may also fill the buffers that no other group of channels needs.
     buffer_pool: bool = False
-    # Microseconds in which the channels go from PIM to the host, or back, and serve neither; what it takes to make data
-    # reachable is part of it. None: they are PIM's for the whole run.
+    # Microseconds in which the channels change between PIM and host and serve neither, including the time to make data
+    # accessible. None: they belong to PIM for the whole run.
     channel_switch_us: Amount | None = None
-    # Operands of 8 bits beside its own type, for products that a model keeps in them. None: it has no such multipliers.
+    # 8-bit operands in addition to its own type, for products that a model stores in 8 bits. None: not supported.
     int8: Int8 | None = None
 
     @property
     def narrow_operands(self) -> tuple[str, ...]:
-        """Whole numbers that it multiplies as they are."""
+        """Narrow integer types that it multiplies directly."""
         return () if self.int8 is None else ("int8",)
 
     @property
     def in_int8(self) -> PimSpec:
-        """The same channels as they multiply operands of 8 bits: twice as many fit into a column and a buffer as of 16.
+        """The same channels with 8-bit operands, of which a column and a buffer hold twice as many as of 16-bit ones.
 
         Raises:
-            ValueError: they do not.
+            ValueError: they do not support these.
         """
         if self.int8 is None:
-            raise ValueError("the channels multiply no operands of 8 bits")
+            raise ValueError("the channels cannot multiply 8-bit operands")
         multiply, add = self.int8.multiply_pj, self.int8.add_pj
         tables: dict[str, Any] = {}
         if "artifact" in self.energy.tables:
@@ -306,7 +306,7 @@ class PimSpec(Unit):
 
     @property
     def summary(self) -> str:
-        """How many channels compute, and what multiplies in each."""
+        """The number of channels, and the multipliers in each."""
         return f"{self.channels} channels of {self.banks} banks x {self.multipliers} multipliers"
 
     @property
@@ -327,11 +327,11 @@ class PimSpec(Unit):
         return self.fills_held(1)
 
     def fills_held(self, groups: int) -> int:
-        """Filled buffers that a channel can hold at a time where channels form so many groups."""
+        """Filled buffers that a channel can hold at a time if channels form `groups` groups."""
         return self.buffers_per_channel * (max(self.buffers // groups, 1) if self.buffer_pool else 1)
 
     def in_parts(self, parts: int) -> PimSpec:
-        """The same channels as a kernel sees them that divides every buffer into so many parts."""
+        """The same channels for a kernel that divides every buffer into `parts` parts."""
         if parts == 1:
             return self
         columns, held = self.buffer_columns // parts, self.buffers_per_channel * parts
@@ -339,7 +339,7 @@ class PimSpec(Unit):
 
     @property
     def with_less(self) -> tuple[PimSpec, ...]:
-        """The same channels with one of the options of their hardware off, or a buffer less to hold."""
+        """The same channels with one of the hardware options off, or one buffer less per channel."""
         less: dict[str, Any] = {
             "buffer_parts": 1,
             "buffer_pool": False,
@@ -350,7 +350,7 @@ class PimSpec(Unit):
 
     @property
     def banks_per_group(self) -> int:
-        """Banks that one G_ACT opens."""
+        """Banks opened by one G_ACT."""
         return self.banks // self.bank_groups
 
     @property
@@ -359,7 +359,7 @@ class PimSpec(Unit):
         return {"fp32": 4, "int8": 1}.get(self.operand, 2)
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
-        """Sizes that do not fit each other or the GPU, and profiles without tables."""
+        """Sizes that do not match each other or the GPU, and profiles without tables."""
         yield from self._operand_problems()
         if self.banks % self.bank_groups:
             yield "bank_groups", "must divide pim.banks"
@@ -370,7 +370,7 @@ class PimSpec(Unit):
         if self.fills_per_channel * self.buffer_parts > MOST_BUFFERS_PER_CHANNEL:
             yield (
                 "buffers_per_channel",
-                f"with their parts and in a pool must not exceed {MOST_BUFFERS_PER_CHANNEL}",
+                f"with their parts and the pool must not exceed {MOST_BUFFERS_PER_CHANNEL}",
             )
         for device, unit in units.items():
             if isinstance(unit, Gpu) and self.channels >= unit.memory_channels:
@@ -379,7 +379,7 @@ class PimSpec(Unit):
 
     def _operand_problems(self) -> Iterator[tuple[str, str]]:
         if self.operand == "int8":
-            yield "operand", "holds for every model, and most have no numbers of 8 bits: use the table [pim.int8]"
+            yield "operand", "applies to every model, and most are not in int8: use the table [pim.int8]"
         column_bytes = self.multipliers * self.element_bytes
         if self.int8 is not None and self.int8.multipliers > column_bytes:
             yield "int8.multipliers", f"must not exceed the {column_bytes} bytes of a column I/O"

@@ -1,4 +1,4 @@
-"""`Target`: a machine as its units, by device; the first one is the host."""
+"""`Target`: a machine, described by the table of each device; the first device is the host."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from pimflow.targets.schema.unit import MISSING, USUAL_KINDS, Unit, kind_names, 
 
 U = TypeVar("U", bound=Unit)
 MEMORY = "memory"
-"""The table of tiers, which is no unit's."""
+"""The table of memory tiers, which belongs to no unit."""
 HINT = "add it; `pimflow targets show pimflow` has all"
-"""What to do about a key that is missing."""
+"""The hint for a missing key."""
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,12 +29,12 @@ class Target:
 
     Args:
         name, description: for readers.
-        units: what the target says of every device, the host first: the unit that can run every node.
-        origin: what it was in its file, if it comes from one; no part of what the machine is.
-        memory: tiers of memory and the links between them; None where the file says nothing of them.
+        units: the table of every device, the host first: the unit that can run every node.
+        origin: its original form in its file, if it comes from one; not part of the machine.
+        memory: memory tiers and the links between them; None if the file does not describe them.
 
     Raises (when made):
-        TargetError: a value that no target file may have, in the same words.
+        TargetError: a value that a target file may not have, with the same message.
     """
 
     name: str
@@ -72,12 +72,12 @@ class Target:
 
     @property
     def values(self) -> dict[str, Any]:
-        """Every value of its tables by key, as in "pim.timing.strict.t_faw"; None for one that is left out."""
+        """Every value of its tables by key, such as "pim.timing.strict.t_faw"; None for omitted optional keys."""
         return by_key(encode({**self.units, **self._memory_table()}))
 
     @property
     def overrides(self) -> tuple[Override, ...]:
-        """What is not as its file has it; nothing where it comes from none. What neither says is as its kind has it."""
+        """The values that differ from its file, with defaults for keys that both omit; empty if it has no file."""
         if self.origin is None:
             return ()
         unsaid = by_key(encode({device: unit.unsaid for device, unit in self.units.items()}))
@@ -85,7 +85,7 @@ class Target:
 
     @property
     def host(self) -> str:
-        """The device that can run every node: the baseline, and where nodes run that go nowhere else."""
+        """The device that can run every node: the baseline, and the device of all nodes that are not sent elsewhere."""
         return next(iter(self.units))
 
     @property
@@ -94,12 +94,12 @@ class Target:
         return tuple(self.units)
 
     def kind(self, device: str) -> str:
-        """The kind of unit that a device is."""
+        """The kind of unit of a device."""
         return self.units[device].kind
 
     @property
     def any_gpu(self) -> Gpu:
-        """The GPU, whatever its cost model is fitted to.
+        """The GPU, regardless of its cost model.
 
         Raises:
             TargetError: the machine has none.
@@ -139,7 +139,7 @@ class Target:
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> Target:
-        """A file: `name`, `description`, and a table per unit: first the host, then at least one more; `memory`."""
+        """Reads a file: `name`, `description`, and a table per unit (the host, then at least one more); `memory`."""
         tables = dict(read(dict[str, Any], data))
         memory = read(Memory, tables.pop(MEMORY), MEMORY) if MEMORY in tables else None
         own = {key: tables.pop(key) for key in ("name", "description") if key in tables}
@@ -150,7 +150,7 @@ class Target:
         return cls(name, description, Table(units), memory=memory)
 
     def to_data(self) -> dict[str, Any]:
-        """As in a file; a unit's kind is left out where its table's name says it."""
+        """The target as in a file; without a unit's kind if the name of its table implies it."""
         units = {
             device: unit if USUAL_KINDS.get(device) == unit.kind else _WithKind(unit)
             for device, unit in self.units.items()
@@ -168,7 +168,7 @@ class _WithKind:
     unit: Unit
 
     def to_data(self) -> dict[str, Any]:
-        """The kind, and the unit's own keys."""
+        """The kind and the unit's own keys."""
         return {"kind": self.unit.kind, **encode(self.unit)}
 
 
@@ -190,10 +190,10 @@ def _read_unit(device: str, data: Any, read: Nested) -> Unit:
 
 
 def _read_units(units: Any) -> Table[Unit]:
-    """The units of a target that was made in Python, read as those of a file are: 875 becomes 875.0 where it may.
+    """The units of a target that was created in Python, read like those of a file: 875 becomes 875.0 for a float.
 
     Raises:
-        DataError: a unit is none, or has a value of another type or out of range.
+        DataError: one is not a unit, or has a value of another type or out of range.
     """
     if not isinstance(units, Mapping):
         raise DataError(f"'units' is {kind_of(units)}", "it must be units by device, the host first")
@@ -211,10 +211,10 @@ def _read_again(device: str, unit: Any) -> Unit:
 
 
 def _read_memory(memory: Any) -> Memory | None:
-    """The tiers of a target that was made in Python, read and checked as those of a file are.
+    """The memory tiers of a target that was created in Python, read and checked like those of a file.
 
     Raises:
-        DataError: they are none, or a value is of another type, out of range, or contradicts the others.
+        DataError: it is not a `Memory`, or a value is of another type, out of range, or contradicts the others.
     """
     if memory is None:
         return None
@@ -238,7 +238,7 @@ def check_units(units: Mapping[str, Unit]) -> None:
     """Checks the units of a target against each other.
 
     Raises:
-        DataError: there is no host, or nothing beside it, or a value contradicts the others.
+        DataError: there is no host, or no other unit, or a value contradicts the others.
     """
     if not any(unit.can_host for unit in list(units.values())[:1]):
         raise DataError("missing key 'gpu'")

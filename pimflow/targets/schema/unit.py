@@ -1,4 +1,4 @@
-"""What every unit of a machine has in common, and the kinds of units that targets may name."""
+"""The base class of all units of a machine, and the kinds of units that targets may name."""
 
 from __future__ import annotations
 
@@ -10,27 +10,27 @@ from pimflow.data import Limits
 from pimflow.records import dataclass
 
 MISSING = "is missing"
-"""The problem of a key that has to be there because of others."""
+"""The problem of a key that other keys require."""
 
-# Bounds that no machine comes near: sums and products of such numbers stay finite.
+# Bounds far beyond any real machine: sums and products of such numbers stay finite.
 Count = Annotated[int, Limits(least=1, most=1 << 32)]
 CountOrZero = Annotated[int, Limits(least=0, most=1 << 32)]
 Positive = Annotated[float, Limits(least=1e-9, most=1e12)]
 Amount = Annotated[float, Limits(least=0, most=1e12)]
 Cycles = Annotated[int, Limits(least=1, most=1 << 16)]
-"""Between two commands: what times streams goes through them, a sum of such times at a time."""
+"""Cycles between two commands; the limit is lower because the timing of streams advances by sums of these."""
 CyclesOrZero = Annotated[int, Limits(least=0, most=1 << 16)]
 
 
 @dataclass(frozen=True)
 class Unit:
-    """What a target says of one unit: a table of the file, named after the device."""
+    """The description of one unit in a target: a table of the file, named after the device."""
 
     kind: ClassVar[str]
     can_host: ClassVar[bool] = False
     """Whether it can run every node, so that it may be the first unit of a target."""
     unsaid: ClassVar[Mapping[str, Any]] = {}
-    """What tables of it that a target leaves out stand for, by name."""
+    """The defaults of tables that a target omits, by name."""
 
     @property
     def summary(self) -> str:
@@ -39,19 +39,19 @@ class Unit:
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """By name, the values that results depend on most and that people vary: reports name them."""
+        """The values by name that influence results most and that people vary; reports show them."""
         return {}
 
     @property
     def divides_sums(self) -> bool:
-        """Whether the cost of a product has all that a library gains by dividing what it sums over (split-K).
+        """Whether the cost of a product includes all the gain of dividing its sum in the library (split-K).
 
-        Where it lacks that, a plan that divides a sum between two units would be credited with it too.
+        If not, a plan that divides a sum between two units would be credited with that gain too.
         """
         return True
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
-        """What cannot be, as (key within the table, what is wrong with its value).
+        """Invalid values, as (key within the table, what is wrong with its value).
 
         Args:
             units: all units of the machine, by device, the host first.
@@ -63,17 +63,18 @@ KINDS: dict[str, type[Unit]] = {}
 """The schema of every kind of unit; a table of a target names its kind by the key `kind`."""
 
 USUAL_KINDS = {"gpu": "gpu", "pim": "newton"}
-"""The kinds of tables that name none, by the tables' names."""
+"""The default kinds, by the name of the table."""
 
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of unit as another package offers it, by an entry point of its name in the group `pimflow.backends`.
+    """A kind of unit offered by another package through an entry point of its name in the group `pimflow.backends`.
 
     Args:
-        schema: what a target says of such a unit.
-        unit: its backend beside a host, made from device and spec: a `Backend`; None if it can only be the host.
-        host: its backend as the host, made from device, spec, and measured times to prefer to its own: a
+        schema: the class of such a unit's table in a target.
+        unit: creates its backend as a unit next to a host, from device and spec: a `Backend`; None if it can only be
+            the host.
+        host: creates its backend as the host, from device, spec, and measured times to be preferred to its own: a
             `HostBackend`; None if it cannot be one.
     """
 
@@ -91,7 +92,7 @@ def schema_of(kind: str) -> type[Unit] | None:
     """The schema of a kind of unit; None if there is no such kind.
 
     Raises:
-        PluginError: another package offers it, but cannot be loaded, or offers something else.
+        PluginError: another package offers it, but it cannot be loaded, or has another type.
     """
     if kind in KINDS:
         return KINDS[kind]
@@ -103,7 +104,7 @@ def kind_of_plugin(plugin: plugins.Plugin) -> Kind:
     """The kind that another package offers.
 
     Raises:
-        PluginError: it cannot be loaded, or is none of that name.
+        PluginError: it cannot be loaded, or has another name.
     """
     kind = plugin.load(Kind)
     named = getattr(kind.schema, "kind", "")
@@ -113,6 +114,6 @@ def kind_of_plugin(plugin: plugins.Plugin) -> Kind:
 
 
 def register_kind(schema: type[Unit]) -> type[Unit]:
-    """Makes a kind of unit known to targets; used as a decorator."""
+    """Registers a kind of unit for targets; used as a decorator."""
     KINDS[schema.kind] = schema
     return schema
