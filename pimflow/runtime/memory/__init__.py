@@ -1,4 +1,4 @@
-"""Memory: where every value is in the arena, and how much that takes."""
+"""Memory planning: the place of each value in the arena, and the size of the arena."""
 
 from pimflow.runtime.memory.plan import ALIGNMENT, ArenaRegion, FilledBox, MemoryPlan, ValuePlace, plan_memory
 

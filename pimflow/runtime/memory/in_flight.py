@@ -1,11 +1,11 @@
-"""`MemoryInFlight`: the arena of a steady state, in which values of several inferences are alive at once.
+"""`MemoryInFlight`: the arena of a steady state, in which values of several inferences are alive at the same time.
 
-A region is needed from when it is first written until it is last read. Where that is longer than the interval, the next
-inference writes before the last one has read: it needs another copy, and of copies as many as intervals begin while one
-is needed (modulo variable expansion: Lam, Software Pipelining, PLDI 1988). Inferences take them in turns.
+A region is alive from its first write to its last read. If that is longer than the interval, the next inference writes
+before the previous one has read, so the region needs several copies: as many as intervals begin during its lifetime
+(modulo variable expansion: Lam, Software Pipelining, PLDI 1988). Inferences use the copies in turn.
 
-A region of one copy shares its space with others that are needed at other times of the interval; copies of one that has
-several are needed nearly always, and have space of their own.
+A region with one copy shares its space with regions that are alive at other times of the interval. The copies of a
+region with several are alive nearly all the time, and have their own space.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from pimflow.runtime.timeline import Costs
 from pimflow.targets import Target
 
 _REST_STEPS = 8
-"""Of the search for the shortest rest, each of which halves what is left of it."""
+"""Bisection steps of the search for the shortest rest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """When the first inference needs a region, in ticks: `first` up to `last`.
+    """The lifetime of a region in the first inference, in ticks: from `first` up to `last`.
 
-    `at_once` says that it is first written by what takes no time, or comes from outside: it is needed a tick before.
+    `at_once` means that it is first written by a node that takes no time, or is an input; then it begins a tick early.
     """
 
     first: int
@@ -44,10 +44,10 @@ class MemoryInFlight:
     """The arena of a steady state.
 
     Args:
-        alone: the memory plan of one inference: its regions, and where values are in them.
+        alone: the memory plan of one inference: its regions, and the places of values in them.
         arena_bytes: size of the arena.
-        offsets: of every region, where its copies are.
-        lives: of every region, when the first inference needs it.
+        offsets: for each region, the offsets of its copies.
+        lives: for each region, its lifetime in the first inference.
     """
 
     alone: MemoryPlan
@@ -57,7 +57,7 @@ class MemoryInFlight:
 
     @property
     def most_copies(self) -> int:
-        """How many copies there are of a region, at most."""
+        """The largest number of copies of any region."""
         return max(map(len, self.offsets), default=1)
 
     @cached_property
@@ -65,7 +65,7 @@ class MemoryInFlight:
         return {}
 
     def plan_of(self, number: int) -> MemoryPlan:
-        """Where the values of an inference are, by its number."""
+        """The memory plan of an inference, by its number."""
         taken = tuple(copies[number % len(copies)] for copies in self.offsets)
         if taken not in self._plans:
             moved = zip(self.alone.regions, taken, strict=True)
@@ -82,9 +82,9 @@ def plan_in_flight(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> Memo
     """The arena of a steady state.
 
     Args:
-        graph: that was scheduled.
+        graph: the graph that was scheduled.
         steady: its schedule.
-        alone: the memory plan of one inference of it.
+        alone: the memory plan of one inference.
     """
     lives = _lives(graph, steady, alone)
     interval = max(1, steady.interval)
@@ -102,20 +102,20 @@ def plan_in_flight(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> Memo
 
 
 def least_rest_us(graph: Graph, target: Target, costs: Costs, alone: MemoryPlan, most_bytes: int) -> float | None:
-    """How long the busiest resource rests in an interval, for the arena to be no larger than it may be.
+    """The shortest idle time of the busiest resource per interval, in microseconds, for which the arena fits.
 
-    The longer the interval, the fewer inferences are in flight, and the fewer copies there are of what they need. The
-    shortest rest that is found suffices: its schedule and arena are made, not estimated.
+    The longer the interval, the fewer inferences are in flight, and the fewer copies of regions are needed. The result
+    is certain to suffice: its schedule and arena are computed, not estimated.
 
     Args:
-        graph: whose nodes have devices.
+        graph: a graph whose nodes have devices.
         target: the machine.
         costs: prices nodes and copies, as for `steady_state`.
         alone: the memory plan of one inference.
-        most_bytes: how large the arena may be.
+        most_bytes: the size that the arena may have.
 
     Returns:
-        None if not even the arena of one inference at a time is that small.
+        None if even the arena of one inference at a time is too large.
     """
 
     def fits(steady: SteadyState) -> bool:
@@ -134,7 +134,7 @@ def least_rest_us(graph: Graph, target: Target, costs: Costs, alone: MemoryPlan,
 
 
 def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, ...]:
-    """When the first inference needs the regions: inputs from its start on, outputs until its end."""
+    """The lifetimes of the regions in the first inference: inputs from its start on, outputs until its end."""
     begins, ends = node_times(steady)
     outputs = frozenset(graph.outputs)
     read: dict[str, int] = {}
@@ -155,7 +155,7 @@ def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, 
 
 
 def _joined(known: Life | None, other: Life) -> Life:
-    """Of two values in one region."""
+    """The lifetime of a region that holds two values."""
     if known is None:
         return other
     earlier = min(known, other, key=lambda life: life.first)
@@ -163,7 +163,7 @@ def _joined(known: Life | None, other: Life) -> Life:
 
 
 def node_times(steady: SteadyState) -> tuple[Mapping[str, int], Mapping[str, int]]:
-    """When the first inference begins every node, copies over links included, and when it ends it."""
+    """The begin and end of each node in the first inference, including copies over links."""
     begins: dict[str, int] = {}
     ends: dict[str, int] = {}
     for slot in steady.slots:
@@ -174,14 +174,15 @@ def node_times(steady: SteadyState) -> tuple[Mapping[str, int], Mapping[str, int
 
 @dataclass(frozen=True, slots=True)
 class _Span:
-    """Part of the interval, from `start` on; it may go on at the interval's beginning."""
+    """A part of the interval from `start` on, which may wrap around to the interval's beginning."""
 
     start: int
     length: int
 
 
 def _blocks(spans: Sequence[_Span], sizes: Sequence[int], interval: int) -> list[Block]:
-    """The spans as steps of a line, for which the circle is cut where least is alive; what is cut is always there."""
+    """The spans as blocks on a line: the circle is cut where the fewest bytes are alive; spans that are cut are treated
+    as always alive."""
     cuts = sorted({(span.start + end) % interval for span in spans for end in (0, span.length)}) or [0]
 
     def crossing(cut: int) -> int:
@@ -200,5 +201,5 @@ def _blocks(spans: Sequence[_Span], sizes: Sequence[int], interval: int) -> list
 
 
 def _crosses(span: _Span, cut: int, interval: int) -> bool:
-    """Whether a span holds what is before a cut and what is behind it."""
+    """Whether a span contains a cut in its interior."""
     return (span.start - cut) % interval + span.length > interval

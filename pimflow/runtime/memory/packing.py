@@ -1,9 +1,10 @@
-"""Places intervals of time with sizes at offsets, so that those alive at the same time do not overlap.
+"""Assigns offsets to blocks with sizes and lifetimes, so that blocks alive at the same time do not overlap.
 
-Greedy best fit: blocks are placed one by one into the smallest gap that their contemporaries leave (dynamic storage
-allocation is NP-hard; greedy by size is within a few percent on networks: Pisarchyk and Lee, "Efficient Memory
+Greedy best fit: blocks are placed one by one into the smallest gap between blocks alive at the same time (dynamic
+storage allocation is NP-hard; greedy by size is within a few percent on networks: Pisarchyk and Lee, "Efficient Memory
 Management for Deep Neural Net Inference", 2020). Several orders are tried until one meets the lower bound, each from
-one end of the arena and from both: in a chain, where only neighbours meet, filling both ends by turns is optimal.
+one end of the arena and from both: in a chain, where only neighbours' lifetimes overlap, alternating between both ends
+is optimal.
 """
 
 from __future__ import annotations
@@ -16,13 +17,13 @@ from operator import itemgetter
 from pimflow.records import dataclass
 
 MOST_REPAIRS = 300
-"""So often a hundred blocks are placed anew from an order, where there is too little room; of more, which each take
-longer to place, by the square of their number less often."""
+"""How often up to a hundred blocks are placed again, from each order, if there is too little room. With more blocks,
+which take longer to place, the number falls with the square of their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """`size` bytes needed at every step from `first` to `last`, both included."""
+    """`size` bytes that are alive from step `first` to step `last`, both included."""
 
     size: int
     first: int
@@ -30,7 +31,7 @@ class Block:
 
 
 def live_peak(blocks: Sequence[Block]) -> int:
-    """The most bytes needed at any one step: no packing takes less."""
+    """The most bytes alive at any step: a lower bound on every packing."""
     change: dict[int, int] = {}
     for block in blocks:
         change[block.first] = change.get(block.first, 0) + block.size
@@ -43,7 +44,7 @@ def live_peak(blocks: Sequence[Block]) -> int:
 
 
 def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
-    """An offset for every block, and the bytes taken in all. Deterministic.
+    """An offset for each block, and the total size. Deterministic.
 
     Offsets are sums of sizes: they are aligned if all sizes are.
     """
@@ -60,8 +61,8 @@ def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
 
 
 def pack_within(blocks: Sequence[Block], room: int) -> tuple[list[int], int]:
-    """The same; where that takes more than there is room for, what first lies beyond it is placed earlier, again and
-    again, as long as that may help."""
+    """Like `pack`; if the result exceeds the room, the first block beyond it is moved forward in the order and packing
+    is repeated, as long as that may help."""
     best = pack(blocks)
     if best[1] <= room or live_peak(blocks) > room:
         return best
@@ -78,7 +79,7 @@ def pack_within(blocks: Sequence[Block], room: int) -> tuple[list[int], int]:
 
 
 def _orders(blocks: Sequence[Block]) -> list[list[int]]:
-    """In which blocks are placed: by size, by size and time, and by time."""
+    """Orders of placing the blocks: by size, by size times lifetime, and by start."""
     keys: tuple[Callable[[int], tuple[int, ...]], ...] = (
         lambda i: (-blocks[i].size, blocks[i].first, i),
         lambda i: (-blocks[i].size * (blocks[i].last - blocks[i].first + 1), blocks[i].first, i),
@@ -103,9 +104,9 @@ def _place(blocks: Sequence[Block], order: Sequence[int], ceiling: int | None) -
 
 
 def _best_gap(taken: Sequence[tuple[int, int]], size: int, ceiling: int | None) -> int:
-    """An offset in the smallest gap of at least `size` between blocks sorted by offset; behind all if there is none.
+    """An offset in the smallest gap of at least `size` between blocks sorted by offset; after all of them if none fits.
 
-    With a ceiling the space up to it is a gap too, and a gap that reaches the ceiling but not 0 is filled from above.
+    With a ceiling, the space up to it is also a gap, and a gap that reaches the ceiling but not 0 is filled from above.
     """
     end = 0
     best, best_gap = -1, 0
@@ -121,10 +122,11 @@ def _best_gap(taken: Sequence[tuple[int, int]], size: int, ceiling: int | None) 
 
 
 class _Intervals:
-    """Intervals of steps; finds those that meet another in time linear in their number (plus a logarithm).
+    """Intervals of steps; finds those that intersect a given one in time linear in their number (plus a logarithm).
 
-    An interval meets [first, last] if it starts inside, or if it holds `first`. Starts are kept sorted; for the latter
-    every interval hangs in O(log n) nodes of a segment tree, and those that hold a step hang on its path to the root.
+    An interval intersects [first, last] if it starts inside it, or if it contains `first`. For the former, starts are
+    kept sorted. For the latter, each interval is stored in O(log n) nodes of a segment tree, so that those containing a
+    step are on its path to the root.
     """
 
     def __init__(self, steps: int) -> None:

@@ -1,4 +1,4 @@
-"""`MemoryPlan`: where in the arena every value of a graph is, from when to when, and what that takes in all."""
+"""`MemoryPlan`: the place and the lifetime of each value of a graph in the arena, and the size of the arena."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ class FilledBox:
 
     @classmethod
     def from_data(cls, data: Any, read: Nested) -> FilledBox:
-        """As `to_data` writes it."""
+        """A box from the form that `to_data` writes."""
         fields = dict(read(dict[str, Any], data))
         value = read(float | str, take(fields, "value"), "value")
         origin, shape = (read(tuple[int, ...], take(fields, name), name) for name in ("origin", "shape"))
         return cls(origin, shape, float(value))
 
     def to_data(self) -> dict[str, Any]:
-        """As JSON has it, which has no infinities: those, and what is no number, as text."""
+        """A form for JSON, which has no infinities or NaN: these become text."""
         value = self.value if math.isfinite(self.value) else str(self.value)
         return {"origin": self.origin, "shape": self.shape, "value": value}
 
@@ -50,8 +50,8 @@ class FilledBox:
 class ArenaRegion:
     """A piece of the arena, alive from step `first` to step `last`, both included.
 
-    `shape` is in ONNX axis order (NCHW); four axes are stored NHWC, others row-major. A region whose values lie in an
-    order of their own is a row of elements.
+    `shape` is in ONNX axis order (NCHW); four axes are stored NHWC, others row-major. A region whose values have
+    another order is one-dimensional.
     """
 
     offset: int
@@ -70,7 +70,7 @@ class ArenaRegion:
 
 @dataclass(frozen=True, slots=True)
 class ValuePlace:
-    """Where a value is: byte offset in the arena and byte strides, in ONNX axis order (NCHW).
+    """The place of a value: byte offset in the arena and byte strides, in ONNX axis order (NCHW).
 
     `first` and `last` are the steps at which it is first written and last read.
     """
@@ -88,23 +88,23 @@ class ValuePlace:
 class MemoryPlan:
     """The arena of a graph.
 
-    A step is a region of the program (see `timeline.regions`): its nodes may run at the same time, so whatever is alive
-    in one step has space of its own.
+    A step is a region of the program (see `timeline.regions`): its nodes may run at the same time, so values that are
+    alive in the same step do not share space.
 
     Args:
         arena_bytes: size of the arena: the peak with reuse.
-        bytes_without_reuse: what it would take if no region shared space with another.
-        live_bytes: the most that is alive at one step, which no arena can go below.
-        weight_bytes: constants, which are outside the arena; those that lie in the host's memory are not among them.
-        filled_bytes: padding filled before the first write, in all regions together.
+        bytes_without_reuse: its size if no regions shared space.
+        live_bytes: the most bytes alive at any step, a lower bound on the size of any arena.
+        weight_bytes: constants, which are outside the arena; those in the host's memory are not included.
+        filled_bytes: padding filled before the first write, in total.
         steps: number of steps.
         outside: values that have no place in the arena (no static shape, no fixed element size, or tables in the host's
             memory).
         regions: the pieces of the arena.
-        places: the place of every value in it, by name.
-        workspaces: the regions that nodes need for themselves while they run, by the nodes' names.
-        movements: what holds for every movement node when the graph is run in this arena, by node name.
-        composed: values that have no place, as copies read what they are made of: for each the values that hold it.
+        places: the place of each value in it, by name.
+        workspaces: the regions of the nodes' workspaces, by node name.
+        movements: what each movement node does when the graph runs in this arena, by node name.
+        composed: values without a place, as copies read their parts directly: for each the values that hold its parts.
     """
 
     arena_bytes: int
@@ -121,11 +121,11 @@ class MemoryPlan:
     composed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
     def regions_of(self, names: Iterable[str]) -> dict[int, None]:
-        """The regions that hold some values, in their order, each once; of values without a place none."""
+        """The regions that hold the given values, in order, each once; values without a place have none."""
         return dict.fromkeys(self.places[name].region for name in self.holders(names) if name in self.places)
 
     def holders(self, names: Iterable[str]) -> Iterator[str]:
-        """The values in whose places some values are: their own, of composed ones those of what they are made of."""
+        """The values whose places hold the given values: they themselves, or for composed values their parts."""
         return (holder for name in names for holder in self.composed.get(name, (name,)))
 
     @cached_property
@@ -139,10 +139,10 @@ class MemoryPlan:
         return {name: verdict for name, verdict in self.movements.items() if not verdict.free}
 
     def check(self) -> None:
-        """Proves that regions alive at the same time are apart, and that values lie inside their region and its time.
+        """Verifies that regions alive at the same time do not overlap, and that values stay within their regions.
 
         Raises:
-            MemoryPlanError: they are not.
+            MemoryPlanError: one of these does not hold.
         """
         for index, region in enumerate(self.regions):
             if region.offset % ALIGNMENT or region.offset + region.bytes > self.arena_bytes:
@@ -168,7 +168,7 @@ def _check_place(name: str, spot: ValuePlace, region: ArenaRegion) -> None:
 
 
 def _check_apart(pieces: tuple[ArenaRegion, ...]) -> None:
-    """Sweeps over the steps with the live regions sorted by offset: neighbours must not overlap."""
+    """Sweeps over the steps with the live regions sorted by offset, and checks that neighbours do not overlap."""
     begin = sorted((region.first, index) for index, region in enumerate(pieces) if region.bytes)
     end = sorted((region.last, index) for index, region in enumerate(pieces) if region.bytes)
     live: list[tuple[int, int, int]] = []
@@ -188,13 +188,13 @@ def _check_apart(pieces: tuple[ArenaRegion, ...]) -> None:
 
 
 def plan_memory(graph: Graph, workspaces: Mapping[str, int] | None = None) -> MemoryPlan:
-    """Gives every value of a graph its place in one arena.
+    """Assigns each value of a graph a place in one arena.
 
     Args:
         graph: the graph.
-        workspaces: bytes that nodes need beside their operands and results while they run, by name.
+        workspaces: bytes that nodes need in addition to their operands and results while they run, by name.
 
-    Linear in the graph but for the packing, which is linear in the pairs of regions alive at the same time.
+    Linear in the graph except for the packing, which is linear in the pairs of regions alive at the same time.
     """
     placement = place(graph)
     spaces, boxes = _with_updates_in_place(graph, placement)
@@ -217,7 +217,7 @@ def _values_in_order(graph: Graph) -> list[str]:
 
 
 def _holders(graph: Graph, spaces: Mapping[str, Space]) -> dict[str, tuple[str, ...]]:
-    """For every value without bytes of its own those that hold its elements."""
+    """For each value without its own bytes, the values that hold its elements."""
     found: dict[str, tuple[str, ...]] = {}
     for node in graph.nodes:
         for name in node.outputs:
@@ -228,9 +228,9 @@ def _holders(graph: Graph, spaces: Mapping[str, Space]) -> dict[str, tuple[str, 
 
 
 def _lifetimes(graph: Graph, composed: Mapping[str, tuple[str, ...]]) -> tuple[dict[str, tuple[int, int]], int]:
-    """First and last step of every value, and the number of steps: one at least, for a graph that hands on its inputs.
+    """First and last step of each value, and the number of steps: at least one, even for a graph without nodes.
 
-    Inputs are there from step 0 on, outputs until the end; what holds a composed value, as long as that is read.
+    Inputs are alive from step 0 on, outputs until the end, and the parts of a composed value until its last read.
     """
     order = regions(graph)
     steps = max(1, len(order))
@@ -249,9 +249,9 @@ def _lifetimes(graph: Graph, composed: Mapping[str, tuple[str, ...]]) -> tuple[d
 
 
 def _with_updates_in_place(graph: Graph, placement: Places) -> tuple[dict[str, Space], dict[str, Box]]:
-    """Spaces and boxes, with elementwise nodes writing over an input that nobody else reads.
+    """Spaces and boxes, with elementwise nodes overwriting an input that no other node reads.
 
-    Such an input goes to where the output is; from the last node to the first, so that a chain shares one place.
+    Such an input gets the place of the output. Nodes are visited from last to first, so that a chain shares one place.
     """
     spaces = dict(placement.spaces)
     boxes = {name: space.places[name] for name, space in spaces.items()}
@@ -270,7 +270,7 @@ def _with_updates_in_place(graph: Graph, placement: Places) -> tuple[dict[str, S
 
 
 def _overwritten(graph: Graph, node: Node, spaces: Mapping[str, Space], outputs: frozenset[str]) -> str | None:
-    """The input that an elementwise node may write over: same shape and type, made by a node, read by this one only."""
+    """The input that an elementwise node may overwrite: of equal shape and type, computed, with no other reader."""
     if not node.op.is_elementwise or element_bytes(graph.value(node.output).dtype) is None:
         return None
     out = graph.value(node.output)
@@ -324,7 +324,7 @@ class _Builder:
         self._in_host = in_host(graph)
 
     def add_workspace(self, node: str, size: int, step: int) -> None:
-        """A region that is alive in one step only."""
+        """Adds a region that is alive in one step only."""
         if not size:
             return
         self._workspaces[node] = len(self._roots)
@@ -374,7 +374,7 @@ class _Builder:
         else:
             shown = reshaped_strides(self.graph.shape(alias.base), strides, shape)
             if shown is None:
-                raise MemoryPlanError(f"value {alias.base!r} is reshaped but not one run of elements")
+                raise MemoryPlanError(f"value {alias.base!r} is reshaped, but its elements are not contiguous")
             strides = shown
         return _Frame(base.region, origin, strides)
 
@@ -421,7 +421,7 @@ class _Builder:
 
 
 def _region_shape(space: Space) -> Index:
-    """In the layout's order; what is in another is a row of elements."""
+    """The shape of a region: the hull's in the standard layout, one-dimensional in any other."""
     return space.hull.shape if space.strides is None else (space.hull.volume,)
 
 

@@ -1,4 +1,4 @@
-"""What a graph's values take of the memory tiers that a target states."""
+"""How a graph's values fit into the memory tiers that a target describes."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ if TYPE_CHECKING:
     from pimflow.runtime.steady_state import SteadyState
 
 _LARGEST = 3
-"""So many of what a memory has no room for are named."""
+"""How many of the largest values to name if a memory has no room for all."""
 
 
 def gpu_bytes(plan: MemoryPlan) -> int:
-    """What weights, and activations at their peak, take of the GPU's memory, in the model's element types."""
+    """GPU memory for the weights, and for the activations at their peak, in the model's element types."""
     return plan.arena_bytes + plan.weight_bytes
 
 
 def gpu_memory_text(
     memory: GpuMemory, plan: MemoryPlan, in_flight: tuple[SteadyState, MemoryInFlight] | None = None
 ) -> str:
-    """How much of the GPU's memory a plan takes, and by how much it passes it; with all that is in flight."""
+    """A line on the GPU memory that a plan takes, for all inferences in flight if given, and on any shortage."""
     needed, usable = gpu_bytes(plan), memory.usable_bytes
     what, when = "weights and activations", " at their peak"
     if in_flight is not None:
@@ -45,9 +45,9 @@ def gpu_memory_text(
 
 
 def largest_at_peak(plan: MemoryPlan) -> list[tuple[str, int]]:
-    """The weights, if there are any, and the largest pieces of the arena at the step with most: three at most.
+    """The three largest among the weights and the pieces of the arena that are alive at the peak.
 
-    A piece is called by the first value in it, or by the node whose workspace it is.
+    A piece is named after its first value, or after the node whose workspace it is.
     """
     change = [0] * (plan.steps + 1)
     for region in plan.regions:
@@ -68,21 +68,21 @@ def largest_at_peak(plan: MemoryPlan) -> list[tuple[str, int]]:
 
 class _PricesAccesses(Protocol):
     def access(self, graph: Graph, node: Node) -> Access:
-        """What a node takes to bring rows of a table."""
+        """The cost of fetching the rows of a table that a node reads."""
 
 
 @dataclass(frozen=True)
 class HostTable:
-    """A table that lies in the host's memory.
+    """A table in the host's memory.
 
     Args:
-        table: its value.
-        bytes: of the table.
-        access: how rows of it come.
-        reads: by how many nodes.
-        bytes_read: of the rows that come, at every run.
-        requests: of the GPU's threads for them, over the link.
-        time_us: of all these.
+        table: name of its value.
+        bytes: size of the table.
+        access: how its rows are fetched.
+        reads: number of nodes that read it.
+        bytes_read: bytes of the rows fetched per run.
+        requests: requests of the GPU's threads for them over the link.
+        time_us: total time of the reads.
     """
 
     table: str
@@ -106,7 +106,7 @@ class HostTable:
 
 
 def host_tables(graph: Graph, costs: _PricesAccesses) -> tuple[HostTable, ...]:
-    """The tables of a graph that lie in the host's memory, by the order in which they are first read."""
+    """The tables of a graph in the host's memory, in the order of their first reads."""
     readers: dict[tuple[str, str], list[Node]] = {}
     for node in fetches(graph):
         readers.setdefault((node.inputs[0], node.placement.access or ""), []).append(node)
@@ -120,5 +120,5 @@ def host_tables(graph: Graph, costs: _PricesAccesses) -> tuple[HostTable, ...]:
 
 
 def gigabytes(amount: int) -> str:
-    """Bytes as text, in GB; small amounts in MB."""
+    """An amount of bytes as text, in GB; small amounts in MB."""
     return f"{amount / 1e9:,.2f} GB" if amount >= 1e8 else f"{amount / 1e6:,.2f} MB"
