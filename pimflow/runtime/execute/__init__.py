@@ -1,1 +1,1 @@
-"""Runs graphs: ONNX Runtime, the planned memory arena, PIM nodes by value, the original model."""
+"""Runs graphs by value: in ONNX Runtime, in the planned memory arena, on PIM; and runs the original model."""

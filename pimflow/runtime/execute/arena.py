@@ -1,12 +1,12 @@
-"""Runs a compiled graph inside one arena of bytes, at the offsets that the memory planner gave.
+"""Runs a compiled graph inside one arena of bytes, at the offsets that the memory planner assigned.
 
-Free movements do nothing at all: their outputs are numpy views at the planned places. A kernel reads its operands from
-their places and writes its result to its own; between, it holds them in ONNX Runtime's layout (dense NCHW), as a GPU
-kernel holds tiles in its shared memory: that staging belongs to the kernel, not to the arena, and lives no longer.
+Free movements do nothing: their outputs are numpy views at the planned places. A kernel reads its operands from their
+places and writes its result to its own place. In between it stages them in ONNX Runtime's layout (dense NCHW), as a GPU
+kernel stages tiles in shared memory. The staging belongs to the kernel, not to the arena, and ends with it.
 
-Memory that holds nothing is poisoned (all ones: NaN in every float type), when the run starts and again when a region
-begins and ends. So a plan that lets live values overlap, ends a lifetime too early, misplaces a view or forgets to fill
-padding does not give the model's result.
+Unused memory is poisoned (all ones: NaN in every float type) when the run starts and when a region begins or ends. So a
+plan that lets live values overlap, ends a lifetime too early, misplaces a view or forgets to fill padding does not
+produce the model's result.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class Kernels(Protocol):
 
 
 class UnitExecute(Protocol):
-    """Executes nodes that leave the host, by value."""
+    """Executes nodes that run on units, by value."""
 
     def runs(self, node: Node) -> bool:
-        """Whether it executes this node."""
+        """Whether the executor runs this node."""
 
     def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
         """The node's results from its dense operands."""
@@ -45,7 +45,7 @@ class UnitExecute(Protocol):
 
 @dataclass(frozen=True)
 class ArenaStats:
-    """What a run did: kernels executed, movements that cost nothing, bytes that the others read and wrote."""
+    """Statistics of a run: kernels executed, movements that cost nothing, bytes that other movements read and wrote."""
 
     arena_bytes: int
     kernels: int
@@ -56,7 +56,7 @@ class ArenaStats:
 
 @dataclass(frozen=True)
 class ArenaRun:
-    """The graph's outputs (copies, dense) and what the run did."""
+    """The graph's outputs (dense copies) and the statistics of the run."""
 
     outputs: dict[str, Array]
     stats: ArenaStats
@@ -79,7 +79,7 @@ def run_in_arena(
         plan: where values are placed.
         inputs: arrays by the names of the graph's inputs.
         kernels: executes nodes; by default ONNX Runtime, one node at a time.
-        unit_execute: executes nodes that leave the host; by default `kernels` does.
+        unit_execute: executes nodes that run on units; by default `kernels` does.
 
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
@@ -89,15 +89,15 @@ def run_in_arena(
 
 
 def new_arena(size: int) -> Array:
-    """Memory that holds nothing."""
+    """Poisoned memory."""
     return np.full(max(1, size), POISON, np.uint8)
 
 
 class ArenaInference:
-    """One inference: the arena's bytes, and the values that live outside.
+    """One inference: the arena's bytes, and the values outside the arena.
 
     Args:
-        memory: the arena's bytes, where it is not alone in it.
+        memory: the arena's bytes, if other inferences share them.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class ArenaInference:
         return {name: _taken_out(self._read(name)) for name in self.graph.outputs}
 
     def begin(self, pieces: Sequence[ArenaRegion]) -> None:
-        """Regions begin: they hold nothing but their padding."""
+        """Starts the lifetime of regions: poisons them and fills their padding."""
         self.end(pieces)
         for region in pieces:
             if region.filled:
@@ -156,7 +156,7 @@ class ArenaInference:
                     whole[cells] = np.asarray(box.value).astype(whole.dtype)
 
     def end(self, pieces: Sequence[ArenaRegion]) -> None:
-        """Regions end: they hold nothing."""
+        """Ends the lifetime of regions: poisons them."""
         for region in pieces:
             self.memory[region.offset : region.offset + region.bytes] = POISON
 
@@ -171,7 +171,7 @@ class ArenaInference:
         return view
 
     def _read(self, name: str) -> Array:
-        """A value where it lies, or put together of what holds it."""
+        """A value in its place, or composed from the values that hold its parts."""
         constant = self.graph.constants.get(name)
         if constant is not None:
             return constant
@@ -181,7 +181,7 @@ class ArenaInference:
         return self.outside[name] if spot is None else self._view(spot)
 
     def _composed(self, name: str) -> Array:
-        """A value that only copies read, made while they do."""
+        """A value that only copies read, computed for each read."""
         node = self.graph.producer(name)
         assert node is not None
         results = self.kernels.run(node, [_dense(self._read(read)) if read else None for read in node.inputs])
@@ -197,7 +197,7 @@ class ArenaInference:
         self._view(spot)[...] = array
 
     def execute_node(self, node: Node) -> None:
-        """Computes a node from what is in its operands' places."""
+        """Executes a node on the contents of its operands' places."""
         movement = self.plan.movements.get(node.name)
         if movement is None:
             self._run_kernel(node)
@@ -211,7 +211,7 @@ class ArenaInference:
             self._run_kernel(node)
 
     def _copy_operands(self, node: Node, copied: Sequence[int]) -> None:
-        """What is left of a Concat: the operands that are not written in place."""
+        """Copies the operands of a Concat that are not written in place."""
         out = self._read(node.output)
         assert isinstance(node.op, Concat)
         axis, position = node.op.axis, 0
@@ -239,5 +239,5 @@ def _taken_out(item: Any) -> Any:
 
 
 def _dense(value: Any) -> Any:
-    """An array in ONNX Runtime's layout; values that are not arrays (sequences) are passed on."""
+    """An array in ONNX Runtime's layout; values that are not arrays (sequences) are returned unchanged."""
     return value if not isinstance(value, np.ndarray) or value.flags.c_contiguous else value.copy(order="C")

@@ -1,4 +1,4 @@
-"""Work that goes on while other work is done: ONNX Runtime's, which holds no lock of Python's while it works."""
+"""Runs work in the background: for ONNX Runtime, which releases Python's lock while it runs."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ def cores() -> int:
 
 @contextmanager
 def beside(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[], None]]:
-    """Does some work while the block is executed, in a thread of its own, or with one job before the block.
+    """Does some work in a separate thread while the block runs; with only one job, before the block.
 
-    Either way what the work raises comes first: an error of the block is raised only if the work is done without one.
-    What the block is given raises what the work has raised so far, for a block that takes long. Where the block is
-    interrupted, the work under way is waited for.
+    Errors of the work take precedence: an error of the block is raised only if the work succeeds. The block receives a
+    function that raises the work's error if there is one already; a long block may call it. If the block is
+    interrupted, the work in progress is waited for.
 
     Args:
-        work: what is done; nothing that the block changes.
-        jobs: how much may be done at once; None is as much as there are cores.
+        work: the work, which must not depend on anything that the block changes.
+        jobs: how many jobs may run in parallel; None for the number of cores.
     """
     if (jobs or cores()) == 1:
         work()
@@ -41,8 +41,8 @@ def beside(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[]
 
 
 def leave_signals_to_main() -> None:
-    """Blocks in this thread, and in those that it starts, the signals that end a program: a main thread that sleeps or
-    waits for a file is woken only by one that it receives itself."""
+    """Blocks the signals that end a program in this thread and those that it starts. A main thread that sleeps or waits
+    for a file wakes up only for a signal that it receives itself."""
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 

@@ -1,4 +1,4 @@
-"""Executes nodes of the host by value: as the host runs them where that is not the usual way, else by ONNX Runtime."""
+"""Executes nodes of the host by value: with the host's own algorithm if it has one for a node, else by ONNX Runtime."""
 
 from __future__ import annotations
 

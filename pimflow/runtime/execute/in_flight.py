@@ -1,8 +1,8 @@
-"""Runs several inferences at once, in the order of a steady state, inside its arena.
+"""Runs several inferences at the same time, in the order of a steady state, inside its arena.
 
-A kernel reads and writes when it ends; its results' space is taken from when it begins. So where a value of one
-inference lies in the way of another's, at any time, one of the two comes out wrong: what begins is poisoned, and so is
-what nobody reads any more, as in `arena`.
+A kernel reads and writes when it ends, but the space of its results is occupied from when it begins. As in `arena`,
+regions are poisoned when they begin and when they end. So if the values of two inferences overlap at any time, one of
+them comes out wrong.
 """
 
 from __future__ import annotations
@@ -16,10 +16,10 @@ from pimflow.runtime.memory.in_flight import MemoryInFlight, node_times
 from pimflow.runtime.steady_state import SteadyState
 
 _ENDS, _GIVES, _FREES, _BEGINS = range(4)
-"""What happens at one tick, in this order: kernels end, outputs are given, regions end, regions begin."""
+"""Kinds of events, in their order within a tick: kernels end, outputs are returned, regions end, regions begin."""
 
 _When = tuple[int, int, int, int]
-"""Tick, what happens, position of the node, and the number of the inference."""
+"""Tick, kind of event, position of the node, and number of the inference."""
 
 
 def run_in_flight(
@@ -31,14 +31,14 @@ def run_in_flight(
     kernels: Kernels | None = None,
     unit_execute: UnitExecute | None = None,
 ) -> list[dict[str, Array]]:
-    """The outputs of inferences that begin one interval after the other.
+    """The outputs of inferences that begin one interval apart.
 
     Args:
         graph: the graph that was scheduled.
         steady: its schedule.
         memory: the arena of the schedule.
-        inputs: of every inference, arrays by the names of the graph's inputs.
-        kernels, unit_execute: as of `run_in_arena`.
+        inputs: for each inference, arrays by the names of the graph's inputs.
+        kernels, unit_execute: as for `run_in_arena`.
 
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
@@ -66,7 +66,7 @@ def _events(
     inputs: Mapping[str, Array],
     outputs: dict[str, Array],
 ) -> Iterator[tuple[_When, Callable[[], None]]]:
-    """What an inference does, and when."""
+    """The events of an inference with their times."""
     ends = node_times(steady)[1]
     shift = number * steady.interval
     position = {node.name: index for index, node in enumerate(run.graph.nodes, start=1)}

@@ -1,4 +1,4 @@
-"""Runs a graph node by node, every value by itself: no fusion, no arena, each result rounded to its own type."""
+"""Runs a graph node by node with separate values: no fusion, no arena, each result rounded to its own type."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Execute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 
 
 def run_nodes(graph: Graph, inputs: Mapping[str, Array], execute: Execute | None = None) -> dict[str, Array]:
-    """The graph's outputs by name. Arguments and errors are `NodeRun`'s."""
+    """The graph's outputs by name. Arguments and errors as for `NodeRun`."""
     run = NodeRun(graph, inputs, execute)
     for _ in run.steps():
         pass
@@ -23,7 +23,7 @@ def run_nodes(graph: Graph, inputs: Mapping[str, Array], execute: Execute | None
 
 
 class NodeRun:
-    """A run that another may go beside. `values` are those that nodes still to come read, and constants.
+    """A run that can be stepped, alongside another. `values` holds the constants and the values of pending reads.
 
     Args:
         graph: any graph.
@@ -41,7 +41,7 @@ class NodeRun:
         self._execute = execute or NodeKernels(graph).run
 
     def steps(self) -> Iterator[Node]:
-        """Executes one node after the other; all that it made is there until the next is asked for."""
+        """Executes one node per step; its results are available until the next step."""
         readers = Counter(name for node in self.graph.nodes for name in set(node.inputs) if name)
         readers.update(self.graph.outputs)
         for node in self.graph.nodes:
@@ -55,5 +55,5 @@ class NodeRun:
                     self.values.pop(name, None)
 
     def outputs(self) -> dict[str, Array]:
-        """The graph's outputs by name, behind the last step."""
+        """The graph's outputs by name, after the last step."""
         return {name: self.values[name] for name in self.graph.outputs}

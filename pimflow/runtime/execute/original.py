@@ -1,4 +1,4 @@
-"""The original model: copied into an output folder, and run by ONNX Runtime with nothing of ours in between."""
+"""Loads and runs the original model in ONNX Runtime, unchanged by pimflow."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 
 def load_original(content: ModelContent) -> None:
-    """Loads the original model, as it is.
+    """Loads the original model unchanged, to check that ONNX Runtime accepts it.
 
     Raises:
         ModelError: ONNX Runtime refuses it.
@@ -41,7 +41,7 @@ def load_original(content: ModelContent) -> None:
     try:
         _open(content, optimise=False)
     except ModelError as error:
-        if not lacks_kernel(error):  # of 16 bits: it was asked when the model was read
+        if not lacks_kernel(error):  # a 16-bit model: this was checked when the model was read
             raise
 
 
@@ -55,14 +55,14 @@ def run_original(
 ) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
 
-    A model of 16-bit numbers for which ONNX Runtime has no kernels is read and run in single precision.
+    A 16-bit model for which ONNX Runtime lacks kernels is read and run in single precision.
 
     Args:
         content: a path, or a model in memory.
         inputs: arrays by input name.
         optimise: whether ONNX Runtime may fuse and fold.
-        is_once: whether one run is all there is, so that laying out weights anew does not pay.
-        limit_s: the run is ended after so many seconds, at the next node.
+        is_once: whether the model runs only once, so that repacking weights does not pay off.
+        limit_s: time limit in seconds; the run is ended at the next node after it.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, fails, or is ended.
@@ -95,7 +95,7 @@ def _run_widened(content: ModelContent, inputs: Mapping[str, Any], optimise: boo
 
 
 class _Session(NamedTuple):
-    """A session, and the constants that it reads where they are."""
+    """A session, and the constants that it reads in place."""
 
     ort: InferenceSession
     lent: dict[str, OrtValue]

@@ -1,4 +1,4 @@
-"""Running graphs by ONNX Runtime: the oracle of every rewrite, and the kernels of the arena executor."""
+"""Runs graphs in ONNX Runtime: the oracle for every rewrite, and the kernels of the arena executor."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Signature = tuple[Op, tuple[tuple[Any, ...], ...], int]
 
 
 class OrtRunner:
-    """A graph with its session kept, to be run many times. Sparse ops run by numpy, what is between them by ORT.
+    """A graph with its session, to be run many times. numpy runs the sparse ops, ONNX Runtime everything between them.
 
     Args:
         graph: any graph.
-        fetch: values to return beside the graph's outputs (any node's results).
-        threads: of one operator.
-        optimise: whether ONNX Runtime may fuse and fold; without, it runs node by node as written.
-        fuse_quantised: whether it may compute in 8 bits what stands between (de)quantisations.
+        fetch: values to return in addition to the graph's outputs (any node's results).
+        threads: number of threads per operator.
+        optimise: whether ONNX Runtime may fuse and fold; otherwise it runs the graph node by node as written.
+        fuse_quantised: whether it may compute the nodes between (de)quantisations in 8 bits.
 
     Raises:
         ModelError: ONNX Runtime refuses the graph.
@@ -63,9 +63,9 @@ class OrtRunner:
 
 
 def operands(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """What a caller gives for a graph's inputs, as ONNX Runtime takes it.
+    """A caller's values for a graph's inputs, in the form that ONNX Runtime expects.
 
-    Arrays for tensors, lists of arrays for sequences; None, or nothing, for an optional one that is absent.
+    Arrays for tensors, lists of arrays for sequences; an optional input that is absent may be None or missing.
 
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
@@ -83,7 +83,7 @@ def _operand(value: Value, item: Any) -> Any:
 
 
 def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> None:
-    """Checks that data fit a graph's inputs.
+    """Checks that data matches a graph's inputs.
 
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
@@ -100,13 +100,13 @@ def check_inputs(graph: Graph, inputs: Mapping[str, Any]) -> None:
             raise InputDataError(f"the input {name!r} of {graph.name!r} is missing", f"its inputs are {known}")
         if value.dtype.startswith("seq(") and not isinstance(given, (list, tuple)):
             kind = type(given).__name__
-            raise InputDataError(f"the input {name!r} is of type {kind}, the model takes a list ({value.dtype})")
+            raise InputDataError(f"the input {name!r} is of type {kind}, but the model takes a list ({value.dtype})")
         if value.shape is None:
             continue
         array = np.asarray(given)
         if value.shape != array.shape or not _same_type(value.dtype, array):
             raise InputDataError(
-                f"the input {name!r} is {array.dtype.name}{list(array.shape)}, "
+                f"the input {name!r} is {array.dtype.name}{list(array.shape)}, but "
                 f"the model takes {value.dtype}{list(value.shape)}"
             )
 
@@ -129,11 +129,11 @@ def run_graph(
         graph: any graph.
         inputs: arrays by input name.
         fetch: the values to return, of any node; None for the graph's outputs.
-        threads: of one operator.
-        fuse_quantised: whether ONNX Runtime may compute in 8 bits what stands between (de)quantisations.
+        threads: number of threads per operator.
+        fuse_quantised: whether ONNX Runtime may compute the nodes between (de)quantisations in 8 bits.
 
     Raises:
-        InputDataError: the inputs do not fit.
+        InputDataError: the inputs do not match the graph.
         ModelError: ONNX Runtime refuses the graph or fails.
     """
     names = graph.outputs if fetch is None else tuple(fetch)
@@ -142,14 +142,14 @@ def run_graph(
 
 
 def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
-    """Seeded inputs of each input's type.
+    """Random values for each input, of its type, from a seed.
 
-    Floats are standard normal, booleans either, text a digit. Integers that become indices are drawn from those that
-    fit (token ids from the whole vocabulary), others of 8 bits and fewer from all, and the rest, which may be masks,
-    counts or sizes, are 0 or 1.
+    Floats are standard normal, booleans either value, text a digit. Integers that become indices are drawn from the
+    valid range (token ids from the whole vocabulary), other integers of at most 8 bits from their full range, and the
+    rest, which may be masks, counts or sizes, are 0 or 1.
 
     Raises:
-        InputDataError: an input has a type for which random data make no sense (sequences).
+        InputDataError: an input has a type for which random data makes no sense (sequences).
     """
     rng = np.random.default_rng(seed)
     ranges = integer_ranges(graph)
@@ -159,7 +159,7 @@ def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
 def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generator) -> Array:
     if value.shape is None:
         raise InputDataError(
-            f"random data cannot be made for the input {value.name!r} of type {value.dtype or 'unknown'}",
+            f"cannot generate random data for the input {value.name!r} of type {value.dtype or 'unknown'}",
             "give your own inputs",
         )
     if value.dtype == "object":
@@ -175,7 +175,7 @@ def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generato
 
 
 _BYTES = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
-"""Integer types that hold numbers, mostly quantised ones, rather than indices and counts."""
+"""Integer types that hold values, mostly quantised ones, rather than indices and counts."""
 
 
 def _every_integer(dtype: str) -> IntegerRange:
@@ -186,14 +186,14 @@ def _every_integer(dtype: str) -> IntegerRange:
 
 
 class NodeKernels:
-    """One-node sessions of a graph's nodes, made on first use and kept.
+    """Single-node sessions for a graph's nodes, created on first use and cached.
 
-    Nodes with equal ops, input types and the very same constants share one. Constants are baked in, so that ONNX
-    Runtime can pack them once.
+    Nodes with equal ops, input types and the very same constants share a session. Constants are part of the session, so
+    that ONNX Runtime can pack them once.
 
     Args:
         graph: the graph whose nodes are run.
-        threads: of one operator.
+        threads: number of threads per operator.
     """
 
     def __init__(self, graph: Graph, *, threads: int = 1) -> None:
@@ -203,7 +203,7 @@ class NodeKernels:
 
     @property
     def count(self) -> int:
-        """How many kernels were made so far."""
+        """The number of sessions created so far."""
         return len(self._sessions)
 
     def run(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
@@ -211,7 +211,7 @@ class NodeKernels:
 
         Args:
             node: a node of the graph.
-            inputs: as the node's inputs; None for absent ones; for constants an array or None.
+            inputs: one for each of the node's inputs; None for absent ones; for constants an array or None.
 
         Raises:
             ModelError: ONNX Runtime refuses the node or fails.
@@ -247,7 +247,7 @@ class NodeKernels:
 
 
 def single_node_graph(graph: Graph, node: Node) -> Graph:
-    """A node alone, its inputs named i0, i1, .. and its outputs o0, o1, ..; constants stay constants."""
+    """A graph of one node, with inputs i0, i1, .. and outputs o0, o1, ..; constants stay constants."""
     inputs = tuple(f"i{index}" if name else "" for index, name in enumerate(node.inputs))
     outputs = tuple(f"o{index}" if name else "" for index, name in enumerate(node.outputs))
     pairs = [*zip(inputs, node.inputs, strict=True), *zip(outputs, node.outputs, strict=True)]

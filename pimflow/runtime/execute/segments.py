@@ -1,4 +1,4 @@
-"""Runs a graph with sparse ops: those by numpy, each stretch of other nodes between them by an ONNX Runtime session."""
+"""Runs a graph with sparse ops: numpy runs these, and an ONNX Runtime session each segment of nodes between them."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pimflow.runtime.execute.sparse_values import SPARSE_VALUES
 
 
 class SegmentedRun:
-    """The sessions of a graph's stretches, made once; values are let go behind their last reader.
+    """The sessions of a graph's segments, created once; values are released after their last reader.
 
     Args:
         graph: any graph.
-        threads, optimise, fuse_quantised: as of `GraphSession`, for every stretch.
+        threads, optimise, fuse_quantised: as for `GraphSession`, for every segment.
 
     Raises:
-        ModelError: ONNX Runtime refuses a stretch.
+        ModelError: ONNX Runtime refuses a segment.
     """
 
     def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> None:
@@ -34,7 +34,7 @@ class SegmentedRun:
         ]
 
     def _alone(self, step: int, nodes: Sequence[Node]) -> Graph:
-        """A stretch as a graph: its outputs are what others read."""
+        """A segment as a graph; its outputs are the values that other segments read."""
         made = [name for node in nodes for name in node.outputs if name]
         read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
         outputs = [name for name in made if name in self.graph.outputs or self._last_read.get(name, -1) > step]
@@ -48,7 +48,7 @@ class SegmentedRun:
         )
 
     def run(self, feeds: Mapping[str, Any]) -> dict[str, Any]:
-        """Values of the outputs by name.
+        """The outputs by name.
 
         Raises:
             ModelError: ONNX Runtime fails.
@@ -73,5 +73,5 @@ class SegmentedRun:
 
 
 def _session(graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> GraphSession | None:
-    """A session over a stretch; None where nobody reads what it makes."""
+    """A session for a segment; None if nothing reads its values."""
     return GraphSession(graph, threads, optimise, fuse_quantised) if graph.outputs else None

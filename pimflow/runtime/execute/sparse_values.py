@@ -1,7 +1,7 @@
-"""Sparse ops by value, at any size: numpy and scipy over blocks of edges, sums in single precision or better.
+"""Computes sparse ops of any size with numpy and scipy on blocks of edges; sums are in single precision or better.
 
-Nothing is made that is larger than the result and a block of edge values. Blocks are computed side by side: the
-loops within numpy and scipy let other threads run.
+No temporary is larger than the result and a block of edge values. Blocks are computed in parallel: the loops in numpy
+and scipy release Python's lock.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ Floats = npt.NDArray[Any]
 Operands = Sequence["Array | None"]
 
 BLOCK_ELEMENTS = 1 << 23
-"""Edge values that are held at once, in each thread."""
+"""Edge values in memory at a time, in each thread."""
 
 SUM_WIDTH = 8
-"""What an edge counts for in blocks of sums, which hold no messages: blocks of about a million edges."""
+"""Values per edge assumed for sums, which store no messages: this gives blocks of about a million edges."""
 
 THREADS = 2
-"""As many as an ONNX Runtime operator is given."""
+"""The same number as for an ONNX Runtime operator."""
 
 SPARSE_VALUES: OpRules[Callable[[Any, Operands], Array]] = OpRules(
     "values of sparse ops", asks=lambda kind: kind.is_sparse
 )
-"""What a sparse op makes of its operands (None: absent)."""
+"""Functions that compute a sparse op from its operands (None: absent)."""
 
 
 def _given(operands: Operands, position: int) -> Any:
@@ -58,13 +58,13 @@ def _optional(operands: Operands, position: int) -> Any:
 
 
 def _wide(array: Any) -> Floats:
-    """Floating-point values in the type that they are added up in."""
+    """Floating-point values in the type in which they are summed."""
     wide: Floats = array if array.dtype.itemsize >= 4 else array.astype(np.float32)
     return wide
 
 
 def _row_blocks(rowptr: Any, width: int) -> Iterator[tuple[int, int]]:
-    """Ranges of rows whose edges, `width` values each, fit into a block; a row of more is a block of its own."""
+    """Ranges of rows whose edges, with `width` values each, fit into a block; a longer row is its own block."""
     rows, edges = len(rowptr) - 1, max(BLOCK_ELEMENTS // max(width, 1), 1)
     first = 0
     while first < rows:
@@ -75,7 +75,7 @@ def _row_blocks(rowptr: Any, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _side_by_side(block: Callable[[int, int], None], blocks: Iterator[tuple[int, int]]) -> None:
-    from concurrent.futures import ThreadPoolExecutor  # not above: few models have sparse ops
+    from concurrent.futures import ThreadPoolExecutor  # imported here because few models have sparse ops
 
     with ThreadPoolExecutor(THREADS) as pool:
         for future in [pool.submit(block, first, last) for first, last in blocks]:
@@ -103,7 +103,7 @@ def _spmm(op: Spmm, operands: Operands) -> Array:
 
 
 def _weighted_sums(x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
-    """A @ x for x [Ns, F]: scipy's product of a row block, whose arrays are views."""
+    """A @ x for x [Ns, F], by scipy's product for each block of rows, whose arrays are views."""
     from scipy.sparse import csr_array
 
     x = np.ascontiguousarray(x)
@@ -118,7 +118,7 @@ def _weighted_sums(x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
         data = ones[: end - begin] if weight is None else _wide(weight[begin:end]).astype(x.dtype, copy=False)
         pointers = (rowptr[first : last + 1] - begin).astype(np.int32)
         rows = csr_array((last - first, len(x)), dtype=x.dtype)
-        rows.data, rows.indices, rows.indptr = data, col[begin:end], pointers  # not by the constructor, which copies
+        rows.data, rows.indices, rows.indptr = data, col[begin:end], pointers  # the constructor would copy
         out[first:last] = rows @ x
 
     _side_by_side(block, _row_blocks(rowptr, SUM_WIDTH))
@@ -126,14 +126,14 @@ def _weighted_sums(x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
 
 
 def _start_sums(op: Spmm | SegmentReduce, out: Floats, rowptr: Any) -> None:
-    """Adds what rows start from, in place."""
+    """Adds the initial values of rows, in place."""
     if op.start or op.empty:
         rows = np.where(np.diff(rowptr) > 0, op.start, op.empty).astype(out.dtype)
         out += rows.reshape(-1, *(1,) * (out.ndim - 1))
 
 
 def _reduced_messages(op: Spmm, x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
-    """Largest or smallest messages, gathered block by block."""
+    """The largest or smallest messages, gathered block by block."""
     out = np.empty((len(rowptr) - 1, *x.shape[1:]), x.dtype)
 
     def block(first: int, last: int) -> None:
@@ -151,7 +151,7 @@ _UFUNCS: dict[str, Any] = {"sum": np.add, "max": np.maximum, "min": np.minimum}
 
 
 def _reduced(op: Spmm | SegmentReduce, updates: Floats, rowptr: Any) -> Floats:
-    """Rows of updates reduced, from what rows start from."""
+    """Reduces rows of updates, starting from the rows' initial values."""
     out = np.full((len(rowptr) - 1, *updates.shape[1:]), op.empty, updates.dtype)
     occupied = np.flatnonzero(np.diff(rowptr) > 0)
     if len(occupied):
@@ -195,7 +195,7 @@ def _sddmm(op: Sddmm, operands: Operands) -> Array:
 
 
 def _paired(pairing: str, first: Floats, second: Floats) -> Floats:
-    """Two rows of every edge as one."""
+    """Combines two rows for each edge into one."""
     if pairing == "dot":
         dots: Floats = np.einsum("...c,...c->...", _wide(first), _wide(second))
         return dots
@@ -250,7 +250,7 @@ def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
 
 
 def _products(x: Any, matrix: Any, index: Any, first: int, last: int) -> Floats:
-    """Rows of x, or those that an index names, times the matrix of their type."""
+    """Rows of x, or the rows that an index selects, times the matrix of their type."""
     rows, wide = _wide(x[first:last] if index is None else x[index[first:last]]), _wide(matrix)
     made: Floats = rows @ wide if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, wide)
     return made
@@ -258,7 +258,7 @@ def _products(x: Any, matrix: Any, index: Any, first: int, last: int) -> Floats:
 
 @SPARSE_VALUES.register(TypedSpmm)
 def _typed_spmm(op: TypedSpmm, operands: Operands) -> Array:
-    """Blocks of products of one type, each added up at the destinations that its edges lead to."""
+    """Products in blocks of one type, each block summed at the destinations of its edges."""
     x, weights, pointers = (_given(operands, position) for position in range(3))
     rowptr, col = (_given(operands, position) for position in (4, 5))
     index, weight, scale = (_optional(operands, position) for position in (3, 6, 7))

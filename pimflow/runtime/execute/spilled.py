@@ -1,8 +1,8 @@
-"""Runs a compiled graph whose activations do not all fit, in the arena in which they do, moment after moment.
+"""Runs a compiled graph with spilled activations, event by event, in the arena that the spill plan assigns.
 
-A kernel reads and writes when it ends; a store reads, and a load writes, when it ends: memory is taken from before
-until after. So where two that are there at once lie in each other's way, or a kernel runs again on what has been
-overwritten meanwhile, a value comes out wrong: what is taken and what is given back is poisoned, as in `arena`.
+Kernels read and write when they end, and so do stores (read) and loads (write), but their memory is occupied from
+before until after. As in `arena`, buffers are poisoned when they are allocated and freed. So if two live buffers
+overlap, or a kernel runs again on data that has been overwritten, a value comes out wrong.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def run_spilled(
 
     Args:
         graph: the graph that was scheduled.
-        memory: its memory plan, for where values are in their regions.
-        spill: what becomes of the regions.
+        memory: its memory plan, for the places of values in their regions.
+        spill: the spill plan of the regions.
         inputs: arrays by the names of the graph's inputs.
-        kernels, unit_execute: as of `run_in_arena`.
+        kernels, unit_execute: as for `run_in_arena`.
 
     Raises:
         InputDataError: an input is missing, unknown, or has another shape or element type.
@@ -45,7 +45,7 @@ def run_spilled(
 
 
 class _SpilledRun:
-    """One run; `there` has where every buffer lies now, `away` the bytes of those that were stored."""
+    """One run. `there` holds the current offset of each buffer in the arena, `away` the bytes of stored buffers."""
 
     def __init__(
         self, graph: Graph, memory: MemoryPlan, spill: Spill, kernels: Kernels, unit_execute: UnitExecute | None
@@ -62,7 +62,7 @@ class _SpilledRun:
         self.away: dict[int, Array] = {}
 
     def outputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Runs all moments; results are read before the last step gives them back."""
+        """Executes all events; outputs are read before the last step frees them."""
         stays = {(stay.first, stay.buffer): stay for stay in self.spill.stays}
         given, last = self.spill.trace.given, len(self.spill.trace.kernels) - 1
         found: dict[str, Array] = {}
@@ -81,7 +81,7 @@ class _SpilledRun:
         if moment.what in ("run", "again"):
             for node in self.steps[moment.which - self.spill.trace.given]:
                 self.inference.execute_node(node)
-        elif moment.what == "stored" and moment.which in self.there:  # else it is in vain, and ends late
+        elif moment.what == "stored" and moment.which in self.there:  # otherwise the store is useless and ends late
             self.away[moment.which] = self._bytes(moment.which).copy()
         elif moment.what == "loaded":
             self._bytes(moment.which)[:] = self.away[moment.which]
@@ -90,7 +90,7 @@ class _SpilledRun:
             del self.there[moment.which]
 
     def _begin(self, stay: Stay) -> None:
-        """A buffer is there, with nothing in it but its padding."""
+        """Allocates a buffer that contains only its padding."""
         region = self.memory.regions[stay.buffer]
         for name in self.values.get(stay.buffer, ()):
             spot = self.memory.places[name]

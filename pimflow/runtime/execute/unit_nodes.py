@@ -1,4 +1,4 @@
-"""Executes the nodes of units by value, through the programs that the units were given."""
+"""Executes the nodes of units by value, through the units' programs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pimflow.ir import Array, Graph, Node
 
 
 class UnitExecutor:
-    """Runs nodes that leave the host through their units' programs; passed to `run_in_arena`.
+    """Runs nodes placed on units through the units' programs; an argument of `run_in_arena`.
 
     Args:
         graph: the graph whose nodes are run.
-        programs: what the units execute, by node name.
+        programs: the units' programs, by node name.
         units: backends by device.
         operand: the element type that operands are rounded to; None for each unit's own.
         progress: receives a line of text per node.

@@ -102,7 +102,7 @@ def test_sequences_and_optionals_are_inputs() -> None:
     last.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None))
     graph, arrays = load_model(last), [np.zeros((2, 3), np.float32), np.ones((1, 4), np.float32)]
     np.testing.assert_array_equal(run_graph(graph, {"s": arrays})["y"], arrays[1])
-    with pytest.raises(InputDataError, match="'s' is of type ndarray, the model takes a list"):
+    with pytest.raises(InputDataError, match="'s' is of type ndarray, but the model takes a list"):
         run_graph(graph, {"s": arrays[0]})
     kind = helper.make_optional_type_proto(helper.make_tensor_type_proto(onnx.TensorProto.FLOAT, (2,)))
     asks = model_of([helper.make_node("OptionalHasElement", ["o"], ["y"])], {"o": None}, opset=18)
