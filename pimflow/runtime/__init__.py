@@ -1,1 +1,1 @@
-"""What a compiled graph costs and computes: timing, energy, memory, execution."""
+"""Prices, plans and executes compiled graphs: timing, energy, memory, offload decisions, values."""

@@ -18,17 +18,17 @@ if TYPE_CHECKING:
     from pimflow.runtime.gpu.measured import MeasuredTable
 
 UNITS: Registry[str, Callable[[str, Any], Backend[Any, Any]]] = Registry("backends of units")
-"""Backends of units that run the work they accept, by kind: made from device and spec."""
+"""Backends of units, which run only work that they accept, by kind: constructed from device and spec."""
 
 HOSTS: Registry[str, Callable[[str, Any, MeasuredTable | None], HostBackend]] = Registry("backends of hosts")
-"""Backends of units that run every node, by kind: made from device, spec, and measured times to prefer to its own."""
+"""Backends of hosts, which run every node, by kind: constructed from device, spec, and measured times to prefer."""
 
 UNITS.add("newton", NewtonBackend)
 HOSTS.add("gpu", GpuHost)
 HOSTS.add("measured-gpu", GpuHost)
 
 
-# Of few machines: imported where one of them is planned for.
+# Only few machines have these: imported when needed.
 @UNITS.register("cpu")
 def _cpu(device: str, spec: Any) -> Backend[Any, Any]:
     from pimflow.runtime.cpu.backend import CpuBackend
@@ -51,10 +51,10 @@ def _cpu_host(device: str, spec: Any, measured: MeasuredTable | None) -> HostBac
 
 
 def unit_of(kind: str, device: str, spec: Any) -> Backend[Any, Any]:
-    """A fresh backend for a unit beside the host.
+    """A new backend for a unit other than the host.
 
     Raises:
-        PluginError: another package offers the kind, but no backend of such units.
+        PluginError: another package offers the kind, but no backend for such units.
     """
     if kind in UNITS:
         return UNITS[kind](device, spec)
@@ -62,12 +62,12 @@ def unit_of(kind: str, device: str, spec: Any) -> Backend[Any, Any]:
     made = kind_of_plugin(plugin).unit
     backend = made(device, spec) if made is not None else None
     if not isinstance(backend, Backend):
-        raise plugin.problem("has no backend of a unit beside the host")
+        raise plugin.problem("has no backend for a unit other than the host")
     return backend
 
 
 def units_of(target: Target) -> Mapping[str, Backend[Any, Any]]:
-    """A fresh backend for every unit beside the host, by device, in the target's order."""
+    """A new backend for each unit other than the host, by device, in the target's order."""
     return {device: unit_of(target.kind(device), device, target.units[device]) for device in target.devices[1:]}
 
 
@@ -75,7 +75,7 @@ def host_of(target: Target, measured: MeasuredTable | None = None) -> HostBacken
     """The host's backend, with all its memory channels.
 
     Raises:
-        PluginError: another package offers the host's kind, but no backend of such hosts.
+        PluginError: another package offers the host's kind, but no backend for such hosts.
     """
     kind, spec = target.kind(target.host), cast("Any", target.units[target.host])
     if kind in HOSTS:
@@ -84,15 +84,15 @@ def host_of(target: Target, measured: MeasuredTable | None = None) -> HostBacken
     made = kind_of_plugin(plugin).host
     backend = made(target.host, spec, measured) if made is not None else None
     if not isinstance(backend, HostBackend):
-        raise plugin.problem("has no backend of a host")
+        raise plugin.problem("has no backend for a host")
     return backend
 
 
 def _plugin(kind: str) -> plugins.Plugin:
-    """What offers a kind that pimflow does not have itself.
+    """The plugin that offers a kind that is not built into pimflow.
 
     Raises:
-        KeyError: nothing does.
+        KeyError: no plugin offers the kind.
     """
     plugin = plugins.find(plugins.BACKENDS, kind)
     if plugin is None:

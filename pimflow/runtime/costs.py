@@ -1,4 +1,4 @@
-"""`CostModel`: the one object that prices any node of a placed graph, for search and timeline alike."""
+"""`CostModel`: prices the nodes of placed graphs, for both the search and the timeline."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class NodeCost:
-    """Time and energy of one node, and the cost that they come from (None: it costs nothing).
+    """Time and energy of one node, and the cost they are derived from (None: the node costs nothing).
 
-    `energy_mj` leaves out static power, which is drawn by the whole board for the whole run:
+    `energy_mj` does not include static power, which the whole board draws for the whole run:
     `CostModel.static_energy_mj(makespan_us)`.
     """
 
@@ -61,7 +61,7 @@ class NodeCost:
 
     @property
     def energy_parts_mj(self) -> Parts:
-        """Its energy by what it is spent on."""
+        """The node's energy by part."""
         return NO_PARTS if self.detail is None else self.detail.energy_parts_mj
 
 
@@ -70,19 +70,19 @@ _SUM_BYTES = 4
 
 
 class CostModel:
-    """Prices nodes of placed graphs. Backends remember prices by what they depend on; graphs may come and go.
+    """Prices nodes of placed graphs. Backends cache prices by everything they depend on, not by graph.
 
-    While units are in use the host lacks the memory channels that they take, for the entire plan; but for nodes that
-    are placed with `ALL_CHANNELS`, where the target lets channels change hands. `host_only()` is the machine with them
-    unused: the baseline, and what a plan that never leaves the host runs on.
+    If any unit is in use, the host lacks the memory channels that units take, for the entire plan. The exception are
+    nodes placed with `ALL_CHANNELS`, if the target can switch channels between units and host. `host_only()` is the
+    same machine with no unit in use: the baseline, and the machine for plans that never leave the host.
 
     Movements that the memory planner makes free cost nothing; the others cost a copy. A node that is `fused_into`
-    another costs nothing: it runs in the other's kernel. (What a unit cannot fuse, `UnfuseEpilogues` takes out.)
+    another costs nothing: it runs in the other's kernel. (`UnfuseEpilogues` undoes fusions that a unit cannot run.)
 
     Args:
         target: the machine.
-        measured: times that replace those of the host's model, kernel by kernel, where it has them.
-        units: backends by device, in place of those of the target's kinds.
+        measured: times that replace those of the host's model for the kernels it contains.
+        units: backends by device, instead of those of the target's kinds.
     """
 
     def __init__(
@@ -100,13 +100,13 @@ class CostModel:
         self._host_only = self if alone is self.host else _with_host(self, alone)
 
     def host_only(self) -> CostModel:
-        """The same machine with no other unit in use: every memory channel serves the host."""
+        """The cost model of the same machine with no unit in use: every memory channel serves the host."""
         return self._host_only
 
     @cached_property
     def channel_switch_us(self) -> float | None:
-        """What it takes until the host has all memory channels, or the units have theirs again; None where units that
-        are in use keep theirs, or have none."""
+        """The time to hand all memory channels to the host, or to return them to the units; None if units keep their
+        channels for the whole run or take none."""
         if self._host_only is self:
             return None
         times = [unit.channel_switch_us for unit in self.units.values() if unit.memory_channels]
@@ -114,11 +114,11 @@ class CostModel:
         return max(told) if len(told) == len(times) else None
 
     def serving(self, graph: Graph) -> CostModel:
-        """The cost model that a placed graph runs under: `host_only()` if no node leaves the host."""
+        """The cost model that applies to a placed graph: `host_only()` if no node leaves the host."""
         return self if any(node.device in self.units for node in graph.nodes) else self.host_only()
 
     def node_cost(self, graph: Graph, node: Node) -> NodeCost:
-        """Time and energy of one node of a graph, on the device that it names (the host if it names none).
+        """Time and energy of one node of a graph, on the device it is placed on (by default the host).
 
         Raises:
             GraphError: the node is placed on a unit and cannot run there.
@@ -133,13 +133,13 @@ class CostModel:
         return NodeCost(cost.time_us - saved_us, cost.energy_mj, cost)
 
     def launch_ahead_us(self, graph: Graph, node: Node) -> float:
-        """Of a node's time what may pass while the host waits for what the node reads: its launch, if it is queued."""
+        """The part of a node's time that may overlap with waiting for its operands: its launch, if that is queued."""
         if not self.host.queues_launches or self._runs_already(graph, node):
             return 0.0
         return self._host_launch_us(graph, node)
 
     def avoidable_us(self, graph: Graph, node: Node) -> float:
-        """Of a node's time on the host what a plan need not wait for: its launch, where it may be queued or saved."""
+        """The part of a node's time on the host that a plan may avoid: its launch, if it can be queued or saved."""
         spared = self.host.queues_launches or self.host.persistent_stages
         return self._host_launch_us(graph, node) if spared else 0.0
 
@@ -149,27 +149,27 @@ class CostModel:
         return 0.0 if cost is None else _launch_us(cost)
 
     def _runs_already(self, graph: Graph, node: Node) -> bool:
-        """Whether a node of the host is a later stage of one whose kernel is still there: of what is divided within
-        stages, the host may have nothing in the first of them."""
+        """Whether a node of the host is a later stage of a kernel that is already running. The host may have no part in
+        the first stages, so its own first stage counts."""
         stage = node.placement.stage
         if not self.host.persistent_stages or not stage or node.op.is_movement:
             return False
         return _first_stages(graph, self.target.host).get(_origin(node), stage) < stage
 
     def algorithms(self, graph: Graph) -> dict[str, str]:
-        """How the host runs those nodes of a placed graph that it does not run in the usual way, by name."""
+        """The algorithms of the nodes of a placed graph that the host does not run in the default way, by node name."""
         found = {node.name: self._host_of(node).algorithm(graph, node) for node in self._kernels(graph)}
         return {name: algorithm for name, algorithm in found.items() if algorithm}
 
     def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
-        """The ways to run a contraction of a placed graph on its device, none where there is one."""
+        """The alternative ways to run a contraction of a placed graph on its device; empty if there is only one."""
         if node.device in self.units:
             unit, work, choice = self._on_unit(graph, node)
             return unit.ways(work, choice)
         return () if node.placement.fused_into is not None else self._host_of(node).ways(graph, node)
 
     def workspaces(self, graph: Graph) -> dict[str, int]:
-        """Bytes that nodes of a placed graph need beside their operands and results, by name, in the model's type."""
+        """Workspace bytes of the nodes of a placed graph, by node name, in the model's element types."""
         found = {
             node.name: self._host_of(node).workspace_elements(graph, node)
             * (element_bytes(graph.value(node.output).dtype) or 0)
@@ -178,23 +178,23 @@ class CostModel:
         return {name: size for name, size in found.items() if size}
 
     def _kernels(self, graph: Graph) -> Iterator[Node]:
-        """The contractions that are kernels of the host."""
+        """The contractions that run as kernels of the host."""
         for node in graph.nodes:
             if node.op.is_contraction and node.device not in self.units and node.placement.fused_into is None:
                 yield node
 
     def unknown(self, graph: Graph, node: Node) -> str:
-        """What the host's price of a node leaves out, and why; "" if nothing."""
+        """What the host's price of a node does not account for, and why; "" if nothing."""
         return "" if node.op.is_movement else self.host.unknown(graph, node)
 
     def measured_us(self, op: Op) -> float:
-        """The shortest time that was measured of any of the host's kernels of an op's name; infinite if none was."""
+        """The shortest measured time of any host kernel for an op of this name; infinite if none was measured."""
         return self.host.measured_us(op)
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
-        """What a node asks of a unit, or why it cannot run there.
+        """The work that a node would be for a unit, or why it cannot run there.
 
-        Of a node that is not placed there yet also why it had better not: where a graph's statistics say so.
+        For a sparse node that is not placed there yet, also why it would not pay off, judging by graph statistics.
         """
         known, key = self._works.setdefault(graph, {}), (node.name, device)
         found = known.get(key)
@@ -212,20 +212,20 @@ class CostModel:
         return refusal or work
 
     def _adding_us(self, graph: Graph, node: Node) -> float:
-        """What the host takes to add up two parts of a node's result: it reads both and writes the sum."""
+        """The time for the host to add up two parts of a node's result: it reads both and writes the sum."""
         result = graph.value(node.output)
         moved = 3 * result.elements * (element_bytes(result.dtype) or 0)
         return self.host.copy_cost(moved, result.dtype).time_us
 
     def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
-        """Ways to divide the edges of a sparse node with a unit that may pay, as the unit's backend has them."""
+        """The divisions of a sparse node's edges between host and unit that may pay off, according to the unit."""
         work = self.work(graph, node, device)
         if isinstance(work, Refusal):
             return ()
         return self.units[device].edge_divisions(work, self.host.cost(graph, node).time_us)
 
     def time_parts_us(self, graph: Graph, node: Node) -> Parts:
-        """A node's time by what it is spent on; it may take longer to find out than the cost.
+        """A node's time by part; this may take longer to compute than the cost.
 
         Raises:
             GraphError: the node is placed on a unit and cannot run there.
@@ -240,11 +240,11 @@ class CostModel:
         return {**parts, "launch": 0.0} if self._runs_already(graph, node) and "launch" in parts else parts
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
-        """What a unit's work costs under a choice, or why it cannot run there."""
+        """The cost of work on a unit under a choice, or why it cannot run there."""
         return self.units[device].cost(work, choice)
 
     def unit_time_us(self, device: str, work: Work, choice: str) -> float | Refusal:
-        """The time of `unit_cost` alone."""
+        """Like `unit_cost`, but only the time."""
         return self.units[device].time_us(work, choice)
 
     def refusal(self, graph: Graph, node: Node, device: str, choice: str) -> Refusal | None:
@@ -253,9 +253,9 @@ class CostModel:
         return work if isinstance(work, Refusal) else self.units[device].refusal(work, choice)
 
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
-        """Copies of a unit's operands and results over its link; None where it reaches the host's memory itself.
+        """Copies of a unit's operands and results over its link; None if the unit accesses the host's memory directly.
 
-        Of a node that brings rows from there these are all that it costs.
+        For a node that fetches rows from the host's memory, these copies are its whole cost.
         """
         if node.placement.access is not None:
             return Fetch.of(self.access(graph, node))
@@ -269,20 +269,20 @@ class CostModel:
         return self._merged(graph, node, loaded, stored) if node.op.is_sparse else unit.transfer(loaded, stored)
 
     def _merged(self, graph: Graph, node: Node, loaded: int, stored: int) -> Transfer | None:
-        """Copies, and behind them a kernel of the host that adds up partial results, in single precision, if any."""
+        """Copies, followed by a host kernel that adds up partial results in single precision, if there are any."""
         unit, work, choice = self._on_unit(graph, node)
         partial = unit.partial_bytes(work, choice)
         copies = unit.transfer(loaded, stored, partial)
         if not partial:
             return copies
-        adding = self.host.copy_cost(partial + _SUM_BYTES * stored, "int32")  # as many bytes, whatever the host's width
+        adding = self.host.copy_cost(partial + _SUM_BYTES * stored, "int32")  # bytes do not depend on the host's type
         return Merged.after_copies(copies, Copy("merge", adding.time_us, adding.energy_mj, self.target.host))
 
     def access(self, graph: Graph, node: Node) -> Access:
-        """What bringing rows of a table from the host's memory costs; of rows that only a run names, random ones.
+        """The cost of fetching rows of a table from the host's memory; rows known only at run time are taken at random.
 
         Raises:
-            TargetError: the target does not say its memory tiers.
+            TargetError: the target does not describe its memory tiers.
         """
         table, index = graph.value(node.inputs[0]), cast("Ids | None", graph.constants.get(node.inputs[1]))
         _, *row = table.shape or (0,)
@@ -297,7 +297,7 @@ class CostModel:
         return self._accesses[key][1]
 
     def _rows_read(self, graph: Graph, node: Node) -> Ids:
-        """Which rows of a table a node brings; of rows that only a run names, random ones."""
+        """The rows of a table that a node fetches; random ones if they are known only at run time."""
         index = cast("Ids | None", graph.constants.get(node.inputs[1]))
         if index is not None:
             return index.reshape(-1)
@@ -305,10 +305,10 @@ class CostModel:
         return np.random.default_rng(0).integers(0, max(rows, 1), graph.value(node.inputs[1]).elements)
 
     def least_transfers_us(self, graph: Graph) -> dict[str, float]:
-        """What bringing rows of tables from the host's memory takes at least, by the nodes that bring them.
+        """Lower bounds on the time of fetching rows of tables from the host's memory, by the name of the fetching node.
 
-        Every row of a table that any of them reads crosses the link once, whatever the way, the order and the number of
-        nodes; those that several read are the first one's.
+        Every row of a table that any node reads crosses the link once, whatever the method, the order and the number of
+        nodes. Rows that several nodes read count for the first of them.
         """
         there: dict[str, npt.NDArray[np.bool_]] = {}
         found = {}
@@ -327,12 +327,12 @@ class CostModel:
 
     @cached_property
     def _accesses(self) -> dict[Hashable, tuple[Ids, Access]]:
-        """By the index, which is kept so that its identity stays its own."""
+        """Cached accesses; each entry holds its index array, so that the array's id is not reused."""
         return {}
 
     @property
     def identity(self) -> str:
-        """All that times depend on beside the code, as text: not what the machine is called or stands on, nor its
+        """Everything that times depend on apart from the code, as text: without the machine's name, sources and
         energies."""
         kinds = [(device, self.target.kind(device)) for device in self.target.devices]
         values = {key: value for key, value in self.target.values.items() if matters_to_time(key)}
@@ -345,27 +345,27 @@ class CostModel:
         return tuple(readout for readout in found if readout.functions)
 
     def kept(self, graph: Graph, node: Node) -> Kept:
-        """What a node that is placed on a unit keeps in the unit's memory."""
+        """The amount of a unit's memory that a node placed on the unit occupies."""
         return self.units[node.device or ""].kept(self._unit_cost(graph, node))
 
     @property
     def capacities(self) -> dict[str, Capacity]:
-        """How much the units' memories hold of what programs keep there; units without a limit are left out."""
+        """The capacity of the units' memories by device, for units that have a limit."""
         found = ((device, unit.capacity) for device, unit in self.units.items())
         return {device: capacity for device, capacity in found if capacity is not None}
 
     @property
     def padding_alike(self) -> tuple[str, ...]:
-        """The devices whose convolutions pad opposite sides alike."""
+        """The devices whose convolutions need equal padding on opposite sides."""
         return () if self.host.asymmetric_padding else (self.target.host,)
 
     @property
     def titles(self) -> dict[str, str]:
-        """What every device is called in traces and charts, the host first."""
+        """The name of each device in traces and charts, the host first."""
         return {self.host.device: self.host.title, **{device: unit.title for device, unit in self.units.items()}}
 
     def static_energy_mj(self, makespan_us: float) -> float:
-        """What the board and its units draw over a run, whatever they do."""
+        """The static energy of the board and its units over a run, independent of the work."""
         units = sum(unit.static_energy_mj(makespan_us) for unit in self.units.values())
         return self.host.static_energy_mj(makespan_us) + units
 
@@ -377,7 +377,7 @@ class CostModel:
         return cost
 
     def _on_unit(self, graph: Graph, node: Node) -> tuple[Backend[Any, Any], Work, str]:
-        """The unit that a node is placed on, its work there, and the choice that it names."""
+        """The unit that a node is placed on, its work there, and its choice."""
         unit = self.units[node.device or ""]
         work = self.work(graph, node, unit.device)
         if isinstance(work, Refusal):
@@ -394,7 +394,7 @@ class CostModel:
         return None if node.placement.fused_into is not None else self._host_of(node).cost(graph, node)
 
     def _host_of(self, node: Node) -> HostBackend:
-        """The host with the memory channels that it has while a node runs there."""
+        """The host with the memory channels that are available to it while a node runs there."""
         if node.placement.choice != ALL_CHANNELS:
             return self.host
         if self.channel_switch_us is None and self._host_only is not self:
@@ -406,7 +406,7 @@ _FIRST_STAGES: WeakKeyDictionary[Graph, dict[tuple[int | None, str], int]] = Wea
 
 
 def _first_stages(graph: Graph, host: str) -> Mapping[tuple[int | None, str], int]:
-    """The first stage in which the host has a kernel, by region and origin of what pipelines are made of."""
+    """The first stage in which the host has a kernel, by region and origin of the pipelined nodes."""
     if graph not in _FIRST_STAGES:
         found = _FIRST_STAGES[graph] = {}
         for node in graph.nodes:
@@ -429,7 +429,7 @@ def _misplaced(node: Node, unit: Backend[Any, Any], refusal: Refusal) -> GraphEr
 
 
 def _with_host(costs: CostModel, host: HostBackend) -> CostModel:
-    """The same cost model with another host; it is its own baseline."""
+    """A copy of a cost model with another host; it is its own baseline."""
     model = CostModel.__new__(CostModel)
     model.target, model.units, model.host = costs.target, costs.units, host
     model._works = WeakKeyDictionary()

@@ -1,7 +1,7 @@
-"""What kernels wait for: all that their epilogues read, too.
+"""The operands that kernels wait for, including those of their epilogues.
 
-A kernel adds a second tensor as it writes its own results, the first of them long before its end (cuDNN and cuBLAS take
-it as an operand of the fused kernel). So it starts when that is there.
+A kernel adds a second tensor while it writes its own results, the first of them long before it ends (in cuDNN and
+cuBLAS the tensor is an operand of the fused kernel). So the kernel cannot start before that tensor is ready.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from pimflow.errors import GraphError
 from pimflow.ir import Node
 
 Reads = Mapping[str, Sequence[str]]
-"""By the name of a node, values that are read by what is fused into it and made by another kernel among the nodes."""
+"""By kernel, the values that nodes fused into it read and that another kernel among the given nodes computes."""
 
 
 def epilogue_reads(nodes: Sequence[Node]) -> Reads:
-    """What kernels read for what is fused into them, of what others among the nodes make."""
+    """The values that each kernel's epilogue reads and that other kernels among the nodes compute."""
     kernels = {name: node.placement.fused_into or node.name for node in nodes for name in node.outputs if name}
     roots = {node.name for node in nodes}
     found: dict[str, list[str]] = {}
@@ -31,17 +31,17 @@ def epilogue_reads(nodes: Sequence[Node]) -> Reads:
 
 
 def by_kernel(nodes: Sequence[Node], reads: Reads) -> Sequence[Node]:
-    """The nodes with each behind all that its kernel waits for, else in the order in which they are.
+    """The nodes reordered so that each comes after everything its kernel waits for; otherwise the order is kept.
 
     Raises:
-        GraphError: a kernel waits for itself, as more than one value leaves it.
+        GraphError: a kernel waits for itself, which is possible if more than one of its values is used outside.
     """
     makers = {name: node for node in nodes for name in node.outputs if name}
     place = {node.name: index for index, node in enumerate(nodes)}
     if all(place[makers[name].name] < place[root] for root, names in reads.items() for name in names):
         return nodes
     order: list[Node] = []
-    done: dict[str, bool] = {}  # False while what a node waits for is being put before it
+    done: dict[str, bool] = {}  # False while the nodes that a node waits for are being placed before it
     for last in nodes:
         stack = [last]
         while stack:
@@ -50,7 +50,7 @@ def by_kernel(nodes: Sequence[Node], reads: Reads) -> Sequence[Node]:
             awaited = [makers[name] for name in (*node.inputs, *reads.get(node.name, ())) if name in makers]
             waiting = [maker for maker in awaited if not done.get(maker.name)]
             if waiting and not first:
-                raise GraphError(f"node {node.name!r} waits for what is fused into it")
+                raise GraphError(f"node {node.name!r} waits for a node that is fused into it")
             if waiting:
                 done[node.name] = False
                 stack += waiting[::-1]

@@ -1,16 +1,16 @@
-"""What reading rows of a table by an index takes, by where the table lies: the GPU's memory, or the host's.
+"""The cost of reading rows of a table by an index, depending on where the table is: in GPU memory or host memory.
 
 | placement | what happens |
 |---|---|
 | `resident` | a kernel of the GPU gathers rows of its own memory |
 | `gather` | threads of the CPU gather rows into a page-locked buffer, which is copied |
-| `gather-pageable` | the same into ordinary memory, as frameworks do it unless asked: the driver copies it first |
+| `gather-pageable` | the same into pageable memory, the default of frameworks: the driver makes a copy first |
 | `zero-copy` | threads of the GPU read the host's memory over the link, rows rotated to lines where that pays |
-| `zero-copy-plain` | the same, rows as they lie |
+| `zero-copy-plain` | the same, without rotating rows |
 
-Of R rows of b bytes, a gather and its copy take R b / gather bandwidth + R b / copy bandwidth, and both beginnings;
-reads of the GPU max(requests x 128 B / bandwidth, requests x round trip / outstanding requests) behind the launch (Min
-et al., PyTorch-Direct, 2021). Requests are counted exactly (`sparse/host_rows.py`).
+For R rows of b bytes, a gather and its copy take R b / gather bandwidth + R b / copy bandwidth, plus the start-up time
+of each. Reads by the GPU take max(requests x 128 B / bandwidth, requests x round trip / outstanding requests) after the
+launch (Min et al., PyTorch-Direct, 2021). Requests are counted exactly (`sparse/host_rows.py`).
 """
 
 from __future__ import annotations
@@ -32,23 +32,24 @@ from pimflow.targets.schema import HostMemory, Memory, PcieLink
 
 Placement = Literal["resident", "gather", "gather-pageable", "zero-copy", "zero-copy-plain"]
 PLACEMENTS: tuple[Placement, ...] = get_args(Placement)
-"""Where a table may lie and how it is read from there, by the names of options."""
+"""Where a table may be and how it is read from there, under the names of the options."""
 
 HOST_MEMORY, LINK = "host memory", "pcie"
-"""Where steps take place, on timelines."""
+"""The resources of the steps on timelines."""
 
 _GATHER_PASSES = 3
-"""Of the host's channels: a row is read, its place in the buffer read before it is written, and written."""
+"""Passes over the host's channels per row: the row is read, and its place in the buffer is read and written."""
 
 
 @dataclass(frozen=True, eq=False)
 class TableRead:
-    """Rows of a table that are read, whatever the table's place.
+    """A read of rows of a table, independent of where the table is.
 
     Args:
-        index: which ones [R], in the order in which they are written.
-        row_bytes, element_bytes: of a row, and of what a thread reads of it.
-        is_run: whether they lie one after the other, so that a copy needs no gather before it.
+        index: the rows to read [R], in the order in which they are written.
+        row_bytes: bytes of a row.
+        element_bytes: bytes that a thread reads at a time.
+        is_run: whether the rows are contiguous, so that a copy needs no gather before it.
     """
 
     index: Ids
@@ -59,11 +60,11 @@ class TableRead:
 
     @property
     def bytes(self) -> int:
-        """Of the rows."""
+        """Total bytes of the rows."""
         return len(self.index) * self.row_bytes
 
     def requests(self, line_bytes: int, *, shifted: bool) -> int:
-        """What the GPU's threads ask for over a link, counted once."""
+        """The number of requests of the GPU's threads over a link, cached."""
         key = (line_bytes, shifted)
         if key not in self._counted:
             self._counted[key] = HostRows(self.row_bytes, self.element_bytes, line_bytes, shifted).requests(self.index)
@@ -72,14 +73,14 @@ class TableRead:
 
 @dataclass(frozen=True)
 class Access(SumOfParts):
-    """What one access to a table costs.
+    """The cost of one access to a table.
 
     Args:
-        placement: where the table lies, and how it is read.
-        time_parts_us: by step; they follow one another.
-        energy_parts_mj: by event, static power apart.
-        requests: over the link, of the GPU's threads; 0 of copies.
-        bytes: of the rows, which are written to the GPU's memory.
+        placement: where the table is, and how it is read.
+        time_parts_us: time by step; the steps are sequential.
+        energy_parts_mj: energy by consumer, without static power.
+        requests: requests of the GPU's threads over the link; 0 for copies.
+        bytes: bytes of the rows, which are written to the GPU's memory.
     """
 
     placement: Placement
@@ -91,13 +92,16 @@ class Access(SumOfParts):
 
 @dataclass(frozen=True, slots=True)
 class Fetch(Transfer):
-    """Rows on their way from the host's memory, step after step."""
+    """The transfer of rows from the host's memory, as a sequence of steps."""
 
     steps: tuple[Copy, ...] = ()
 
     @classmethod
     def of(cls, access: Access) -> Fetch:
-        """What the CPU does takes place in the host's memory, all else on the link; there its energy is told too."""
+        """The transfer of an access: the CPU's gather occupies the host's memory, all other steps the link.
+
+        The energy of the other steps is attributed to the last of them.
+        """
         energy = dict(access.energy_parts_mj)
         cpu_mj = energy.pop("CPU", 0.0)
         *before, (last, last_us) = access.time_parts_us.items()
@@ -107,24 +111,24 @@ class Fetch(Transfer):
 
     @property
     def energy_mj(self) -> float:
-        """Of all steps."""
+        """Energy of all steps."""
         return sum(step.energy_mj for step in self.steps)
 
     @property
     def before(self) -> tuple[Copy, ...]:
-        """All of them: nothing is left for the node to do."""
+        """All steps: the node itself does nothing."""
         return self.steps
 
 
 class FeatureAccess:
-    """Prices accesses to tables on a machine whose tiers are known.
+    """Prices accesses to tables on a machine with known memory tiers.
 
     Args:
         target: the machine.
-        host: its GPU, whose kernels gather rows that lie there.
+        host: the machine's GPU, whose kernels gather rows of its own memory.
 
     Raises:
-        TargetError: the target does not say its tiers.
+        TargetError: the target does not describe its memory tiers.
     """
 
     def __init__(self, target: Target, host: HostBackend) -> None:
@@ -132,7 +136,7 @@ class FeatureAccess:
         self.host = host
 
     def cost(self, placement: Placement, read: TableRead) -> Access:
-        """Reading rows of a table."""
+        """The cost of reading rows of a table."""
         if placement == "resident":
             cost = self.host.copy_cost(2 * read.bytes, "uint8")
             return Access(placement, {"gather": cost.time_us}, {"GPU": cost.energy_mj}, 0, read.bytes)
@@ -143,7 +147,7 @@ class FeatureAccess:
         return self._read(placement, read)
 
     def cost_of_all(self, placement: Placement, reads: Sequence[TableRead]) -> Access:
-        """Reading rows of several tables, one after the other."""
+        """The cost of reading rows of several tables, one after the other."""
         found = [self.cost(placement, read) for read in reads]
         return Access(
             placement,
@@ -154,12 +158,12 @@ class FeatureAccess:
         )
 
     def least_us(self, size: int) -> float:
-        """What no way of bringing so many bytes takes less than: all of them cross the link."""
+        """A lower bound in microseconds on fetching `size` bytes by any method: all of them cross the link."""
         rates = (self.link.copy_gb_per_s, self.link.pageable_gb_per_s, self.link.zero_copy_gb_per_s)
         return size / (max(rates) * 1e3)
 
     def _gathered(self, placement: Placement, read: TableRead, copy_gb_per_s: float, staged: int) -> Access:
-        """`staged` bytes pass the host's channels on the driver's way to its own buffer."""
+        """The cost of a gather and a copy; the driver's own copy moves `staged` bytes over the host's channels."""
         size, link = read.bytes, read.bytes * self.link.pj_per_byte * 1e-9
         copy_us = self.link.copy_us + size / (copy_gb_per_s * 1e3)
         if read.is_run:
@@ -175,7 +179,7 @@ class FeatureAccess:
 
     @property
     def _dram_mj(self) -> float:
-        """Of a byte that passes the host's channels."""
+        """Millijoules of a byte that passes the host's channels."""
         return self.tier.dram_pj_per_byte * 1e-9
 
     def _read(self, placement: Placement, read: TableRead) -> Access:
@@ -192,15 +196,15 @@ class FeatureAccess:
         return Access(placement, {"launch": self.link.zero_copy_us, "read": read_us}, energy, requests, read.bytes)
 
     def placements(self, table_bytes: int, beside: int, on_host: int = 0) -> Mapping[Placement, Refusal | None]:
-        """Where a table has room, and why not.
+        """For each placement, why the table does not fit there, or None if it does.
 
         Args:
-            table_bytes: of the table.
-            beside: what else the GPU's memory has to hold at its peak.
-            on_host: what else the host's memory has to hold.
+            table_bytes: bytes of the table.
+            beside: bytes of everything else in the GPU's memory at its peak.
+            on_host: bytes of everything else in the host's memory.
 
         Raises:
-            TargetError: it fits nowhere.
+            TargetError: the table fits nowhere.
         """
         on_gpu = _room("the GPU", table_bytes, self.memory.gpu.usable_bytes - beside)
         in_host = _room("the host", table_bytes, self.tier.capacity_bytes - on_host)
@@ -214,15 +218,15 @@ def _added(parts: Sequence[Parts]) -> Parts:
 
 
 def tiers_of(target: Target) -> tuple[Memory, HostMemory, PcieLink]:
-    """The tiers of a target, the host's and the link among them.
+    """The memory tiers of a target: the GPU's memory, the host's, and the link.
 
     Raises:
-        TargetError: it does not say them.
+        TargetError: the target does not describe them.
     """
     memory = target.memory
     if memory is None or memory.host is None or memory.pcie is None:
         raise TargetError(
-            f"target {target.name!r} does not say what its memory tiers are",
+            f"target {target.name!r} does not describe its memory tiers",
             "add [memory.gpu], [memory.host] and [memory.pcie] (docs/targets.md), or choose rtx3090",
         )
     return memory, memory.host, memory.pcie

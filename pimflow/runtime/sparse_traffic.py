@@ -1,7 +1,7 @@
-"""What kernels over the edges of a graph move, whatever the unit: what passes once, and rows that a cache may hold.
+"""Memory traffic of kernels over the edges of a graph, on any unit: streams read once, and rows that may be cached.
 
-All is bytes, from shapes and from which rows are touched in which order. How much of it reaches memory follows from the
-size of the unit's last cache, under least-recently-used replacement (`pimflow/sparse/stack_distance.py`).
+All amounts are bytes, derived from shapes and from the order in which rows are accessed. The part that reaches memory
+follows from the size of the unit's last-level cache with LRU replacement (`pimflow/sparse/stack_distance.py`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from pimflow.records import dataclass
 from pimflow.sparse import kept_profile
 from pimflow.sparse.stack_distance import EXACT_ACCESSES
 
-UNKNOWN_ORDER = "which rows it touches is only known when it runs: no reuse in a cache is counted"
+UNKNOWN_ORDER = "the rows it accesses are only known when it runs: no cache reuse is counted"
 
 Kind = Literal["elementwise", "softmax"]
 
@@ -25,8 +25,8 @@ class Cache:
     """The last level of cache before memory.
 
     Args:
-        bytes: its size, as far as it serves these kernels.
-        line_bytes: the least that it fetches at a time.
+        bytes: its size, as far as it is available to these kernels.
+        line_bytes: the size of a cache line, the smallest unit it fetches.
     """
 
     bytes: float
@@ -35,15 +35,15 @@ class Cache:
 
 @dataclass(frozen=True, eq=False)
 class RowAccess:
-    """Rows of a table that are touched one after the other.
+    """A sequence of accesses to rows of a table.
 
     Args:
         row_bytes: bytes of a row.
-        rows: of the table.
-        count: how many accesses there are.
-        ids: the row of every access, in order; None if that is not known.
-        updates: whether rows are added to, so that what is fetched is also written back.
-        copies: how often the same follows again, each time on the next `rows` rows; `count` has all of it.
+        rows: number of rows of the table.
+        count: number of accesses.
+        ids: the row of each access, in order; None if unknown.
+        updates: whether rows are added to, so that fetched lines are also written back.
+        copies: how often the sequence is repeated, each time on the next `rows` rows; `count` includes all of them.
     """
 
     row_bytes: int
@@ -54,13 +54,13 @@ class RowAccess:
     copies: int = 1
 
     def requested_bytes(self, cache: Cache) -> int:
-        """Bytes that pass the cache: whole lines, and of an update twice."""
+        """Bytes that pass the cache: whole lines, twice for updates."""
         return self.count * _whole(self.row_bytes, cache.line_bytes) * (2 if self.updates else 1)
 
     def memory_bytes(self, cache: Cache) -> int:
-        """Bytes that pass memory: lines that miss the cache.
+        """Bytes that reach memory: lines that miss the cache.
 
-        Rows shorter than a line share it with their neighbours; each longer one takes whole lines.
+        Rows shorter than a line share it with their neighbours; longer rows take whole lines each.
         """
         if not self.row_bytes:
             return 0
@@ -73,7 +73,7 @@ class RowAccess:
         return round(misses * held * (2 if self.updates else 1))
 
     def _misses(self, ids: npt.NDArray[Any], lines: float, per_line: int) -> float:
-        """Fetches of lines into a cache of so many: each once if it holds them all, for which no order matters."""
+        """Fetches into a cache of `lines` lines; if it holds the whole table, each line is fetched only once."""
         if -(-self.rows // per_line) <= lines and len(ids) <= EXACT_ACCESSES:
             return len(np.unique(ids // per_line))
         return kept_profile(ids, self.rows, per_line).misses(lines)
@@ -88,11 +88,11 @@ class SparseWork:
     """One kernel over the edges of a graph.
 
     Args:
-        operations: arithmetic operations; a multiply-add is one.
+        operations: arithmetic operations; a multiply-add counts as one.
         macs: multiply-accumulates among them.
-        streamed_bytes: what passes once: edges, weights, results.
-        accesses: rows that may be in cache.
-        again_bytes: what passes the cache again, but not memory.
+        streamed_bytes: bytes that pass memory once: edges, weights, results.
+        accesses: accesses to rows that may be in the cache.
+        again_bytes: bytes that pass the cache again, but not memory.
         kind: the family of kernels that it belongs to.
     """
 
@@ -110,11 +110,11 @@ class SparseWork:
 
     @property
     def is_known(self) -> bool:
-        """Whether all rows that it touches are known."""
+        """Whether all rows that it accesses are known."""
         return all(access.ids is not None for access in self.accesses)
 
     def memory_bytes(self, cache: Cache) -> int:
-        """Bytes that pass memory."""
+        """Bytes that reach memory."""
         return self.streamed_bytes + sum(access.memory_bytes(cache) for access in self.accesses)
 
     def cache_bytes(self, cache: Cache) -> int:

@@ -1,13 +1,14 @@
-"""What a run spends time and energy on, by part: event by event and node by node.
+"""The breakdown of a run's time and energy by part, for each event and each node.
 
-Every amount is kept by where it is spent (a device, a link, or `STATIC`) and there by part, as the backends name them.
-Two rules make parts add up:
+Amounts are recorded by place (a device, a link, or `STATIC`) and within a place by part, under the backends' names for
+parts. Two rules make the parts add up:
 
-- Within a kernel, of what overlaps only what takes longest is time: the backends' parts add up to the kernel's time.
+- Within a kernel, of activities that overlap only the longest counts as time: the backends' parts add up to the
+  kernel's time.
 - Between kernels, an instant in which n of them run counts 1/n for each. So the shares of all nodes add up to the
   makespan, and a kernel's parts are charged in proportion to its share.
 
-Static power is charged to the nodes by their shares.
+Static power is charged to the nodes in proportion to their shares.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ from pimflow.runtime.timeline import CHANNELS, NO_RESOURCE, Event, NodePrice, Ti
 from pimflow.targets import Target
 
 STATIC = "static"
-"""Where the board draws power whatever it does; its one part is `BOARD`."""
+"""The place of the static power that the board always draws; its only part is `BOARD`."""
 BOARD = "board"
 
 PartsByPlace = Mapping[str, Parts]
-"""Amounts by where they are spent, then by part."""
+"""Amounts by place, then by part."""
 
 
 class PartPrice(NodePrice, Protocol):
@@ -35,11 +36,11 @@ class PartPrice(NodePrice, Protocol):
 
     @property
     def energy_parts_mj(self) -> Parts:
-        """Millijoules by what they are spent on."""
+        """Millijoules by part."""
 
 
 class SpendingCosts(Protocol):
-    """Costs that say what they are spent on."""
+    """Costs that can be broken down into parts."""
 
     @property
     def target(self) -> Target:
@@ -49,23 +50,23 @@ class SpendingCosts(Protocol):
         """The node's time and energy on its device."""
 
     def time_parts_us(self, graph: Graph, node: Node) -> Parts:
-        """The node's time by what it is spent on."""
+        """The node's time by part."""
 
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
-        """What the copies of a node cost; None if there are none."""
+        """The cost of a node's copies; None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventCost:
-    """What one use of a resource spends.
+    """Time and energy of one use of a resource.
 
     Args:
         event: the event.
-        node: the node whose it is.
+        node: the node that it belongs to.
         place: the device or link.
         share_us: its share of the makespan.
-        time_parts_us: they add up to the event's length.
-        energy_parts_mj: they add up to what it spends beside static power.
+        time_parts_us: time by part; the sum is the event's length.
+        energy_parts_mj: energy by part; the sum is the event's energy without static power.
     """
 
     event: Event
@@ -78,12 +79,12 @@ class EventCost:
 
 @dataclass(frozen=True)
 class Spending:
-    """What some nodes spend, or a whole run.
+    """Time and energy of some nodes, or of a whole run.
 
     Args:
-        share_parts_us: their share of the makespan; of a whole run this adds up to its time.
-        busy_parts_us: how long they keep each device and link busy.
-        energy_parts_mj: their energy, with static power by their share.
+        share_parts_us: their share of the makespan; for a whole run this adds up to its time.
+        busy_parts_us: the time for which they keep each device and link busy.
+        energy_parts_mj: their energy, including static power in proportion to their share.
     """
 
     share_parts_us: PartsByPlace
@@ -104,7 +105,7 @@ class Spending:
 
 
 NOTHING = Spending({}, {}, {})
-"""What most nodes of a large model spend, which are fused into others: one record for all of them."""
+"""No time and no energy: one object for the many nodes of large models that are fused into others."""
 
 
 def total(parts: PartsByPlace) -> float:
@@ -113,7 +114,7 @@ def total(parts: PartsByPlace) -> float:
 
 
 class Schedule(NamedTuple):
-    """When everything of a graph runs, and what it spends: the timeline's events with their costs, in its order."""
+    """The timeline of a graph, and its events with their costs, in the same order."""
 
     timeline: Timeline
     events: tuple[EventCost, ...]
@@ -123,7 +124,7 @@ _SCHEDULES: WeakKeyDictionary[Graph, tuple[SpendingCosts, Schedule]] = WeakKeyDi
 
 
 def schedule(graph: Graph, costs: SpendingCosts) -> Schedule:
-    """The schedule of a graph, a device on every node; what was made last for it is remembered as long as it lives."""
+    """The schedule of a graph whose nodes all have devices; the last one is cached while the graph lives."""
     known = _SCHEDULES.get(graph)
     if known is not None and known[0] is costs:
         return known[1]
@@ -134,10 +135,10 @@ def schedule(graph: Graph, costs: SpendingCosts) -> Schedule:
 
 
 def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple[EventCost, ...]:
-    """The timeline's events with what each spends, in its order.
+    """The timeline's events with their costs, in the same order.
 
     Args:
-        graph: the graph, a device on every node.
+        graph: the graph; all its nodes have devices.
         timeline: its schedule.
         costs: the cost model that the schedule was made with.
     """
@@ -167,7 +168,7 @@ def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple
 
 
 def shares_us(events: Sequence[Event | None]) -> list[float]:
-    """Every event's share of the time in which any runs; None, or an event without length, has none."""
+    """Each event's share of the time in which any event runs; 0 for None and for events without duration."""
     shares = [0.0] * len(events)
     turns = sorted(
         (when, begins, index)
@@ -191,12 +192,12 @@ def shares_us(events: Sequence[Event | None]) -> list[float]:
 def spending(
     groups: Iterable[str], events: Iterable[tuple[str, EventCost]], static_mj: float, makespan_us: float
 ) -> dict[str, Spending]:
-    """What groups of events spend.
+    """Time and energy of groups of events.
 
     Args:
-        groups: their names; one without events spends nothing.
+        groups: their names; a group without events spends nothing.
         events: every event with the name of its group.
-        static_mj: energy that the board draws over the run, whatever it does.
+        static_mj: static energy of the board over the run.
         makespan_us: how long the run takes.
     """
     found = dict.fromkeys(groups, NOTHING)

@@ -1,13 +1,13 @@
-"""Several inferences in flight: a modulo schedule, by which one ends in every interval and no resource is used twice.
+"""Several inferences in flight: a modulo schedule that completes one inference per interval without conflicts.
 
-Every job of an inference has one start time; the next inference does the same an interval later, and so on. No data
-flow leads from one inference to another, so the interval need be no longer than what the busiest resource does for one
-of them (the resource bound of modulo scheduling: Rau, Iterative Modulo Scheduling, MICRO 1994): its jobs follow each
-other without a gap, in any order, and a job that finds its place in the interval taken waits for a later one. What the
-order decides is how long jobs wait, and so how long an inference takes and how many are in flight: that is what the
-order is searched for.
+Every job of an inference has one start time; the next inference repeats the schedule an interval later, and so on. No
+data flows from one inference to another, so the interval need not exceed the time for which one inference keeps the
+busiest resource busy (the resource bound of modulo scheduling: Rau, Iterative Modulo Scheduling, MICRO 1994). That
+resource's jobs follow each other without a gap, in any order, and a job whose slot in the interval is taken waits for
+the next interval. The order determines how long jobs wait, and so the latency and the number of inferences in flight;
+the search minimises the latency.
 
-Times are whole numbers of picoseconds, so that nothing drifts however many inferences follow each other.
+Times are whole numbers of picoseconds, so that nothing drifts over any number of inferences.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from pimflow.targets import Target
 
 TICKS_PER_US = 1_000_000
 _MOST_STEPS = 1_000_000
-"""Of the search for an order, over all jobs: a second or two."""
+"""Limit on the search for an order: jobs placed in total, which takes a second or two."""
 _ORDERS_PER_GROUP = 150
-"""How many orders are tried for each group, at most."""
+"""The maximum number of orders to try per group."""
 _MOST_CHANGES = 3
 _PIECES = 4
-"""A resource's idle time is moved about in so many pieces."""
+"""The number of pieces into which a resource's idle time is divided; the search moves each of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ class Slot:
 
 @dataclass(frozen=True)
 class SteadyState:
-    """A schedule that repeats.
+    """A repeating schedule.
 
     Args:
         interval: ticks between two inferences.
-        slots: what the first inference does, in the order of the data flow.
+        slots: the slots of the first inference, in the order of the data flow.
     """
 
     interval: int
@@ -56,7 +56,7 @@ class SteadyState:
 
     @property
     def interval_us(self) -> float:
-        """Between two inferences."""
+        """Microseconds between two inferences."""
         return self.interval / TICKS_PER_US
 
     @cached_property
@@ -66,17 +66,17 @@ class SteadyState:
 
     @property
     def latency_us(self) -> float:
-        """From the start of an inference to its end."""
+        """Microseconds from the start of an inference to its end."""
         return self.latency / TICKS_PER_US
 
     @property
     def in_flight(self) -> int:
-        """How many inferences there are at once, at most."""
+        """The maximum number of inferences at any time."""
         return max(1, -(-self.latency // self.interval)) if self.interval else 1
 
     @cached_property
     def busy_us(self) -> dict[str, float]:
-        """How long each resource works on one inference."""
+        """Microseconds for which each resource works on one inference."""
         busy: dict[str, int] = {}
         for slot in self.slots:
             if slot.resource != NO_RESOURCE:
@@ -84,7 +84,7 @@ class SteadyState:
         return {resource: ticks / TICKS_PER_US for resource, ticks in busy.items()}
 
     def unrolled(self, inferences: int) -> tuple[tuple[int, Slot], ...]:
-        """The slots of so many inferences with their numbers, by start."""
+        """The slots of the first `inferences` inferences with their numbers, sorted by start."""
         found = [
             (number, Slot(slot.node, slot.resource, slot.start + shift, slot.end + shift))
             for number in range(inferences)
@@ -99,10 +99,10 @@ def steady_state(graph: Graph, target: Target, costs: Costs, rest_us: float = 0.
     """The modulo schedule of a graph whose nodes have devices.
 
     Args:
-        graph: regions of its placements do not matter: only the data flow orders nodes.
+        graph: the graph; the regions of its placements are ignored, only the data flow orders nodes.
         target: the machine.
         costs: prices nodes and copies, as for `build_timeline`.
-        rest_us: of the interval, how long the busiest resource rests: the longer, the fewer inferences are in flight.
+        rest_us: idle time of the busiest resource per interval: the longer, the fewer inferences are in flight.
     """
     transfers = costs.transfer if isinstance(costs, CopiesOperands) else None
     queued = costs if isinstance(costs, QueuesLaunches) else None
@@ -118,9 +118,10 @@ def steady_state(graph: Graph, target: Target, costs: Costs, rest_us: float = 0.
 
 @dataclass(frozen=True)
 class _Flow:
-    """Jobs in topological order: their lengths in ticks, and what each waits for, with how much of it need not be.
+    """Jobs in topological order: their lengths in ticks, their resources, and the jobs that each waits for (`before`).
 
-    `rest` is how long the busiest resource does nothing in an interval.
+    `ahead` holds the ticks by which each job may start before its operands are ready. `rest` is the idle time of the
+    busiest resource per interval, in ticks.
     """
 
     ticks: tuple[int, ...]
@@ -146,7 +147,7 @@ class _Flow:
 
     @cached_property
     def loads(self) -> Mapping[str, int]:
-        """How long each resource works on one inference."""
+        """Ticks for which each resource works on one inference."""
         loads: dict[str, int] = {}
         for resource, ticks in zip(self.resources, self.ticks, strict=True):
             if resource != NO_RESOURCE:
@@ -155,11 +156,11 @@ class _Flow:
 
     @cached_property
     def interval(self) -> int:
-        """The longest of these, and what it rests."""
+        """The largest load plus `rest`."""
         return max(self.loads.values(), default=0) + self.rest
 
     def starts(self, offsets: Sequence[int]) -> list[int]:
-        """The earliest start of every job at which it has its offset in the interval, behind what it waits for."""
+        """The earliest start of each job at its offset in the interval, after the jobs that it waits for."""
         starts: list[int] = []
         for index, offset in enumerate(offsets):
             ready = self.ready(index, starts)
@@ -167,7 +168,7 @@ class _Flow:
         return starts
 
     def ready(self, index: int, starts: Sequence[int]) -> int:
-        """When a job may start, by what it waits for; a launch that is queued may come before that."""
+        """When a job may start, given the jobs that it waits for; a queued launch may start earlier."""
         ready = max((starts[i] + self.ticks[i] for i in self.before[index]), default=0) - self.ahead[index]
         return max(ready, 0)
 
@@ -178,7 +179,7 @@ def _ticks(time_us: float) -> int:
 
 @dataclass(frozen=True)
 class _Found:
-    """Start times, and the orders that they come from; the sooner inferences end, the better."""
+    """Start times, the orders that produce them, and their cost: the latency, then the sum of the start times."""
 
     cost: tuple[int, int]
     starts: list[int]
@@ -186,11 +187,11 @@ class _Found:
 
 
 class _Search:
-    """The search for the order in which each resource goes about its work.
+    """Searches for the order in which each resource executes its jobs.
 
-    What an inference does on a resource without leaving it stays together, as a group. From an order a group that has
-    to wait is moved to where it would not, as long as that helps; then the order is changed a little at random, and it
-    begins again from the best so far. The numbers drawn are the same each time.
+    Consecutive jobs of an inference on the same resource form a group and stay together. Local search moves a group
+    that has to wait to where it would not, as long as that helps. Then the best order so far is perturbed at random,
+    and the local search starts again. The random seed is fixed.
     """
 
     def __init__(self, flow: _Flow) -> None:
@@ -206,7 +207,7 @@ class _Search:
         self._best = self._placed(orders)
 
     def starts(self) -> list[int]:
-        """Start times of all jobs, the first of them 0."""
+        """Start times of all jobs; the earliest is 0."""
         rng = random.Random(0)
         self._descend(self._best)
         movable = sorted(resource for resource, order in self._best.orders.items() if len(order) > 1)
@@ -216,7 +217,7 @@ class _Search:
         return [start - first for start in self._best.starts]
 
     def _placed(self, orders: Mapping[str, list[int]]) -> _Found:
-        """What comes of an order: every group begins where the one before it ends."""
+        """The start times for an order: each group begins where the previous one ends."""
         offsets = [0] * len(self._flow.ticks)
         for order in orders.values():
             now = 0
@@ -231,7 +232,7 @@ class _Search:
         return _Found((max(ends, default=0) - min(starts, default=0), sum(starts)), starts, orders)
 
     def _descend(self, found: _Found) -> None:
-        """Moves one group after the other, and keeps what comes of it if it is the best so far."""
+        """Moves one group at a time while that helps; keeps the result if it is the best so far."""
         moved = True
         while moved and self._steps < self._most_steps:
             moved = False
@@ -244,7 +245,7 @@ class _Search:
             self._best = found
 
     def _waiting(self, found: _Found) -> list[tuple[str, int]]:
-        """The groups that wait for their place, those that wait longest first."""
+        """The groups that wait for their slot, longest wait first."""
         waits = []
         for resource, order in found.orders.items():
             for group in order:
@@ -254,7 +255,7 @@ class _Search:
         return [(resource, group) for wait, group, resource in sorted(waits) if wait < 0]
 
     def _moved(self, found: _Found, resource: str, group: int) -> Mapping[str, list[int]]:
-        """The orders with a group where its resource is when it is ready."""
+        """The orders with a group moved to the point in its resource's order when it becomes ready."""
         left = [other for other in found.orders[resource] if other != group]
         wanted = self._flow.ready(self._groups[group][0], found.starts) % self._flow.interval
         ends = accumulate((self._lengths[other] for other in left), initial=0)
@@ -263,7 +264,7 @@ class _Search:
 
 
 def _groups(flow: _Flow) -> tuple[list[list[int]], dict[str, list[int]]]:
-    """Jobs that follow each other on one resource, and the groups of every resource, all in the order of the flow."""
+    """Groups of consecutive jobs on one resource, and the groups of each resource, in the order of the data flow."""
     groups: list[list[int]] = []
     orders: dict[str, list[int]] = {}
     last = NO_RESOURCE
@@ -279,13 +280,13 @@ def _groups(flow: _Flow) -> tuple[list[list[int]], dict[str, list[int]]]:
 
 
 def _pieces(idle: int) -> list[int]:
-    """Idle time in a few pieces."""
+    """Idle time divided into up to `_PIECES` pieces."""
     cuts = [idle * piece // _PIECES for piece in range(_PIECES + 1)]
     return [end - begin for begin, end in pairwise(cuts) if end > begin]
 
 
 def _disturbed(orders: Mapping[str, list[int]], movable: Sequence[str], rng: random.Random) -> dict[str, list[int]]:
-    """The orders after a few changes: two groups in each other's place, or all of a resource's begun elsewhere."""
+    """The orders after a few random changes: two groups swapped, or the whole order of a resource rotated."""
     changed = {resource: list(order) for resource, order in orders.items()}
     for _ in range(rng.randint(1, _MOST_CHANGES)):
         order = changed[rng.choice(movable)]

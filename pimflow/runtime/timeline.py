@@ -1,12 +1,12 @@
-"""When every node runs: an event-driven schedule of a device-annotated graph over the units of a machine.
+"""The timeline: an event-driven schedule of a device-annotated graph on the units of a machine.
 
-The program is a sequence of regions (`region` of a node's placement): the units meet at the end of each. Inside a
-region only the data flow and the resources order the nodes. So the makespan of a graph is the sum of its regions'
-makespans, and a region that is cut out alone takes as long as it takes inside the whole.
+The program is a sequence of regions (`region` of a node's placement), and all units synchronise at the end of each.
+Inside a region, only the data flow and the resources order the nodes. So the makespan of a graph is the sum of its
+regions' makespans, and a region scheduled on its own takes as long as it does within the whole graph.
 
-Where memory channels change hands between regions (some are placed with `ALL_CHANNELS`, others without), nothing runs
-until they have: that time is part of the region behind it, and its event the first node's there. A run begins and ends
-with the channels at the units; a switch at its end is part of the last region.
+Where memory channels are switched between regions (some nodes are placed with `ALL_CHANNELS`, others without), nothing
+runs during the switch. Its time is part of the following region, and its event belongs to the first node there. A run
+begins and ends with the units owning the channels; a switch at its end is part of the last region.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from pimflow.runtime.epilogues import by_kernel, epilogue_reads
 from pimflow.targets import Target
 
 NO_RESOURCE = "none"
-"""The resource of what takes no time: fused nodes and free movements."""
+"""The resource of nodes that take no time: fused nodes and free movements."""
 CHANNELS = "memory channels"
-"""The resource that is in use while memory channels change hands."""
+"""The resource that is in use while memory channels are switched."""
 
 TransferModel = Callable[[Graph, Node], "Transfer | None"]
 
 
 class NodePrice(Protocol):
-    """What the timeline asks of the price of one node."""
+    """The part of a node's price that the timeline needs."""
 
     @property
     def time_us(self) -> float:
-        """Microseconds on the node's own device; 0 for what is fused or free."""
+        """Microseconds on the node's own device; 0 for fused nodes and free movements."""
 
     @property
     def energy_mj(self) -> float:
-        """Millijoules spent by the node itself, static power apart."""
+        """Millijoules spent by the node itself, without static power."""
 
 
 class Costs(Protocol):
@@ -59,41 +59,42 @@ class DrawsStaticPower(Protocol):
     """Costs of a machine that draws power for as long as it is on."""
 
     def static_energy_mj(self, makespan_us: float) -> float:
-        """Millijoules drawn over a run, whatever it does."""
+        """Static energy over a run in millijoules, independent of the work."""
 
 
 @runtime_checkable
 class CopiesOperands(Protocol):
-    """Costs of a machine whose units may find their operands only where they were copied to."""
+    """Costs of a machine with units whose operands have to be copied to them."""
 
     def transfer(self, graph: Graph, node: Node) -> Transfer | None:
-        """What the copies of a node cost; None if there are none."""
+        """The cost of a node's copies; None if there are none."""
 
 
 @runtime_checkable
 class QueuesLaunches(Protocol):
-    """Costs of a machine whose host launches a kernel while it waits for what the kernel reads."""
+    """Costs of a machine whose host launches a kernel while it waits for the kernel's operands."""
 
     def launch_ahead_us(self, graph: Graph, node: Node) -> float:
-        """Of a node's time what may pass before what it reads is there."""
+        """The part of a node's time that may pass before its operands are ready."""
 
 
 @runtime_checkable
 class SwitchesChannels(Protocol):
-    """Costs of a machine whose units may give the host its memory channels back between two regions."""
+    """Costs of a machine whose units can return memory channels to the host between two regions."""
 
     @property
     def channel_switch_us(self) -> float | None:
-        """How long that takes, either way; None if they do not."""
+        """The time of a switch in either direction; None if units keep their channels."""
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
     """One use of a resource. `resource` is `NO_RESOURCE` for nodes that take no time (fused, or free movements).
 
-    A launch that is queued is part of it: so long before the node's operands are there it may start.
+    A queued launch is part of the event, so the event may start before the node's operands are ready, by up to the
+    launch time.
 
-    `region` is the position of the region in the order of execution; `stage` is the pipeline's, if any.
+    `region` is the position of the region in the order of execution; `stage` is the pipeline stage, if any.
     """
 
     node: str
@@ -106,10 +107,10 @@ class Event:
 
 @dataclass(frozen=True)
 class Timeline:
-    """The schedule of a graph: events by start time, with what each resource is busy for and the energy spent.
+    """The schedule of a graph: events by start time, the busy time of each resource, and the energy.
 
-    `region_us` are the regions' makespans in order; `makespan_us` is their sum. `energy_mj` is by resource; what
-    the machine draws anyway is under "static".
+    `region_us` are the regions' makespans in order; `makespan_us` is their sum. `energy_mj` is by resource; static
+    energy is under "static".
     """
 
     events: tuple[Event, ...]
@@ -120,7 +121,7 @@ class Timeline:
 
     @property
     def total_energy_mj(self) -> float:
-        """All energy, static included."""
+        """The total energy including static energy."""
         return sum(self.energy_mj.values())
 
 
@@ -128,7 +129,7 @@ class Timeline:
 class Job:
     """A piece of work on one resource; jobs of a region are numbered in topological order.
 
-    `ahead_us` of it need no operands: they may pass while the resource would wait for these.
+    The first `ahead_us` of a job need no operands: they may overlap with waiting for them.
     """
 
     node: Node
@@ -154,12 +155,12 @@ def build_timeline(
         graph: placements may name a region (a node without one is a region of its own) and a stage.
         target: the machine, for its devices; prices come from `costs`.
         costs: prices one node; static energy is added if it has `static_energy_mj`.
-        transfers: what copying operands to a unit costs, where it cannot reach them itself; by default what `costs`
-            says of them, if anything.
-        switching: whether channels that change hands take their time; not of regions that are priced by themselves.
+        transfers: the cost of copying operands to a unit that cannot access them directly; by default `costs.transfer`,
+            if `costs` has it.
+        switching: whether to include the time of switching channels; False for regions that are priced on their own.
 
     Raises:
-        GraphError: the regions' order contradicts the data flow, or the host has all channels where it is not alone.
+        GraphError: the regions' order contradicts the data flow, or the host has all channels in a region with a unit.
     """
     if transfers is None and isinstance(costs, CopiesOperands):
         transfers = costs.transfer
@@ -196,7 +197,7 @@ def _switch(
     busy: dict[str, float],
     region_us: list[float],
 ) -> float:
-    """Makes room for channels to change hands between regions that are scheduled, and at the end; how much in all."""
+    """Inserts the switches of channels between scheduled regions and at the end; returns their total time."""
     states = [False, *map(_has_all_channels, found), False]
     switches = [index for index, (before, behind) in enumerate(pairwise(states)) if before != behind]
     for place, event in enumerate(events):
@@ -215,14 +216,14 @@ def _has_all_channels(nodes: Sequence[Node]) -> bool:
     """Whether the host has all memory channels in a region."""
     marked = next((node for node in nodes if node.placement.choice == ALL_CHANNELS), None)
     if marked is not None and any(node.device != marked.device for node in nodes):
-        raise GraphError(f"node {marked.name!r} has all memory channels, but its region is not the host's alone")
+        raise GraphError(f"node {marked.name!r} has all memory channels, but another device runs in its region")
     return marked is not None
 
 
 def regions(graph: Graph) -> list[list[Node]]:
-    """The nodes by region, in the order in which the regions run; inside a region in topological order.
+    """The nodes by region, in order of execution; within a region in topological order.
 
-    Regions go by number. A node without one is a region of its own, directly after the last one it reads from.
+    Regions are ordered by number. A node without one is its own region, directly after the last region it reads from.
 
     Raises:
         GraphError: a region reads from a later one.
@@ -250,14 +251,14 @@ def jobs_of(
     energy: dict[str, float],
     queued: QueuesLaunches | None,
 ) -> list[Job]:
-    """The region's work in topological order, kernels behind what their epilogues read; adds its energy to `energy`."""
+    """The region's jobs in topological order, kernels after their epilogue operands; adds their energy to `energy`."""
     jobs: list[Job] = []
     maker: dict[str, int] = {}
     added = epilogue_reads(nodes) if len(nodes) > 1 else {}
     for node in by_kernel(nodes, added) if added else nodes:
         price = costs.node_cost(graph, node)
         device = node.device or host
-        fetched = transfers is not None and node.placement.access is not None  # all of it is copies
+        fetched = transfers is not None and node.placement.access is not None  # the node consists of copies
         energy[device] += 0.0 if fetched else price.energy_mj
         steps = [(device if price.time_us > 0 and not fetched else NO_RESOURCE, 0.0 if fetched else price.time_us)]
         ahead_us = queued.launch_ahead_us(graph, node) if queued is not None and device == host else 0.0
@@ -282,10 +283,10 @@ def jobs_of(
 def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
     """Start times from 0 and the makespan: the best of five list schedules, the first of equal ones.
 
-    `by stage` finishes early stages first; `by arrival` serves in the order in which inputs become complete; `by level`
-    serves first what the longest chain of jobs waits for (highest level first: Adam, Chandy and Dickson, CACM 17,
-    1974); two go `backwards` from the end to the start, by level and by number. None is always the best one; all are
-    linear but for the ready queue.
+    `by stage` finishes early stages first; `by arrival` serves jobs in the order in which they become ready; `by level`
+    first serves the job with the longest chain of successors (highest level first: Adam, Chandy and Dickson, CACM 17,
+    1974); two go `backwards` from the end to the start, by level and by number. None is always the best; all are linear
+    except for the ready queue.
     """
     if len(jobs) == 1:
         return [0.0], jobs[0].duration_us
@@ -300,12 +301,12 @@ def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
 
 
 def makespan_us(jobs: Sequence[Job]) -> float:
-    """What jobs of one region take together, as `build_timeline` schedules them."""
+    """The makespan of the jobs of one region, as `build_timeline` schedules them."""
     return _best_schedule(jobs)[1] if jobs else 0.0
 
 
 def _levels(jobs: Sequence[Job]) -> list[float]:
-    """Of every job, what it and the longest chain of jobs behind it take once it has its operands."""
+    """For each job, the length of the longest chain of jobs that starts with it, once its operands are ready."""
     levels = [0.0] * len(jobs)
     for index in range(len(jobs) - 1, -1, -1):
         job = jobs[index]
@@ -315,7 +316,7 @@ def _levels(jobs: Sequence[Job]) -> list[float]:
 
 
 def _least_us(jobs: Sequence[Job], levels: Sequence[float]) -> float:
-    """What no schedule is shorter than: the longest chain, and what each resource has to do."""
+    """A lower bound on any schedule: the longest chain of jobs, or the load of the busiest resource."""
     busy = dict.fromkeys([job.resource for job in jobs], 0.0)
     for job in jobs:
         busy[job.resource] += job.duration_us
@@ -323,8 +324,8 @@ def _least_us(jobs: Sequence[Job], levels: Sequence[float]) -> float:
 
 
 def _backwards(jobs: Sequence[Job]) -> Iterator[tuple[list[float], float]]:
-    """What list schedules of the jobs from the last to the first make of their order; in that order every job starts
-    as soon as it can."""
+    """Schedules whose job orders come from list schedules of the reversed graph; each job then starts as soon as it
+    can in that order."""
     last = len(jobs) - 1
     mirrored = [Job(job.node, job.resource, job.duration_us, None, []) for job in reversed(jobs)]
     for index, job in enumerate(jobs):
@@ -337,7 +338,7 @@ def _backwards(jobs: Sequence[Job]) -> Iterator[tuple[list[float], float]]:
 
 
 def _in_order(jobs: Sequence[Job], order: Sequence[int]) -> tuple[list[float], float]:
-    """Every job as soon as it can behind those before it in an order along the data flow."""
+    """The schedule in which each job starts as soon as it can, in an order that respects the data flow."""
     starts, ready_us = [0.0] * len(jobs), [0.0] * len(jobs)
     free_us: dict[str, float] = {}
     for index in order:
@@ -353,10 +354,10 @@ def _in_order(jobs: Sequence[Job], order: Sequence[int]) -> tuple[list[float], f
 
 
 def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[list[float], float]:
-    """Non-delay list schedule: an idle resource starts the first of its ready jobs at once.
+    """Non-delay list schedule: an idle resource immediately starts the first of its ready jobs.
 
-    First is what has the lowest rank (None: what arrived first), of these the earliest stage, then the lowest number.
-    What a job needs no operands for has passed by then, as far as its resource was idle.
+    The first is the job with the lowest rank (None: in order of arrival); ties go to the earliest stage, then to the
+    lowest number. The part of a job that needs no operands has already run, as far as its resource was idle.
     """
     starts = [0.0] * len(jobs)
     waiting = [job.waiting for job in jobs]
@@ -368,7 +369,7 @@ def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[
     released = [index for index, count in enumerate(waiting) if count == 0]
     now = 0.0
     while True:
-        while released:  # what takes no time is done at once
+        while released:  # jobs that take no time are done at once
             index = released.pop()
             job = jobs[index]
             if job.resource == NO_RESOURCE:
@@ -394,7 +395,7 @@ def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[
 
 
 def _finish(job: Job, waiting: list[int], released: list[int]) -> None:
-    """Releases jobs whose inputs are complete by that."""
+    """Releases the jobs that were waiting only for `job`."""
     for successor in job.successors:
         waiting[successor] -= 1
         if waiting[successor] == 0:

@@ -162,7 +162,7 @@ def test_a_graph_may_be_a_file(tmp_path: Path) -> None:
         ({"loader": "some"}, OptionError, "unknown loader 'some'"),
         ({"model": "zoo:toy"}, PimflowError, ""),
         ({"model": "zoo:gcn"}, OptionError, "zoo:gcn reads 1433 features of a vertex, not 150; leave out --features"),
-        ({"target": "pimflow"}, TargetError, "does not say what its memory tiers are"),
+        ({"target": "pimflow"}, TargetError, "does not describe its memory tiers"),
         (
             {"target": TIGHT, "batch": 3000, "features": 1500},
             TargetError,

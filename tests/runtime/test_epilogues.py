@@ -55,7 +55,7 @@ def test_a_kernel_that_waits_for_itself_is_a_bug() -> None:
         Job("leaves", "pim", 5.0, ("conv",)),
         Job("add", "gpu", 0.0, ("conv", "leaves")),
     )
-    with pytest.raises(GraphError, match="'conv' waits for what is fused into it"):
+    with pytest.raises(GraphError, match="'conv' waits for a node that is fused into it"):
         build_timeline(fused(jobs, add="conv"), TARGET, costs_of(jobs))
 
 

@@ -78,5 +78,5 @@ def test_who_has_room() -> None:
 
 
 def test_a_target_without_tiers_is_told_what_it_lacks() -> None:
-    with pytest.raises(TargetError, match="target 'pimflow' does not say what its memory tiers are"):
+    with pytest.raises(TargetError, match="target 'pimflow' does not describe its memory tiers"):
         FeatureAccess(load_target("pimflow"), CostModel(load_target("pimflow")).host)

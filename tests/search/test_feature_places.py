@@ -140,7 +140,7 @@ def test_where_nothing_fits_a_line_says_what_is_short() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"tables": "aligned", "target": "pimflow"}, TargetError, "does not say what its memory tiers are"),
+        ({"tables": "aligned", "target": "pimflow"}, TargetError, "does not describe its memory tiers"),
         ({"tables": "host", "target": "rtx3090"}, OptionError, "reads no table by rows"),
         ({"tables": "disk"}, OptionError, "'tables' is 'disk'"),
     ],
