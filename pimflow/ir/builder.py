@@ -29,9 +29,10 @@ Border = int | tuple[int, int, int, int]
 class Builder:
     """Builds a graph a node at a time; shapes and element types come from the ops' own rules.
 
-    Every method that makes a value returns its name; the others take such names. A node is named as asked, or after
-    its kind and position ("conv0", "relu1"), and its value after the node ("conv0_out"). A name that is taken gets a
-    number behind it. Weights are drawn from a seeded generator and scaled by their fan-in, so that values stay near 1.
+    Every method that makes a value returns its name; other methods take such names. A node gets the requested name, or
+    one made of its kind and position ("conv0", "relu1"); its value is named after it ("conv0_out"). A number is
+    appended to a name that is taken. Weights are drawn from a seeded generator and scaled by their fan-in, so that
+    values stay near 1.
 
         build = Builder()
         x = build.input(1, 3, 32, 32)
@@ -56,7 +57,7 @@ class Builder:
         self._value_names = FreshNames()
         self._node_names = FreshNames()
 
-    # ---- what is there
+    # ---- queries
 
     @property
     def nodes(self) -> tuple[Node, ...]:
@@ -67,7 +68,7 @@ class Builder:
         """A value made so far.
 
         Raises:
-            GraphError: there is none of that name.
+            GraphError: there is no such value.
         """
         if name not in self._values:
             raise GraphError(f"graph {self.name!r} has no value {name!r}")
@@ -100,7 +101,7 @@ class Builder:
     # ---- inputs and constants
 
     def input(self, *shape: int, name: str = "x", dtype: str = "float32") -> str:
-        """A graph input of that shape and element type (numpy's name)."""
+        """A graph input with this shape and element type (numpy's name)."""
         name = self._add_value(name, shape, dtype)
         self._inputs.append(name)
         return name
@@ -127,7 +128,7 @@ class Builder:
     ) -> tuple[str, ...]:
         """Any op, with the (shape, element type) of each output given; shape None where it is not static.
 
-        The one output of node n is n_out; of several, they are n_out0, n_out1, ...
+        A single output of node n is named n_out; several are named n_out0, n_out1, ...
 
         Raises:
             GraphError: an input is neither "" (absent) nor a value made before.
@@ -189,7 +190,7 @@ class Builder:
         bias: bool = True,
         name: str = "",
     ) -> str:
-        """A convolution of [N, C, H, W] with weights [channels, C/groups, *kernel] and a bias of its own."""
+        """A convolution of [N, C, H, W] with new weights [channels, C/groups, *kernel] and, if `bias`, a new bias."""
         pads = (pad, pad, pad, pad) if isinstance(pad, int) else pad
         op = Conv2d(_pair(kernel), _pair(stride), pads, _pair(dilation), groups)
         fan_in = (self.shape(x)[1] // groups, *op.kernel)
@@ -205,14 +206,14 @@ class Builder:
         return self.conv(x, channels, kernel, stride, pad, groups=channels, bias=bias, name=name)
 
     def gemm(self, x: str, features: int, bias: Sequence[int] | None = None, name: str = "") -> str:
-        """A matrix product of [M, K] with weights [K, features] of its own, plus a bias of that shape if given."""
+        """A matrix product of [M, K] with new weights [K, features], plus a new bias of shape `bias` if given."""
         inner = self.shape(x)[1]
         operands = [self._scaled(inner, features, fan_in=inner)]
         operands += [self.weights(*bias, name="bias")] if bias is not None else []
         return self.op(Gemm(), x, *operands, name=name)
 
     def matmul(self, x: str, features: int, name: str = "") -> str:
-        """A matrix product of [..., M, K] with weights [K, features] of its own."""
+        """A matrix product of [..., M, K] with new weights [K, features]."""
         inner = self.shape(x)[-1]
         return self.op(PRODUCT, x, self._scaled(inner, features, fan_in=inner), name=name)
 
@@ -220,7 +221,7 @@ class Builder:
         return self.weights(*shape, scale=1 / math.sqrt(max(1, fan_in)))
 
     def batch_norm(self, x: str, epsilon: float = 1e-5, name: str = "") -> str:
-        """Batch normalisation of [N, C, ...] with scale, bias, mean and variance of its own."""
+        """Batch normalisation of [N, C, ...] with new scale, bias, mean and variance."""
         channels = self.shape(x)[1]
         operands = [self.weights(channels, name=part) for part in ("scale", "bias", "mean")]
         variance = (0.5 + self.rng.random(channels)).astype(np.float32)
@@ -237,7 +238,7 @@ class Builder:
         return self.elementwise("Relu", x, name=name)
 
     def clip(self, x: str, low: float = 0.0, high: float = 6.0, name: str = "") -> str:
-        """`x` kept between two bounds; ReLU6 by default."""
+        """`x` clamped to two bounds; ReLU6 by default."""
         return self.elementwise("Clip", x, name=name, min=low, max=high)
 
     def sigmoid(self, x: str, name: str = "") -> str:
@@ -268,7 +269,7 @@ class Builder:
         return self.op(Pool2d("average", _pair(kernel), _pair(stride)), x, name=name)
 
     def global_average(self, x: str, name: str = "") -> str:
-        """The mean over H and W, which stay as dims of 1."""
+        """The mean over H and W, which are kept as dims of 1."""
         return self.op(GlobalPool("average"), x, name=name)
 
     # ---- movement
@@ -285,7 +286,7 @@ class Builder:
         return self.node(OnnxOp("Split", "", (("axis", axis),)), (x, lengths), parts, name)
 
     def concat(self, axis: int, *inputs: str, name: str = "") -> str:
-        """The inputs one behind the other along one axis."""
+        """The inputs concatenated along one axis."""
         return self.op(Concat(axis), *inputs, name=name)
 
     def pad(self, x: str, before: Sequence[int], after: Sequence[int], value: float = 0.0, name: str = "") -> str:
@@ -303,7 +304,7 @@ class Builder:
     # ---- the result
 
     def graph(self, *outputs: str) -> Graph:
-        """All of it as a graph with these outputs, verified. More nodes may be added and another graph made.
+        """The graph built so far, with these outputs, verified. More nodes may be added and another graph made.
 
         Raises:
             GraphError: there is no output, or the graph breaks a rule of `verify_graph`.

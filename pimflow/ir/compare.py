@@ -34,7 +34,7 @@ def first_difference(a: Graph, b: Graph) -> str | None:
 
 
 def same_field(a: object, b: object) -> bool:
-    """Equality without surprises: of the same type, NaN equals NaN, 0.0 differs from -0.0."""
+    """Exact equality: the types must match, NaN equals NaN, 0.0 differs from -0.0."""
     if type(a) is not type(b):
         return False
     if isinstance(a, float) and isinstance(b, float):

@@ -15,8 +15,8 @@ from pimflow.ir.packed import Packed
 class GraphEditor:
     """Collects edits of one graph, then makes the new graph: linear in nodes and edits.
 
-    Replaced nodes hand their place to their replacements, so the order stays topological as long as replacements
-    read only what their original could read (or each other, in the order given); `finish` sorts when that is not so.
+    Replacements take the position of the node that they replace, so the order stays topological as long as they read
+    only what the original could read (or each other, in the order given); otherwise `finish` sorts.
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -41,7 +41,7 @@ class GraphEditor:
         return self._values[name]
 
     def constant(self, name: str) -> Array | None:
-        """A constant of the graph or one added since; None of any other value."""
+        """A constant of the graph or one added since; None for any other value."""
         return self._constants.get(name)
 
     def new_value(self, base: str, shape: Sequence[int] | None, dtype: str) -> str:
@@ -54,27 +54,27 @@ class GraphEditor:
         """Adds a constant under a fresh name made from `base`; returns the name.
 
         Args:
-            base: of its name.
+            base: what its name is made from.
             array: its elements.
-            packed: how the model keeps them, if not as they are.
+            packed: how the model stores them, if not as they are.
         """
         name = self._value_names.fresh(base)
         self.set_constant(name, array, packed)
         return name
 
     def set_constant(self, name: str, array: Array, packed: Packed | None = None) -> None:
-        """Makes a value of the graph a constant; its producer has to be removed as well."""
+        """Makes a value of the graph a constant; the caller must remove its producer."""
         self._values[name] = Value(name, array.shape, array.dtype.name)
         self._constants[name] = array
         if packed is not None:
             self._packed[name] = packed
 
     def new_node_name(self, base: str) -> str:
-        """A node name that nobody has yet."""
+        """A fresh node name made from `base`."""
         return self._node_names.fresh(base)
 
     def replace_node(self, name: str, nodes: Sequence[Node]) -> None:
-        """Puts `nodes` where the node `name` of the graph stood (none: the node is removed). The last call counts.
+        """Replaces the node `name` of the graph by `nodes` (if empty, removes it). The last call for a node wins.
 
         Raises:
             GraphError: the graph has no such node.
@@ -84,14 +84,14 @@ class GraphEditor:
     def rename_uses(self, old: str, new: str) -> None:
         """Makes every reader of the value `old` (graph outputs too) read `new`.
 
-        The node that makes `new` goes on reading `old`, so that a node can be put behind a value.
+        The node that makes `new` keeps reading `old`, so that a node can be inserted after a value.
         """
         self._renames[old] = new
         self._rename_targets.add(new)
         self._ends.clear()
 
     def _resolve(self, name: str) -> str:
-        """Where renames lead from a value; remembered, so that a chain of renames is walked once."""
+        """The final name of a value after all renames; cached, so that a chain of renames is walked only once."""
         way = []
         while name in self._renames:
             way.append(name)
@@ -106,7 +106,8 @@ class GraphEditor:
         return node if inputs == node.inputs else replace(node, inputs=inputs)
 
     def _leads_to(self, name: str, outputs: tuple[str, ...]) -> bool:
-        """Whether renames lead from a value over one of `outputs`: the node that makes it stands behind the value."""
+        """Whether renames of a value pass through one of `outputs`: the node that makes it was inserted after the
+        value."""
         end = self._resolve(name)
         if self._rename_targets.isdisjoint(outputs) or all(self._resolve(output) != end for output in outputs):
             return False
@@ -117,12 +118,13 @@ class GraphEditor:
         return False
 
     def finish(self, nodes: Sequence[Node] | None = None) -> Graph:
-        """The new graph: edits applied, unused nodes' values and constants dropped, order topological.
+        """The new graph: edits applied, unused values and constants dropped, nodes in topological order.
 
-        A graph output that was renamed keeps its public name: the producer of the new value is made to write it.
+        A graph output that was renamed keeps its public name: the producer of the new value writes it under that name.
 
         Args:
-            nodes: all nodes of the new graph, by a pass that rebuilds the list itself; else replacements apply.
+            nodes: all nodes of the new graph, from a pass that rebuilds the list itself; by default, the graph's nodes
+                with the replacements applied.
 
         Raises:
             GraphError: the edits left a cycle, of nodes or of renames.
@@ -146,7 +148,7 @@ class GraphEditor:
         )
 
     def _keep_output_names(self, nodes: list[Node], outputs: list[str]) -> list[Node]:
-        """Makes the producers of `outputs` write the graph's output names, or copies where that cannot be."""
+        """Makes the producers of `outputs` write the graph's output names; adds a copy where one cannot."""
         names: dict[str, str] = {}
         copies: dict[str, Node] = {}
         produced = {output for node in nodes for output in node.outputs}
@@ -171,7 +173,7 @@ class GraphEditor:
         return kept + [replace(node, inputs=renamed(node.inputs)) for node in copies.values()]
 
     def _make_room(self, public: str) -> str:
-        """A new name for a value that stays, when an output of the graph takes its name."""
+        """Adds a new value for one whose name a graph output takes over; returns the new name."""
         old = self._values[public]
         new = self.new_value(f"{public}_before", old.shape, old.dtype)
         if public in self._constants:

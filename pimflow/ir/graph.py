@@ -27,7 +27,7 @@ Array = npt.NDArray[np.generic]
 class Value:
     """A tensor's name, shape and element type.
 
-    `shape` is None for what has no static shape (data-dependent sizes, sequences); only `OnnxOp`s touch those.
+    `shape` is None if the value has no static shape (data-dependent sizes, sequences); only `OnnxOp`s use such values.
     `dtype` is numpy's name ("float32", "int64", "bool", ..., "bfloat16"); "" where unknown.
     """
 
@@ -89,7 +89,7 @@ class Node:
 
 @lru_cache(maxsize=1 << 12)
 def _with(placement: Placement, fields: tuple[tuple[str, Any], ...]) -> Placement:
-    """A placement with some fields replaced: a search places tens of thousands of nodes in a few ways."""
+    """A placement with some fields replaced. Cached: a search places tens of thousands of nodes in a few ways."""
     return replace(placement, **dict(fields))
 
 
@@ -104,7 +104,7 @@ class Graph:
         values: every value that a node, input, output or constant names.
         constants: arrays by value name (never written to; may be memory-mapped).
         opset: ONNX opset version by domain ("" is the default domain).
-        packed: how some of the constants are kept in the model, by name; see `packed_form`.
+        packed: for constants that the model stores in fewer bits, how it does so, by name; see `packed_form`.
     """
 
     name: str
@@ -144,14 +144,14 @@ class Graph:
 
     @cached_property
     def position(self) -> Mapping[str, int]:
-        """The place of every node, by name, in the topological order."""
+        """Index of every node in the topological order, by name."""
         return {node.name: index for index, node in enumerate(self.nodes)}
 
     def node(self, name: str) -> Node:
-        """The node of that name.
+        """The node with this name.
 
         Raises:
-            GraphError: there is none.
+            GraphError: there is no such node.
         """
         try:
             return self.node_by_name[name]
@@ -167,7 +167,7 @@ class Graph:
         return self._users.get(value, ())
 
     def value(self, name: str) -> Value:
-        """The value of that name."""
+        """The value with this name."""
         return self.values[name]
 
     def shape(self, name: str) -> tuple[int, ...]:
@@ -195,13 +195,13 @@ class Graph:
         return name in self.constants
 
     def packed_form(self, name: str) -> Packed | None:
-        """How the model keeps a constant in fewer bits; None if it does not, or if its elements have changed since."""
+        """How the model stores a constant in fewer bits; None if it does not, or if the constant has been replaced."""
         packed = self.packed.get(name)
         return packed if packed is not None and packed.array is self.constants.get(name) else None
 
     @property
     def constant_bytes(self) -> int:
-        """What all constants take as the model keeps them."""
+        """Total size of all constants in bytes, as the model stores them."""
         forms = ((array, self.packed_form(name)) for name, array in self.constants.items())
         return sum(array.nbytes if packed is None else packed.bytes for array, packed in forms)
 
@@ -235,7 +235,7 @@ class Graph:
 
 
 def topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
-    """Nodes so that each comes after those it reads from; as given where that is already so (stable, linear).
+    """The nodes in topological order: in the given order if that is one already (stable, linear time).
 
     Raises:
         GraphError: the nodes form a cycle.

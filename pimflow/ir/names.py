@@ -1,4 +1,4 @@
-"""`FreshNames`: the one maker of names that nobody has yet."""
+"""`FreshNames`: generates names that are not in use yet."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 
 class FreshNames:
-    """Makes names from a base: the base itself while it is free, then base_1, base_2, ...
+    """Makes names from a base: the base itself if it is free, then base_1, base_2, ...
 
-    Linear in the number of names made, as the last number of every base is remembered.
+    Linear in the number of names made, because the last number of every base is cached.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
@@ -19,7 +19,7 @@ class FreshNames:
         return name in self._taken
 
     def fresh(self, base: str) -> str:
-        """A name that was free until now; never "", which would be an absent value."""
+        """A name that was free before the call; never "", which denotes an absent value."""
         name = base
         while not name or name in self._taken:
             self._counters[base] = self._counters.get(base, 0) + 1

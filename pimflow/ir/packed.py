@@ -1,4 +1,4 @@
-"""Constants that a model keeps in few bits: what a DequantizeLinear makes of other constants."""
+"""Constants that a model stores in few bits, as the DequantizeLinear of other constants."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.records import dataclass
 
 PER_AXIS_OPSET = 13
-"""ONNX's DequantizeLinear takes a scale per channel from this opset on."""
+"""The first opset whose DequantizeLinear takes a scale per channel."""
 
 _Array = npt.NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)
 class Packed:
-    """How a model keeps a constant.
+    """How a model stores a constant in few bits.
 
     Args:
-        array: the elements, as the compiler reads them; what follows is of this array alone.
-        op: makes them of `operands`, constants: elements, scale, and a zero point or None.
+        array: the elements as the compiler reads them; the other fields describe this very array.
+        op: the DequantizeLinear that computes them.
+        operands: its constant operands: elements, scale, and a zero point or None.
     """
 
     array: _Array
@@ -33,11 +34,11 @@ class Packed:
 
     @property
     def bytes(self) -> int:
-        """What the operands take."""
+        """Total size of the operands in bytes."""
         return sum(array.nbytes for array in self.operands if array is not None)
 
     def cut(self, part: _Array, axis: int, start: int, stop: int) -> Packed | None:
-        """How `part`, the elements start .. stop-1 along an axis, is kept; None where that cannot be told."""
+        """The packed form of `part`, elements start .. stop-1 along an axis; None if it cannot be derived."""
         elements, scale = self.operands[:2]
         if elements is None or scale is None or self._has_blocks:
             return None
@@ -50,9 +51,9 @@ class Packed:
         return Packed(part, self.op, (np.ascontiguousarray(elements[window]), *beside))
 
     def scaled(self, axis: int, factors: Sequence[float] | _Array) -> Packed | None:
-        """How the elements, times a factor for each place along an axis, are kept: by other scales, all positive.
+        """The packed form of the elements times one factor per index along an axis: new scales, all positive.
 
-        None where that cannot be told, or where elements that change their sign are no longer of their type.
+        None if it cannot be derived, or if elements that change sign do not fit their type.
         """
         elements, scale, zero = (*self.operands, None)[:3]
         if elements is None or scale is None or self._has_blocks:
@@ -72,7 +73,7 @@ class Packed:
         return Packed(dequantised(whole, step, zeros, axis), op, (whole, step, zeros))
 
     def _axis(self, elements: _Array) -> int:
-        """Along which scales are, where these are several."""
+        """The axis of the scales, if there are several."""
         axis = dict(self.op.attributes).get("axis", 1)
         assert isinstance(axis, int), "as ONNX has it"
         return axis % max(elements.ndim, 1)
@@ -83,7 +84,7 @@ class Packed:
 
 
 def dequantised(elements: _Array, scale: _Array, zero: _Array | None, axis: int) -> _Array:
-    """What DequantizeLinear makes of them: (elements - zero) * scale, along an axis where these are vectors."""
+    """The result of DequantizeLinear: (elements - zero) * scale, with vectors of these applied along an axis."""
     wide = elements.astype(np.int32)
     if zero is not None:
         wide = wide - _along(zero, axis, elements.ndim).astype(np.int32)
@@ -92,6 +93,6 @@ def dequantised(elements: _Array, scale: _Array, zero: _Array | None, axis: int)
 
 
 def _along(vector: _Array, axis: int, rank: int) -> _Array:
-    """A vector along an axis of a tensor of that rank; one element without dimensions."""
+    """A vector shaped to broadcast along an axis of a tensor of that rank; a single element as a scalar."""
     dims = [-1 if place == axis % rank else 1 for place in range(rank)]
     return vector.reshape(dims) if vector.size > 1 else vector.reshape(())

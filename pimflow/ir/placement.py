@@ -1,19 +1,19 @@
-"""`Placement`: where and when a node runs, and what became of it on the way there, as typed fields."""
+"""`Placement`: where and when a node runs, and what passes decided about it, as typed fields."""
 
 from __future__ import annotations
 
 from pimflow.records import dataclass
 
 ALL_CHANNELS = "all-channels"
-"""What the host is asked for where it has those memory channels too that units hold while they are in use."""
+"""The choice for the host when it also has the memory channels that units hold while they are in use."""
 
 
 @dataclass(frozen=True, slots=True)
 class MovementVerdict:
-    """What is decided of a Slice, Pad, Concat or view: whether it moves bytes, and why (not).
+    """The decision on a Slice, Pad, Concat or view: whether it moves bytes, and why or why not.
 
-    `copied` are the input positions of a Concat that are copied though the others are written in place. What is
-    `composed` moves nothing itself: copies alone read it, and they read what it reads.
+    `copied` are the input positions of a Concat that are copied although the others are written in place. A `composed`
+    node moves nothing itself: only copies read its result, and they read its inputs instead.
     """
 
     free: bool
@@ -24,11 +24,11 @@ class MovementVerdict:
 
 @dataclass(frozen=True, slots=True)
 class NarrowOperands:
-    """Of a product: both operands are whole numbers of few bits, each with its scale.
+    """The operands of a product: both are integers of few bits, each with its scale.
 
     Args:
-        dtype: what a unit has to multiply, whatever sign it has: "int8".
-        step: the scale of the left-hand side; what it holds are whole numbers times this.
+        dtype: the type that a unit has to multiply, signed or unsigned: "int8".
+        step: the scale of the left-hand side: its elements are integers times this.
     """
 
     dtype: str
@@ -37,19 +37,21 @@ class NarrowOperands:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where and when one node runs. All fields are None while nothing is decided.
+    """Where and when one node runs. A field is None until it is decided.
 
     Args:
         device: a device of the target.
-        region: index of the plan's decision that the node belongs to; the devices meet at the end of each.
+        region: index of the plan's decision that the node belongs to; the devices synchronise at the end of each.
         stage: the pipeline's stage.
-        choice: what the device's backend was asked for (a mapping policy, a strategy); of the host's, `ALL_CHANNELS`.
+        choice: the option requested of the device's backend (a mapping policy, a strategy); for the host,
+            `ALL_CHANNELS`.
         origin: the node of the cleaned-up graph that the node was made from.
         fused_into: the node whose kernel computes this one in its epilogue.
         movement: the verdict on a node that only moves elements.
-        padding: of a convolution until its padding is settled: the verdict on the Pad that it or a part of it may need.
-        narrow: of a product whose operands the model keeps in few bits, where a unit of the machine multiplies those.
-        access: of a node that reads rows of a table: how they come from the host's memory, where the table lies.
+        padding: for a convolution whose padding is not settled yet, the verdict on the Pad that it or a part may need.
+        narrow: for a product, its operands if the model stores them in few bits and a unit of the machine multiplies
+            such.
+        access: for a node that reads rows of a table in the host's memory, how they are brought from there.
     """
 
     device: str | None = None

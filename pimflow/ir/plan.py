@@ -1,7 +1,8 @@
-"""What the search decides and the passes carry out: a plan as data.
+"""Plans: the decisions of the search, which the passes carry out, as data.
 
-A plan is a sequence of decisions that covers every node of the (cleaned-up) graph once, in an order in which the
-decisions can run one after the other: GPU and PIM meet at the end of each decision (of `Parallel`, of all in it).
+A plan is a sequence of decisions that covers every node of the (cleaned-up) graph exactly once, in an order in which
+the decisions can run one after another. GPU and PIM synchronise at the end of each decision; for `Parallel`, at the end
+of all the decisions in it.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from pimflow.records import dataclass
 class OnDevice:
     """The node runs on one device.
 
-    `choice` is what the device's backend is asked for (a mapping policy, a strategy); "" where it offers none. Of the
-    plan's host it may be `ALL_CHANNELS`.
+    `choice` is the option requested of the device's backend (a mapping policy, a strategy); "" if it offers none. For
+    the plan's host it may be `ALL_CHANNELS`.
     """
 
     node: str
@@ -35,10 +36,11 @@ class OnDevice:
 
 @dataclass(frozen=True)
 class SplitRows:
-    """MD-DP: the first `gpu_rows` output rows of the node on the plan's host device, the rest on `device`, at once.
+    """MD-DP: the first `gpu_rows` output rows of the node on the plan's host device, the rest on `device`,
+    concurrently.
 
     Rows are H of a convolution's output, M of a matrix product's (the second-last axis). `followers` are elementwise
-    nodes, in order, that are applied to the two halves before the one Concat.
+    nodes, in order, that are applied to the two halves before the Concat that joins them.
     """
 
     node: str
@@ -55,10 +57,10 @@ class SplitRows:
 
 @dataclass(frozen=True)
 class SplitColumns:
-    """MD-DP along the columns: the first `gpu_columns` on the plan's host device, the rest on `device`, at once.
+    """MD-DP along the columns: the first `gpu_columns` on the plan's host device, the rest on `device`, concurrently.
 
     Columns are N of a matrix product's output, the channels of a convolution's. `followers` are elementwise nodes, in
-    order, that are applied to the two parts before the one Concat.
+    order, that are applied to the two parts before the Concat that joins them.
     """
 
     node: str
@@ -75,9 +77,10 @@ class SplitColumns:
 
 @dataclass(frozen=True)
 class SplitK:
-    """Split-K: the first `gpu_k` of what the node sums over on the plan's host device, the rest on `device`, at once.
+    """Split-K: the first `gpu_k` places along the summed dimension on the plan's host device, the rest on `device`.
 
-    That are the inner elements of a matrix product, the input channels of a convolution. The host adds up both parts.
+    The summed dimension is K of a matrix product, the input channels of a convolution. Both parts run concurrently; the
+    host adds them up.
     """
 
     node: str
@@ -93,9 +96,9 @@ class SplitK:
 
 @dataclass(frozen=True)
 class SplitEdges:
-    """The edges of a sum divided: the dense ones on `device`, the rest on the plan's host device, at once.
+    """The edges of a sum split in two: the dense ones on `device`, the rest on the plan's host device, concurrently.
 
-    Dense is what a destination has from `group` consecutive sources, if that is at least `at_least` edges. The host
+    The edges from `group` consecutive sources to one destination are dense if there are at least `at_least`. The host
     adds up both parts.
     """
 
@@ -113,10 +116,10 @@ class SplitEdges:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A run of nodes, cut into stages along H so that stage k of one node runs beside stage k+1 of its neighbour.
+    """A run of nodes, cut into stages along H so that stage k of a node runs alongside stage k+1 of its predecessor.
 
-    Within a stage a node's rows may be divided as well, the top ones on the plan's host device, the rest on the node's;
-    then there may be one stage alone, in which neighbours do not meet.
+    Within a stage a node's rows may be split as well: the top ones run on the plan's host device, the rest on the
+    node's own device. Such a pipeline may have a single stage; neighbours do not synchronise within it.
 
     Args:
         run: the nodes, in order; each but the last is read by a later one (there may be branches).
@@ -124,8 +127,8 @@ class Pipeline:
         stage_rows: output rows of the last node that each stage makes, in the order in which stages are run;
             they sum to its H. Stage k's rows of the other nodes follow from the receptive field.
         bottom_first: whether the first stage run is the bottom (highest rows) of the map.
-        host_rows: by node of the run, how many of its rows the host makes in each stage, none of a node that is
-            nowhere divided; nothing at all if no node is.
+        host_rows: for each node of the run, how many of its rows the host computes in each stage; () for a node that is
+            never split, and () as a whole if no node is.
     """
 
     run: tuple[str, ...]
@@ -142,7 +145,7 @@ class Pipeline:
 
     @property
     def stages(self) -> str:
-        """How many stages there are, in words."""
+        """The number of stages, as text."""
         return f"{len(self.stage_rows)} stages" if len(self.stage_rows) > 1 else "one stage"
 
 
@@ -151,18 +154,18 @@ Single = OnDevice | SplitRows | SplitColumns | SplitK | SplitEdges | Pipeline
 
 @dataclass(frozen=True)
 class Parallel:
-    """Decisions put together: devices meet at the end of all of them alone. What is in one waits for the values that it
-    reads, and for its device.
+    """Decisions combined: the devices synchronise only at the end of all of them. Within, work waits only for the
+    values that it reads and for its device.
 
-    `branches` exchange nothing with each other and run at once; each is a sequence of decisions along the data flow.
-    Where all are connected there is one.
+    `branches` exchange no values and run concurrently; each is a sequence of decisions in data-flow order. If all
+    decisions are connected, there is a single branch.
     """
 
     branches: tuple[tuple[Single, ...], ...]
 
     @property
     def decisions(self) -> tuple[Single, ...]:
-        """Those of all branches, one branch after the other."""
+        """The decisions of all branches, branch by branch."""
         return tuple(decision for branch in self.branches for decision in branch)
 
     @property
@@ -173,7 +176,7 @@ class Parallel:
 
 @dataclass(frozen=True)
 class Storage:
-    """What a plan keeps in a unit's memory (weights), and how much that memory holds."""
+    """How much of a unit's memory a plan uses (for weights), and the capacity of that memory."""
 
     device: str
     used: int
@@ -183,7 +186,7 @@ class Storage:
 
 @dataclass(frozen=True)
 class MemoryLimit:
-    """Where memories of units forbid the best plan: what that would take, and what no plan that fits can be below."""
+    """The cost of unit memories too small for the best plan: its time, and a lower bound for the plans that fit."""
 
     unlimited_us: float
     bound_us: float
@@ -193,19 +196,19 @@ Decision = Single | Parallel
 
 
 def has_all_channels(decision: Decision) -> bool:
-    """Whether the host has all memory channels meanwhile."""
+    """Whether the host has all memory channels during a decision."""
     return isinstance(decision, OnDevice) and decision.choice == ALL_CHANNELS
 
 
 def renamed(decision: Decision, called: Callable[[str], str]) -> Decision:
-    """The same decided of nodes that are called otherwise."""
+    """The decision for renamed nodes; `called` maps each old name to its new one."""
     if isinstance(decision, Parallel):
         return Parallel(tuple(tuple(_renamed(item, called) for item in branch) for branch in decision.branches))
     return _renamed(decision, called)
 
 
 def _renamed(decision: Single, called: Callable[[str], str]) -> Single:
-    """The same of a decision without branches."""
+    """`renamed` for a decision without branches."""
     if isinstance(decision, OnDevice):
         return OnDevice(called(decision.node), decision.device, decision.choice)
     if isinstance(decision, Pipeline):
@@ -217,7 +220,8 @@ def _renamed(decision: Single, called: Callable[[str], str]) -> Single:
 
 
 def devices_away(decision: Decision, host: str) -> Iterator[str]:
-    """For every node that runs elsewhere than on the host device: where; those that stages divide are left out."""
+    """The devices of nodes off the host, one per node; nodes whose rows a pipeline shares with the host are left
+    out."""
     for item in singles(decision):
         if isinstance(item, Pipeline):
             whole = zip(item.devices, item.host_rows or repeat(()), strict=False)
@@ -227,7 +231,7 @@ def devices_away(decision: Decision, host: str) -> Iterator[str]:
 
 
 def leaves_host(decision: Decision, host: str) -> bool:
-    """Whether any part of a decision runs elsewhere than on the host device."""
+    """Whether any part of a decision runs off the host device."""
     if isinstance(decision, OnDevice):
         return decision.device != host
     if isinstance(decision, Parallel):
@@ -236,13 +240,13 @@ def leaves_host(decision: Decision, host: str) -> bool:
 
 
 def switches(decisions: Sequence[Decision]) -> int:
-    """How often memory channels change hands in a run. It begins and ends with them at the units."""
+    """How often memory channels change hands in an inference; the units hold them at its start and end."""
     states = [False, *map(has_all_channels, decisions), False]
     return sum(before != behind for before, behind in pairwise(states))
 
 
 def singles(decision: Decision) -> tuple[Single, ...]:
-    """A decision, or those of all its branches."""
+    """The decision itself, or the decisions of all its branches."""
     return decision.decisions if isinstance(decision, Parallel) else (decision,)
 
 
@@ -250,12 +254,12 @@ def singles(decision: Decision) -> tuple[Single, ...]:
 class Plan:
     """Decisions in execution order, and what the search predicted for them (microseconds).
 
-    `host` is the device that runs what no decision sends elsewhere: the movements that cutting nodes up leaves behind,
-    the elementwise followers of a split, and everything in the baseline. `stored` says how full the units' memories are
-    (no more than full), `limit` what that costs, None where the best plan fits. `objective` is what it is best in,
-    `complete` whether the search looked at everything, or ended with its time budget. With inferences in flight
-    `interval_us` lies between two of them; of that the busiest device rests `rest_us`, as the memory holds no more
-    inferences at once.
+    `host` is the device that runs everything that no decision assigns elsewhere: the movements left over from splitting
+    nodes, the elementwise followers of a split, and the whole baseline. `stored` is how full the units' memories are
+    (at most full), `limit` what their size costs, None if the best plan fits. `objective` is the metric that the plan
+    is best in; `complete` is whether the search covered everything rather than running out of its time budget. With
+    several inferences in flight, `interval_us` is the time between two of them, of which the busiest device is idle for
+    `rest_us` because memory cannot hold more inferences at once.
     """
 
     policy: str

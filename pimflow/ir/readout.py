@@ -1,4 +1,4 @@
-"""What units can compute of a result on its way out, at no cost."""
+"""Functions that units apply to results as they are read out, at no cost."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pimflow.ir.graph import Node
 from pimflow.records import dataclass
 
 Functions = Literal["any"] | tuple[str, ...]
-"""Elementwise functions by ONNX op_type, or whatever function of one element there is."""
+"""Elementwise functions by ONNX op_type, or any function of one element."""
 
 
 @dataclass(frozen=True)
@@ -17,7 +17,7 @@ class Readout:
 
     Args:
         device: the unit.
-        functions: which ones.
+        functions: the functions that it can apply.
     """
 
     device: str

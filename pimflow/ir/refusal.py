@@ -1,4 +1,4 @@
-"""`Refusal`: the one form in which analyses, code generators and cost models say why something cannot be done."""
+"""`Refusal`: how analyses, code generators and cost models state why something cannot be done."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ class Refusal:
     """Why something cannot be done as asked: a result, not an exception.
 
     Args:
-        reason: what stands against it, as one clause; it names the node where several are in question.
-        demand: how many `unit` it would take; None where it does not fail for a quantity.
-        bound: how many there are.
+        reason: what prevents it, as one clause; it names the node if several are involved.
+        demand: how many of `unit` it needs; None if the obstacle is not a quantity.
+        bound: how many are available.
         unit: what `demand` and `bound` count, in the plural.
-        remedy: what would change it, as something to do; "" where nothing is known to.
-        in_vain: whether it can be done, but would not pay.
+        remedy: an action that would make it possible; "" if none is known.
+        in_vain: whether it can be done but would not pay off.
     """
 
     reason: str
@@ -29,9 +29,9 @@ class Refusal:
 
     @property
     def gap(self) -> int | None:
-        """How many of `unit` are missing; None where it does not fail for a quantity."""
+        """How many of `unit` are missing; None if the obstacle is not a quantity."""
         return None if self.demand is None or self.bound is None else self.demand - self.bound
 
     def at(self, node: str) -> Refusal:
-        """The same with the node's name in front of the reason."""
+        """The same refusal, its reason prefixed with the node's name."""
         return replace(self, reason=f"{node}: {self.reason}")

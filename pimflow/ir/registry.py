@@ -1,4 +1,4 @@
-"""Registries: one entry per key, open to what is written outside the package, and taken back where that is wanted."""
+"""Registries: one entry per key, open to code outside the package; registrations can be undone."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Registry(Generic[Key, Entry]):
     """Entries by key, in the order in which they were added.
 
     Args:
-        what: names the registry in errors.
+        what: names the registry in error messages.
     """
 
     def __init__(self, what: str) -> None:
@@ -28,17 +28,17 @@ class Registry(Generic[Key, Entry]):
         """Adds an entry.
 
         Raises:
-            ValueError: the key has one already.
+            ValueError: the key already has one.
         """
         if key in self._entries:
             raise ValueError(f"{self.what}: {_name(key)} is registered already")
         self._entries[key] = entry
 
     def register(self, *keys: Key) -> Callable[[Entry], Entry]:
-        """A decorator that adds what it decorates under each of the keys.
+        """A decorator that adds the decorated object under each of the keys.
 
         Raises:
-            ValueError: a key has an entry already.
+            ValueError: a key already has an entry.
         """
 
         def add(entry: Entry) -> Entry:
@@ -56,7 +56,7 @@ class Registry(Generic[Key, Entry]):
         """The entry of a key.
 
         Raises:
-            KeyError: it has none.
+            KeyError: the key has none.
         """
         return self._entries[key]
 
@@ -73,7 +73,7 @@ class Registry(Generic[Key, Entry]):
 
 @contextmanager
 def scratch_registrations() -> Iterator[None]:
-    """Takes back at its end whatever has been registered within, in every registry: for tests and experiments."""
+    """A context that undoes on exit all registrations made within it, in every registry: for tests and experiments."""
     before = [(registry, dict(registry._entries)) for registry in _REGISTRIES]
     try:
         yield
@@ -84,7 +84,7 @@ def scratch_registrations() -> Iterator[None]:
 
 
 def outside_modules(*others: object) -> tuple[str, ...]:
-    """Names of the modules outside this package that anything registered, or one of `others`, is from, sorted."""
+    """The modules outside this package that registered objects, or any of `others`, come from: their names, sorted."""
     entries = (*others, *(entry for registry in _REGISTRIES for entry in registry.values()))
     modules = {getattr(entry, "__module__", "") for entry in entries}
     return tuple(sorted(module for module in modules if module and module.split(".")[0] != "pimflow"))

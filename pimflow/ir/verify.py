@@ -1,4 +1,4 @@
-"""The verifier: what every graph must fulfil between passes."""
+"""The verifier: the invariants of every graph between passes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.shapes import infer
 
 _RIGHT: WeakSet[Graph] = WeakSet()
-"""Graphs in which nothing was found."""
+"""Graphs that passed."""
 
 
 def verify_graph(graph: Graph, before: Graph | None = None) -> None:
@@ -20,7 +20,8 @@ def verify_graph(graph: Graph, before: Graph | None = None) -> None:
 
     Args:
         graph: the graph.
-        before: another that it was made of: where that was found right, only what is new is looked at.
+        before: the graph that it was made from; if that one passed, the types of nodes that both have are not checked
+            again.
 
     Raises:
         GraphError: the graph breaks a rule; the message names the first offending node or value.
@@ -38,7 +39,7 @@ def verify_graph(graph: Graph, before: Graph | None = None) -> None:
 
 
 def _is_known(graph: Graph, node: Node, known: Graph) -> bool:
-    """Whether a node stands in another graph too, with the same op and values (wherever it is placed)."""
+    """Whether another graph also has the node, with the same op and values (the placement may differ)."""
     twin = known.node_by_name.get(node.name)
     if twin is None or twin.op is not node.op or twin.inputs != node.inputs or twin.outputs != node.outputs:
         return False
@@ -88,7 +89,7 @@ def _check_order(graph: Graph) -> None:
     for node in graph.nodes:
         for name in filter(None, node.inputs):
             if name not in defined:
-                why = "before it is made" if name in made else "which nothing makes"
+                why = "before it is made" if name in made else "which no node makes"
                 raise GraphError(f"node {node.name!r} reads {name!r}, {why}")
         for name in filter(None, node.outputs):
             if name in defined:

@@ -68,7 +68,7 @@ def test_a_value_may_be_an_output_twice() -> None:
 
 
 BROKEN: dict[str, tuple[Callable[[], Graph], str]] = {
-    "undefined input": (lambda: changed_node(1, inputs=("q",)), "'q', which nothing makes"),
+    "undefined input": (lambda: changed_node(1, inputs=("q",)), "'q', which no node makes"),
     "read before made": (lambda: sound().replace(nodes=sound().nodes[::-1]), "before it is made"),
     "duplicate node name": (lambda: changed_node(1, name="conv"), "node name 'conv'"),
     "duplicate producer": (lambda: changed_node(1, outputs=("a",)), "value produced 'a'"),

@@ -1,1 +1,1 @@
-"""Questions about graphs that change nothing: rows, regions, what may leave the host, movements, tensor layouts."""
+"""Read-only analyses of graphs: rows, regions, which nodes may leave the host, movements, tensor layouts."""

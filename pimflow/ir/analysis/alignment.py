@@ -1,4 +1,4 @@
-"""Which nodes of two graphs are the same: by name, and by what they do where names differ."""
+"""Which nodes of two graphs correspond: by name, or by what they compute if names differ."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Alignment:
     """Nodes of two graphs, by name.
 
     Args:
-        pairs: what is the same, in the order of the first graph.
-        only_first, only_second: what has no counterpart.
+        pairs: corresponding nodes, in the order of the first graph.
+        only_first, only_second: nodes without a counterpart.
     """
 
     pairs: Mapping[str, str]
@@ -29,9 +29,10 @@ class Alignment:
 def align(first: Graph, second: Graph) -> Alignment:
     """Pairs the nodes of two graphs in linear time.
 
-    Nodes of one name and op are the same. The others are paired in the order of their graphs where as much as possible
-    is alike: all that they are computed from; all that is computed from them; their op and all their types; last, their
-    op and what constants they read (another batch, another image). A node is in one pair at most.
+    Nodes with the same name and op type are paired. The others are paired in graph order, by decreasing similarity:
+    first if everything that they are computed from is alike; then everything that is computed from them; then their op
+    and all their types; last, their op type and the types of their constants (another batch, another image). A node is
+    in at most one pair.
     """
     pairs: dict[str, str] = {}
     for first_key, second_key in zip(_keys(first), _keys(second), strict=True):
@@ -55,7 +56,7 @@ def align(first: Graph, second: Graph) -> Alignment:
 
 
 def _keys(graph: Graph) -> Iterator[_Key]:
-    """What nodes are compared by, the strictest first."""
+    """The keys by which nodes are compared, strictest first."""
     upstream, downstream = _upstream(graph), _downstream(graph)
     yield lambda node: (node.name, node.kind)
     yield lambda node: upstream[node.name]
@@ -65,7 +66,7 @@ def _keys(graph: Graph) -> Iterator[_Key]:
 
 
 def _upstream(graph: Graph) -> Mapping[str, str]:
-    """A digest of everything that a node is computed from, names apart, by node."""
+    """For each node, a digest of everything that it is computed from, except names."""
     digests: dict[str, str] = {}
 
     def source(name: str) -> str:
@@ -81,7 +82,7 @@ def _upstream(graph: Graph) -> Mapping[str, str]:
 
 
 def _downstream(graph: Graph) -> Mapping[str, str]:
-    """A digest of everything that is computed from a node, names apart, by node."""
+    """For each node, a digest of everything that is computed from it, except names."""
     digests: dict[str, str] = {}
     for node in reversed(graph.nodes):
         users = sorted(

@@ -1,4 +1,4 @@
-"""What of a graph's constants decides a price: their elements, for ops that say so."""
+"""The constants whose elements affect a cost, for ops that declare such operands."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.text.literals import digest
 
 Content = tuple["str | None", ...]
-"""Digests of an op's operands at `Op.content_positions`, None for one that is computed."""
+"""Digests of an op's operands at `Op.content_positions`; None for computed ones."""
 
 
 def content_of(graph: Graph, node: Node) -> Content:
-    """What the node's cost depends on beside its op and its operands' shapes and types; () for most ops.
+    """What the node's cost depends on in addition to its op and its operands' shapes and types; () for most ops.
 
-    Linear in a constant once, then free.
+    Linear in the size of a constant the first time, then cached.
     """
     operands = _content_operands(node)
     if not operands:
@@ -25,9 +25,9 @@ def content_of(graph: Graph, node: Node) -> Content:
 
 
 def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:
-    """The constants that `content_of` gives the digests of, by the position of the input.
+    """The constants whose digests `content_of` returns, by input position.
 
-    An index that is a constant, expanded, is given as that constant.
+    An index that is an Expand of a constant is represented by that constant.
     """
     operands = _content_operands(node)
     behind = {index: _behind(graph, node, name) for index, name in operands.items()}
@@ -35,7 +35,7 @@ def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:
 
 
 def _behind(graph: Graph, node: Node, name: str) -> str:
-    """What an index is an Expand of, of as many dims; other operands are themselves."""
+    """The source of an index that is an Expand of the same rank; any other operand itself."""
     maker = graph.producer(name) if isinstance(node.op, OnnxOp) and not node.op.has_bodies else None
     if maker is None or maker.kind != "Expand":
         return name

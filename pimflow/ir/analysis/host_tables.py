@@ -1,4 +1,4 @@
-"""Tables that lie in the host's memory: which nodes read rows of them, and what the GPU's memory need not hold."""
+"""Tables in the host's memory: which nodes read rows of them, and which values the GPU's memory need not hold."""
 
 from __future__ import annotations
 
@@ -9,30 +9,30 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.ops.sparse import GatherRows
 
 ZERO_COPY = ("zero-copy", "zero-copy-plain")
-"""The accesses that threads of the GPU make, by an index that they read."""
+"""The accesses made by GPU threads, which read the index themselves."""
 
 
 def reads_rows(node: Node) -> bool:
-    """Whether a node does nothing but read rows of its first input, as its second says."""
+    """Whether a node only reads rows of its first input, selected by its second."""
     gathers = isinstance(node.op, OnnxOp) and node.op.op_type == "Gather" and not dict(node.op.attributes).get("axis")
     return gathers or isinstance(node.op, GatherRows)
 
 
 def fetches(graph: Graph) -> tuple[Node, ...]:
-    """The nodes that bring rows of a table from the host's memory."""
+    """The nodes that fetch rows of a table from the host's memory."""
     return tuple(node for node in graph.nodes if node.placement.access is not None)
 
 
 def is_run(index: Array) -> bool:
-    """Whether an index names rows that lie one after the other."""
+    """Whether an index selects consecutive rows."""
     flat = index.reshape(-1)
     return len(flat) > 0 and int(flat[-1]) - int(flat[0]) == len(flat) - 1 and bool((np.diff(flat) == 1).all())
 
 
 def in_host(graph: Graph) -> frozenset[str]:
-    """Inputs and constants that the GPU's memory does not hold: tables of which only rows are brought there.
+    """Inputs and constants that the GPU's memory does not hold: tables of which only rows are fetched.
 
-    An index is there where threads of the GPU go by it; what is a run of rows needs none.
+    GPU memory holds an index only if GPU threads read it; consecutive rows need none.
     """
     found: dict[str, bool] = {}
     for node in fetches(graph):

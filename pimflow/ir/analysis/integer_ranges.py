@@ -1,7 +1,7 @@
-"""Which integers make sense as a value's elements: indices into a table, places along an axis.
+"""Valid ranges of integer values: indices into a table, positions along an axis.
 
-What an index may be follows from the table that it reads: of a Gather from [30522, 768] along axis 0 it is 0 to 30521.
-From there it is carried back to the inputs, through what moves or shifts integers.
+The range of an index follows from the table that it reads: for a Gather from [30522, 768] along axis 0 it is 0 to
+30521. Ranges are propagated back to the inputs, through ops that move or shift integers.
 """
 
 from __future__ import annotations
@@ -18,25 +18,27 @@ from pimflow.ir.ops.opaque import OnnxOp
 
 
 class IntegerRange(NamedTuple):
-    """Integers from `least` to `most`, both included."""
+    """Integers from `least` to `most`, inclusive."""
 
     least: int
     most: int
 
     def within(self, other: IntegerRange) -> IntegerRange:
-        """What lies in both; itself where nothing does."""
+        """The intersection of both ranges; this range if that is empty."""
         least, most = max(self.least, other.least), min(self.most, other.most)
         return IntegerRange(least, most) if least <= most else self
 
 
 Found = Iterator[tuple[str, IntegerRange]]
-"""Names of values a node reads, with the ranges that it can use."""
+"""Names of values that a node reads, with the ranges that it accepts."""
 
 
 def integer_ranges(graph: Graph) -> Mapping[str, IntegerRange]:
-    """The integers that the values can hold for every node behind them to run, by name; of others nothing is known.
+    """The integers that each value may hold for every node downstream to run, by name; values without a known range are
+    left out.
 
-    Where several nodes read a value, each can use what is left. What bodies of If, Loop and Scan read is not looked at.
+    The range of a value read by several nodes is the intersection of theirs. Reads in bodies of If, Loop and Scan are
+    ignored.
     """
     ranges: dict[str, IntegerRange] = {}
     for node in reversed(graph.nodes):
@@ -61,7 +63,7 @@ def _ranges_of(graph: Graph, node: Node, ranges: Mapping[str, IntegerRange]) -> 
 
 
 def _carried(graph: Graph, node: Node, wanted: IntegerRange) -> Found:
-    """From what a node makes to what it reads."""
+    """Propagates a range from a node's outputs to its inputs."""
     kind = node.op.op_type if isinstance(node.op, OnnxOp) and not node.op.domain else ""
     if isinstance(node.op, MovementOp) or kind == "Concat":
         yield from ((name, wanted) for name in node.inputs)
@@ -74,7 +76,7 @@ def _carried(graph: Graph, node: Node, wanted: IntegerRange) -> Found:
 _FIRST_INPUT = frozenset(
     {"Identity", "Cast", "Split", "Expand", "Tile", "Gather", "Slice", "Reshape", "Squeeze", "Unsqueeze", "Flatten"}
 )
-"""Operators that hand on (some of) their first input's elements."""
+"""Operators whose output consists of (some of) their first input's elements."""
 
 
 def _through(graph: Graph, node: Node, kind: str, wanted: IntegerRange) -> Found:
@@ -96,7 +98,7 @@ def _through(graph: Graph, node: Node, kind: str, wanted: IntegerRange) -> Found
 
 
 def _solved(kind: str, wanted: IntegerRange, least: int, most: int) -> IntegerRange:
-    """x for which x + c, x - c or x * c is wanted, whatever c from `least` to `most`."""
+    """The x for which x + c, x - c or x * c is in the wanted range for every c from `least` to `most`."""
     if kind == "Add":
         return IntegerRange(wanted.least - least, wanted.most - most)
     if kind == "Sub":
@@ -117,7 +119,7 @@ def _indices(size: int) -> IntegerRange:
 
 
 def _axis_size(graph: Graph, node: Node, op: OnnxOp, operand: int, default: int = 0) -> int:
-    """The size of an operand along the node's axis; 0 where it is unknown."""
+    """The size of an operand along the node's axis; 0 if it is unknown."""
     shape = graph.value(node.inputs[operand]).shape
     axis = dict(op.attributes).get("axis", default)
     if not shape or not isinstance(axis, int) or not -len(shape) <= axis < len(shape):
@@ -134,7 +136,7 @@ def _gathered_features(graph: Graph, node: Node, op: OnnxOp) -> Found:
 
 
 def _gathered_points(graph: Graph, node: Node, op: OnnxOp) -> Found:
-    """GatherND and ScatterND: each point has a place along several axes; the shortest of them bounds all."""
+    """GatherND and ScatterND: each point has an index along several axes; the shortest axis bounds all of them."""
     data, points = (graph.value(name).shape for name in node.inputs[:2])
     first = dict(op.attributes).get("batch_dims", 0)
     if data and points and isinstance(first, int):
@@ -155,7 +157,7 @@ def _embedded(graph: Graph, node: Node, op: OnnxOp) -> Found:
 
 
 def _largest(graph: Graph, node: Node, op: OnnxOp) -> Found:
-    """TopK: how many of the elements along the axis."""
+    """TopK: the number of elements taken along the axis."""
     yield from _lengths(node, 1, _axis_size(graph, node, op, 0, -1))
 
 
@@ -190,4 +192,4 @@ _INDEXED: Mapping[tuple[str, str], Callable[[Graph, Node, OnnxOp], Found]] = {
     ("com.microsoft", "EmbedLayerNormalization"): _embedded,
     ("com.microsoft", "GatherBlockQuantized"): _gathered,
 }
-"""By domain and op_type: what a node reads as places, and where."""
+"""By domain and op_type, the rule for the inputs that a node reads as indices or lengths."""

@@ -1,6 +1,6 @@
-"""Which Slice, Pad, Concat, Reshape, Transpose, Split and Identity move bytes, and which are only places in memory.
+"""Which Slice, Pad, Concat, Reshape, Transpose, Split and Identity move bytes, and which are mere views of memory.
 
-Algebra of places. A value is a box in a space; nodes put their output in a place relative to their inputs:
+The algebra of places: a value is a box in a space, and a node places its output relative to its inputs:
 
     Slice      out = in + start                      always possible
     Split      out_k = in + offset_k                 always possible
@@ -10,20 +10,21 @@ Algebra of places. A value is a box in a space; nodes put their output in a plac
     Reshape    out shows the bytes of in             if strides can show them so
     Transpose  out shows the bytes of in             likewise
 
-What a Reshape or Transpose shows out of the layout's order is free only if every reader accepts it: a matrix
+A view by Reshape or Transpose that is not in the layout's order is free only if every reader accepts it: a matrix
 product (transposed or pitched operands), or another movement, which then copies once for both. A matrix product whose
-result only such views read writes it in the order of the last of them, if its rows stay dense (heads of an attention
-side by side: strided batches with a pitch).
+result is read only through such views writes it in the order of the last of them, if its rows stay dense (heads of an
+attention side by side: strided batches with a pitch).
 
-A copy whose result only copies read is none: they read what it reads, each element once (a roll in two Concats before
-it is cut into windows, a Concat before channels are shuffled). It is *composed* with them, and its result has no place.
+A copy whose result is read only by copies is eliminated: they read its inputs instead, each element once (a roll in two
+Concats before it is cut into windows, a Concat before channels are shuffled). It is *composed* with them, and its
+result has no place.
 
-Kernels read and write boxes with strides, so that a box of a larger space needs no copy; only the innermost axis of the
-layout has to be dense.
+Kernels read and write strided boxes, so a box of a larger space needs no copy; only the innermost axis of the layout
+has to be dense.
 
-Rules are local. With a region, a node places values written by its own region only, so its verdict depends on nothing
-else; a graph without regions is one space of decisions. The pass `MovementElimination` writes the verdicts that hold
-for a whole graph into the nodes' placements, which rewrites keep and which count wherever the node is seen again.
+Rules are local: a node with a region places only values written by its own region, so its verdict depends on nothing
+else; a graph without regions is decided as a whole. The pass `MovementElimination` writes the verdicts for the whole
+graph into the nodes' placements; rewrites keep them, and they apply wherever the node occurs again.
 """
 
 from __future__ import annotations
@@ -39,13 +40,13 @@ from pimflow.ir.analysis.views import order_behind
 __all__ = ["Movement", "Places", "movement", "movement_of", "place"]
 
 _ROUNDS = 4
-"""Copies in a row that are composed with one at most: each is found once the next one is."""
+"""The maximum number of consecutive copies composed into one: each round finds one more."""
 
 _CACHE: WeakKeyDictionary[Graph, Places] = WeakKeyDictionary()
 
 
 def place(graph: Graph) -> Places:
-    """Places all values of a graph (linear in its nodes; kept as long as the graph lives)."""
+    """Places all values of a graph (linear in its nodes; cached as long as the graph lives)."""
     known = _CACHE.get(graph)
     if known is None:
         known = _CACHE[graph] = Walk(graph).run() if _is_decided(graph) else _placed_anew(graph)
@@ -53,12 +54,13 @@ def place(graph: Graph) -> Places:
 
 
 def _is_decided(graph: Graph) -> bool:
-    """Whether a movement of a graph has a verdict, or it is cut into regions."""
+    """Whether a graph has regions, or a node with a movement verdict."""
     return any(node.placement.movement is not None or node.placement.region is not None for node in graph.nodes)
 
 
 def _placed_anew(graph: Graph) -> Places:
-    """With matrix products turned, so that no view behind them is a copy, and copies composed that only copies read."""
+    """Places without prior verdicts: matrix products write in the order of the views after them, if that saves a copy,
+    and copies read only by copies are composed."""
     products = (node.output for node in graph.nodes if node.op.is_matrix_product)
     turned = frozenset(name for name in products if order_behind(graph, name) is not None)
     places = Walk(graph, turned=turned).run()
@@ -75,7 +77,7 @@ def _placed_anew(graph: Graph) -> Places:
 
 
 def _composable(graph: Graph, movements: Mapping[str, Movement]) -> Iterator[str]:
-    """Names of the movement nodes that are copies, or composed, and whose results only copies read."""
+    """Names of the movement nodes that are copies or composed and whose results are read only by copies."""
     for node in graph.nodes:
         found = movements.get(node.name)
         if found is None or (found.free and not found.composed) or len(node.outputs) != 1:
@@ -85,7 +87,7 @@ def _composable(graph: Graph, movements: Mapping[str, Movement]) -> Iterator[str
 
 
 def _only_copies_read(graph: Graph, name: str, movements: Mapping[str, Movement]) -> bool:
-    """Whether a value, and all that is shown of it, is read by copies alone."""
+    """Whether a value, and every view of it, is read only by copies."""
     values = [name]
     while values:
         value = values.pop()
@@ -102,7 +104,7 @@ def _only_copies_read(graph: Graph, name: str, movements: Mapping[str, Movement]
 
 
 def _keeps(reader: Node, value: str, found: Movement) -> bool:
-    """Whether a movement needs a value where it lies: to grow around it, or to leave it in its own result."""
+    """Whether a movement relies on the place of a value: to grow around it, or to use it in place in its own result."""
     if found.composed or not isinstance(reader.op, (Concat, Pad)):
         return False
     left = [index for index, name in enumerate(reader.inputs) if name == value and index not in found.copied]
@@ -115,6 +117,6 @@ def movement(graph: Graph) -> Mapping[str, Movement]:
 
 
 def movement_of(graph: Graph, node: Node) -> Movement:
-    """The verdict on one movement node; the graph is looked at as a whole only where the node brings none along."""
+    """The verdict on one movement node; the whole graph is analysed only if the node's placement has none."""
     verdict = node.placement.movement
     return movement(graph)[node.name] if verdict is None else carried(graph, node, verdict)

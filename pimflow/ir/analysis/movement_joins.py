@@ -1,4 +1,4 @@
-"""Places of what is put together: Pad, Concat."""
+"""Placing rules of the nodes that join data: Pad, Concat."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def _concat(walk: Walk, node: Node, op: Concat, brought: Movement | None) -> Mov
 
 
 def _lie_together(walk: Walk, node: Node, boxes: Sequence[Box]) -> bool:
-    """Whether the operands already lie in one space as the output wants them (cells between them: none)."""
+    """Whether the operands already lie in one space as the output needs them, without gaps."""
     space = walk.space(node.inputs[0])
     start = space.places[node.inputs[0]].lo
     return all(
@@ -90,7 +90,7 @@ def _operand_boxes(walk: Walk, node: Node, axis: int) -> list[Box]:
 
 
 def _operand_groups(walk: Walk, node: Node, indexes: Sequence[int]) -> list[list[int]]:
-    """Operands by space, largest group first: where two exclude each other, the smaller one is copied."""
+    """Operands by space, largest group first: if two groups conflict, the smaller one is copied."""
     groups: dict[int, list[int]] = {}
     for index in indexes:
         groups.setdefault(id(walk.space(node.inputs[index])), []).append(index)
@@ -104,7 +104,7 @@ def _operand_groups(walk: Walk, node: Node, indexes: Sequence[int]) -> list[list
 def _place_group(
     walk: Walk, node: Node, group: list[int], boxes: Sequence[Box], brought: Movement | None
 ) -> dict[int, str]:
-    """Puts the operands of one space into the output's; returns those refused, with the reason."""
+    """Merges the space of a group of operands into the output's; returns the refused operands with the reason."""
     out, names = node.output, node.inputs
     other = walk.space(names[group[0]])
     reason = walk.immovable(node, other, brought)
@@ -123,7 +123,7 @@ def _place_group(
             parts[wanted] = None
         else:
             refused[index] = f"{names[index]} already has another place"
-    # Inside one operand's box nothing of another can be: boxes of operands are disjoint.
+    # Operands' boxes are disjoint, so a space that lies inside one operand's box cannot clash.
     apart = len(group) == 1 and any(part.holds(other.hull.shifted(shift)) for part in parts)
     covers = CellIndex(map(Cells, parts))
     if not apart and (not other.covered_by(frame, covers, shift) or target.clash(other, shift)):
@@ -139,7 +139,7 @@ def _place_group(
 
 
 def _merge(walk: Walk, target: Space, other: Space, shift: Index, hull: Box) -> None:
-    """Makes one space of two; the smaller one's values are moved, so that a chain of merges stays near linear."""
+    """Merges two spaces; the values of the smaller one are moved, so that a chain of merges stays near linear."""
     owner = target.owner if target.owner == other.owner else MIXED
     fixed, strides = ("", None) if target.strides is None else (target.fixed, target.strides)
     if len(target.places) < len(other.places):
@@ -156,10 +156,10 @@ def _merge(walk: Walk, target: Space, other: Space, shift: Index, hull: Box) -> 
 
 
 def _is_part(walk: Walk, node: Node, name: str) -> bool:
-    """Whether a value is rows that the region of a Concat made itself, which lie as those of one value do.
+    """Whether a value is rows that the Concat's own region computed, so that they can be placed like one value.
 
-    Where Concats of the whole graph have put some of them into a buffer that other regions write as well, the place
-    of the others is beside them.
+    If Concats of the whole graph have placed some of them in a buffer that other regions write as well, the others are
+    placed next to them.
     """
     maker = walk.graph.producer(name)
     if not walk.region_of or maker is None or walk.region_of[maker.name] != walk.region_of[node.name]:

@@ -1,4 +1,4 @@
-"""Places of what shows its input: Slice, Split, Identity, Reshape, Transpose."""
+"""Placing rules of views: Slice, Split, Identity, Reshape, Transpose."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _slice(walk: Walk, node: Node, op: Slice, brought: Movement | None) -> Movem
     shape = walk.graph.shape(out)
     if op.step != 1:
         if op.axis == axis_order(len(shape))[-1]:
-            return walk.kept(node, f"takes one element in {op.step} of the innermost axis, kernels read dense runs")
+            return walk.kept(node, f"takes one element in {op.step} of the innermost axis; kernels read dense runs")
         _alias(walk, out, Alias(source, "step", op.axis, op.start, op.step, strides=_stepped(walk, source, op)))
         return Movement(True, 0, "offset and stride in the region of its input")
     space = walk.space(source)
@@ -81,7 +81,7 @@ def _reshape(walk: Walk, node: Node, op: Reshape, brought: Movement | None) -> M
     before, after = walk.graph.shape(source), walk.graph.shape(out)
     strides = _settled_strides(walk, source)
     if strides is None:
-        return walk.kept(node, "where its input lies is not settled")
+        return walk.kept(node, "the place of its input is not settled")
     return _show(walk, node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
 
 
@@ -92,20 +92,20 @@ def _transpose(walk: Walk, node: Node, op: Transpose, brought: Movement | None) 
     if strides is not None and _is_run(walk, source):
         return _show(walk, node, Alias(source, "transpose", perm=op.perm, strides=permuted(strides, op.perm)))
     if not transpose_keeps_bytes(walk.graph.shape(source), op.perm):
-        return walk.kept(node, "orders the elements anew")
+        return walk.kept(node, "reorders the elements")
     _alias(walk, node.output, Alias(source, "transpose", perm=op.perm))
     return Movement(True, 0, "the same bytes, axes renamed")
 
 
 def _show(walk: Walk, node: Node, alias: Alias) -> Movement:
-    """Lets a node's output show its input's bytes, if they are in order or all readers can do with the strides."""
+    """Makes a node's output a view of its input's bytes, if they are in order or all readers accept the strides."""
     out = node.output
     if alias.strides is None:
-        return walk.kept(node, "orders the elements anew")
+        return walk.kept(node, "reorders the elements")
     shape = walk.graph.shape(out)
     in_order = same_strides(shape, alias.strides, dense_strides(shape))
     if not in_order and not _readers_take(walk, out, alias.strides, node.placement.movement):
-        return walk.kept(node, "orders the elements anew for readers that need them in order")
+        return walk.kept(node, "reorders the elements for readers that need them in order")
     _keep_dense(walk, node.inputs[0])
     _alias(walk, out, alias)
     return Movement(True, 0, "the same bytes" if in_order else "the same bytes, read with strides")
@@ -114,8 +114,8 @@ def _show(walk: Walk, node: Node, alias: Alias) -> Movement:
 def _readers_take(walk: Walk, name: str, strides: Index, verdict: MovementVerdict | None) -> bool:
     """Whether every reader accepts a value that is not in the layout's order.
 
-    Products take a transposed or pitched matrix (BLAS: trans and ld), copies take anything. Who reads a value is
-    known in a whole graph only; in regions the verdict that the node brings along tells.
+    Products accept a transposed or pitched matrix (BLAS: trans and ld), copies accept anything. The readers of a value
+    are known only in a whole graph; in regions the verdict in the node's placement decides.
     """
     if verdict is not None:
         return True
@@ -125,7 +125,7 @@ def _readers_take(walk: Walk, name: str, strides: Index, verdict: MovementVerdic
 
 
 def _settled_strides(walk: Walk, name: str) -> Index | None:
-    """Element strides of a value: of one run of elements, of a box in one, or as it shows one; else None."""
+    """Element strides of a value that is one run of elements, a box in one, or a view of one; else None."""
     space = walk.space(name)
     if space.alias is not None:
         return space.alias.strides
@@ -133,20 +133,20 @@ def _settled_strides(walk: Walk, name: str) -> Index | None:
 
 
 def _run_around(walk: Walk, name: str) -> Index:
-    """The shape of the run of elements that a value is, or lies in."""
+    """The shape of the run of elements that a value is or lies in."""
     space = walk.space(name)
     shape = space.places[name].shape
     return shape if is_contiguous(shape, space.hull.shape) else space.hull.shape
 
 
 def _is_run(walk: Walk, name: str) -> bool:
-    """Whether a value is one run of elements in its region, or shows one."""
+    """Whether a value is one run of elements in its space, or a view of one."""
     space = walk.space(name)
     return space.alias is not None or is_contiguous(space.places[name].shape, space.hull.shape)
 
 
 def _keep_dense(walk: Walk, name: str) -> None:
-    """Makes the run of elements that `name` is, lies in or shows stay one."""
+    """Requires the run of elements that a value is or lies in to stay dense."""
     space = walk.space(name)
     if space.alias is None:
         space.dense.add(_run_around(walk, name))

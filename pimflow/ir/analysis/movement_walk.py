@@ -1,4 +1,4 @@
-"""The walk over a graph that gives values their places; what a movement does there is registered in `PLACING`."""
+"""The walk over a graph that places its values; the rule for each movement op is registered in `PLACING`."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from pimflow.ir.analysis.views import order_behind, views_behind
 from pimflow.ir.ops.movement import MovementOp
 from pimflow.records import dataclass
 
-TURNED = "is written in the order of the views behind it"
-_OUTSIDE = "is made outside and arrives as it is"
+TURNED = "is written in the order of the views after it"
+_OUTSIDE = "is made outside at a fixed place"
 
 
 @dataclass(frozen=True, slots=True)
 class Movement:
     """The verdict on one movement node.
 
-    `bytes` are those read plus those written by what stays (0 if free). `copied` are the input positions of a Concat
-    that are copied; the others are written in place. `reason` says why a node is free, or why something stays. What is
-    `composed` is free, and its result has no bytes of its own.
+    `bytes` counts the bytes read plus those written by the copies that remain (0 if free). `copied` are the input
+    positions of a Concat that are copied; the others are written in place. `reason` says why a node is free, or why
+    copies remain. A `composed` node is free, and its result has no bytes of its own.
     """
 
     free: bool
@@ -33,19 +33,19 @@ class Movement:
 
     @property
     def verdict(self) -> MovementVerdict:
-        """What of it depends on no shape."""
+        """The part of the verdict that does not depend on shapes."""
         return MovementVerdict(self.free, self.reason, self.copied, self.composed)
 
 
 @dataclass(frozen=True, eq=False)
 class Places:
-    """All values' places.
+    """The places of all values.
 
     Args:
-        spaces: the space of every value that has a place of its own making; others are spaces by themselves.
+        spaces: the space of every value that the walk placed; any other value is a space by itself.
         movements: the verdicts.
-        actual: what holds in this graph: a verdict that a node brought along and that cannot be carried out here is a
-            copy.
+        actual: the verdicts that hold in this graph: if one from a node's placement cannot be carried out here, the
+            node is a copy.
     """
 
     spaces: Mapping[str, Space]
@@ -54,13 +54,13 @@ class Places:
 
 
 def carried(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:
-    """A verdict that the node brings along, with the bytes that it moves in this graph."""
+    """The verdict from a node's placement, with the bytes that it moves in this graph."""
     moved = 0 if verdict.free else moved_bytes(graph, node, verdict.copied)
     return Movement(verdict.free, moved, verdict.reason, verdict.copied, verdict.composed)
 
 
 def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
-    """Bytes read plus bytes written when a movement node is executed (of a Concat: the `copied` inputs)."""
+    """Bytes read plus bytes written when a movement node is executed (for a Concat, of its `copied` inputs)."""
 
     def size(name: str) -> int:
         value = graph.value(name)
@@ -77,8 +77,8 @@ def moved_bytes(graph: Graph, node: Node, copied: Sequence[int] = ()) -> int:
 PLACING: OpRules[Callable[[Walk, Node, Any, Movement | None], Movement]] = OpRules(
     "movement analysis", asks=lambda kind: issubclass(kind, (MovementOp, OnnxOp))
 )
-"""Puts a movement node's output in a place relative to its inputs, or says why it stays a copy: from the walk over the
-graph, the node, its op and the verdict that it brought along."""
+"""Places a movement node's output relative to its inputs, or says why it remains a copy. Arguments: the walk over the
+graph, the node, its op and the verdict in its placement, if any."""
 
 
 class Walk:
@@ -86,8 +86,8 @@ class Walk:
 
     Args:
         graph: the graph.
-        composed: names of nodes that are composed with the copies behind them.
-        turned: values that kernels write in the order of the views behind them.
+        composed: names of nodes that are composed with the copies after them.
+        turned: values that kernels write in the order of the views after them.
     """
 
     def __init__(
@@ -102,7 +102,7 @@ class Walk:
         self.region_of: dict[str, str] = {}
 
     def run(self) -> Places:
-        """All values' places."""
+        """Places all values."""
         nodes = [node for node in self.graph.nodes if node.op.is_movement]
         if nodes:
             self._number_regions()
@@ -122,7 +122,7 @@ class Walk:
     def _by_region(self, nodes: list[Node]) -> list[Node]:
         if not self.region_of:
             return nodes
-        last = len(self.graph.nodes)  # nodes without region only occur in graphs that are not compiled yet
+        last = len(self.graph.nodes)  # nodes without a region only occur in graphs that are not compiled yet
 
         def key(node: Node) -> int:
             region = node.placement.region
@@ -144,7 +144,7 @@ class Walk:
         return PLACING.of(node.op)(self, node, node.op, brought)
 
     def _joins_composed(self, node: Node) -> bool:
-        """Whether a node puts a composed node's result together, which its region has made in parts."""
+        """Whether a Concat joins the parts of a composed node's result, which its region computed in parts."""
         if node.placement.movement is not None or not self.region_of or not isinstance(node.op, Concat):
             return False
         return all(self.space(name).composed for name in node.inputs)
@@ -155,14 +155,14 @@ class Walk:
         window = Box.at((0,) * len(shape), shape)
         space = Space(window, self.graph.value(node.output).dtype, MIXED, "has no bytes of its own", composed=True)
         self.join(node.output, space, window)
-        return Movement(True, 0, "the copies that read it read what it reads", composed=True)
+        return Movement(True, 0, "the copies that read it read its inputs instead", composed=True)
 
     def kept(self, node: Node, reason: str) -> Movement:
-        """The verdict that a node stays, and why."""
+        """The verdict that a node remains a copy, with the reason."""
         return Movement(False, moved_bytes(self.graph, node), reason)
 
     def space(self, name: str) -> Space:
-        """The space of a value, made when it is first asked for."""
+        """The space of a value, created on first use."""
         known = self.spaces.get(name)
         if known is not None:
             return known
@@ -183,23 +183,23 @@ class Walk:
         return space
 
     def join(self, name: str, space: Space, box: Box) -> None:
-        """Gives a value its place in a space."""
+        """Places a value in a space."""
         space.places[name] = box
         self.spaces[name] = space
 
     def immovable(self, node: Node, space: Space, brought: Movement | None) -> str:
-        """Why the node must not decide where the values of this space lie; "" if it may.
+        """Why the node must not move the values of this space; "" if it may.
 
-        In a region that is cut out, a value from outside looks like an input. A verdict brought along knows better.
+        In an extracted region, a value from outside looks like an input; a verdict in the placement takes precedence.
         """
         if space.fixed and (brought is None or space.fixed != _OUTSIDE):
             return space.fixed
         if brought is None and space.owner != self.region_of.get(node.name, ""):
-            return "is made outside the region and arrives as it is"
+            return "is made outside the region at a fixed place"
         return ""
 
     def turned_strides(self, name: str, maker: Node) -> Index | None:
-        """The strides in which a node writes its result, as was decided; None for the layout's own."""
+        """The strides in which a node was decided to write its result; None for the layout's own."""
         if name in self.turned:
             return order_behind(self.graph, name)
         told = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else views_behind(self.graph, name)

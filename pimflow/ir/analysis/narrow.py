@@ -1,8 +1,9 @@
-"""Products of whole numbers of 8 bits: their operands are dequantised, or weights that are whole numbers themselves.
+"""Products of 8-bit integers: their operands are dequantised, or are weights that hold integers themselves.
 
 A sum of products of x = (q - z) s and w = (p - y) t is s t times the sum of (q - z)(p - y). A unit that multiplies
-bytes computes the sum of q (p - y), in 32 bits; z times the sum of a column of weights is a constant that is taken off.
-So q may have any zero point, weights less theirs have to fit into 8 bits, and their scales are a column's at most.
+bytes computes the sum of q (p - y), in 32 bits; z times the sum of a column of weights is a constant, which is
+subtracted. So q may have any zero point, weights minus their zero points must fit into 8 bits, and weights have at most
+one scale per column.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from pimflow.ir.refusal import Refusal
 BYTE = "int8"
 _BYTES = ("int8", "uint8")
 _LARGEST_DEPTH = (1 << 31) // (255 * 128)
-"""Of a dot product whose sum fits into 32 bits, whatever the bytes are."""
+"""The longest dot product whose sum fits into 32 bits for any bytes."""
 
 
 def narrow_operands(graph: Graph, node: Node) -> NarrowOperands | Refusal:
-    """What a product, or the product in an operator that has one, is of; or why it is not one of bytes."""
+    """The 8-bit operands of a product, or of the product in an operator; or why it does not multiply bytes."""
     scope: tuple[Graph, ...] = (graph,)
     if is_expandable(node.op):
         apart = expand(graph, node)
@@ -36,7 +37,7 @@ def narrow_operands(graph: Graph, node: Node) -> NarrowOperands | Refusal:
             return apart
         scope, node = (apart.graph, graph), apart.graph.node(apart.product)
     if not isinstance(node.op, Contraction):
-        return Refusal("it is no product of matrices")
+        return Refusal("it is not a matrix product")
     step = _source_step(scope, node.inputs[0])
     if isinstance(step, Refusal):
         return step
@@ -47,17 +48,17 @@ def narrow_operands(graph: Graph, node: Node) -> NarrowOperands | Refusal:
     shape = home.shape(node.inputs[1])
     depth = math.prod(shape) // shape[node.op.channel_axis]
     if depth > _LARGEST_DEPTH:
-        return Refusal("its sums are of more bytes than 32 bits hold", depth, _LARGEST_DEPTH, "products of bytes")
+        return Refusal("its sums have more terms than 32 bits hold", depth, _LARGEST_DEPTH, "products of bytes")
     return NarrowOperands(BYTE, step)
 
 
 def weight_steps(graph: Graph, name: str, channel_axis: int) -> npt.NDArray[np.float32] | Refusal:
-    """The scales of weights that are whole numbers of 8 bits: one for all [], or one a column [columns]; or why not.
+    """The scales of 8-bit integer weights: one for all [], or one per column [columns]; or why they are not such.
 
     Args:
-        graph: has the weights.
-        name: of the weights.
-        channel_axis: their axis along which the product's columns are.
+        graph: the graph that holds the weights.
+        name: name of the weights.
+        channel_axis: the axis of the weights that holds the product's columns.
     """
     array = graph.constants.get(name)
     if array is None:
@@ -68,7 +69,7 @@ def weight_steps(graph: Graph, name: str, channel_axis: int) -> npt.NDArray[np.f
     elements, scale, zero = (*packed.operands, None)[:3]
     attributes = dict(packed.op.attributes)
     if elements is None or scale is None or elements.dtype.name not in _BYTES or attributes.get("block_size"):
-        return Refusal("its weights are not kept in 8 bits with a scale a column")
+        return Refusal("its weights are not kept in 8 bits with a scale per column")
     axis = attributes.get("axis", 1)
     assert isinstance(axis, int)
     if scale.size > 1 and axis % elements.ndim != channel_axis % elements.ndim:
@@ -76,19 +77,19 @@ def weight_steps(graph: Graph, name: str, channel_axis: int) -> npt.NDArray[np.f
     along = [-1 if place == axis % elements.ndim else 1 for place in range(elements.ndim)]
     least = np.zeros((), np.int32) if zero is None else zero.astype(np.int32).reshape(along if zero.size > 1 else [])
     if not _are_bytes(np.subtract(elements.astype(np.int32), least)):
-        return Refusal("its weights less their zero points take more than 8 bits")
+        return Refusal("its weights minus their zero points take more than 8 bits")
     return scale.astype(np.float32).reshape(-1 if scale.size > 1 else ())
 
 
 def _are_bytes(array: Array) -> bool:
-    """Whether elements are whole numbers of 8 bits with a sign."""
+    """Whether all elements are signed 8-bit integers."""
     if not array.size or array.min() < -128 or array.max() > 127:
         return False
     return array.dtype.kind in "iu" or bool((array == np.rint(array)).all())
 
 
 def _source_step(scope: tuple[Graph, ...], name: str) -> float | Refusal:
-    """The scale of what is dequantised, and only moved since."""
+    """The scale of a left-hand side that was dequantised and then only moved."""
     home, maker = _maker(scope, name)
     while maker is not None and _only_moves(maker.op):
         home, maker = _maker(scope, maker.inputs[0])
@@ -96,13 +97,13 @@ def _source_step(scope: tuple[Graph, ...], name: str) -> float | Refusal:
         return Refusal("its left-hand side is not dequantised")
     scale = next((part.constants[maker.inputs[1]] for part in scope if part.is_constant(maker.inputs[1])), None)
     if home.value(maker.inputs[0]).dtype not in _BYTES or scale is None or scale.size != 1:
-        return Refusal("its left-hand side is not of 8 bits with one scale that is known before the run")
+        return Refusal("its left-hand side does not have 8 bits and one scale that is known before the run")
     step = float(scale.reshape(-1)[0])
-    return step if 0 < step < math.inf else Refusal("the scale of its left-hand side is no positive number")
+    return step if 0 < step < math.inf else Refusal("the scale of its left-hand side is not a positive number")
 
 
 def _maker(scope: tuple[Graph, ...], name: str) -> tuple[Graph, Node | None]:
-    """The node that makes a value, and the graph that it is in."""
+    """The graph and the node that make a value."""
     found = ((graph, graph.producer(name)) for graph in scope)
     return next(((graph, maker) for graph, maker in found if maker is not None), (scope[0], None))
 

@@ -1,11 +1,11 @@
-"""Explicit padding: the Pad that a convolution needs where a library pads opposite sides alike, and what it costs.
+"""Explicit padding: the Pad that a convolution needs because libraries pad opposite sides alike, and what it costs.
 
     y = conv(x, pads = (2, 0, 1, 0))   is   y = conv(pad(x, above = 1), pads = (1, 0, 1, 0))
 
 Parts of a convolution pad one side only. Their Pad costs nothing if the buffer of the convolution's input, which may be
-made anywhere in the graph, has room for rows of zeros above and below. Whether it has depends on all that is placed
-around that input, so it is decided once, for all convolutions of a graph, before any of them is cut up: none then takes
-the place of another's rows, or of a movement that is free.
+made anywhere in the graph, has room for rows of zeros above and below. Whether it has depends on everything placed
+around that input, so it is decided once, for all convolutions of a graph, before any of them is split: then none
+occupies space that another's rows, or a free movement, needs.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pimflow.ir.ops.window import Pads
 from pimflow.ir.placement import MovementVerdict
 
 Verdicts = Mapping[str, MovementVerdict]
-"""By the name of a convolution."""
+"""Verdicts on Pads, by the name of the convolution."""
 
 _NONE: Pads = (0, 0, 0, 0)
 
 
 def uneven_padding(op: Op) -> Pads:
-    """What a convolution pads above, left, below and right beyond what it pads on the opposite side; else zeros."""
+    """How much more a convolution pads above, left, below and right than on the opposite side; zeros for other ops."""
     if not isinstance(op, Conv2d):
         return _NONE
     above, left, below, right = op.pads
@@ -38,13 +38,13 @@ def uneven_padding(op: Op) -> Pads:
 
 
 def pad_before(editor: GraphEditor, conv: Node, pads: Pads, pad: Node) -> list[Node]:
-    """A Pad, and the convolution that reads what it makes.
+    """A Pad, and the convolution that reads its result.
 
     Args:
-        editor: of the graph; takes the padded value.
-        conv: a convolution that pads `pads` at least.
-        pads: cells above, left, below and right of its input that the Pad makes.
-        pad: the Pad as far as its name and its placement go.
+        editor: the graph's editor; the padded value is added to it.
+        conv: a convolution that pads at least `pads`.
+        pads: cells that the Pad adds above, left, below and right of its input.
+        pad: a node with the name and placement of the Pad.
     """
     assert isinstance(conv.op, Conv2d)
     above, left, below, right = pads
@@ -62,10 +62,10 @@ def pad_before(editor: GraphEditor, conv: Node, pads: Pads, pad: Node) -> list[N
 
 
 def padding_verdicts(graph: Graph) -> Verdicts:
-    """The verdicts on the Pads of all convolutions that may come to need one: the largest that a part of them may.
+    """The verdicts on the Pads of all convolutions that may come to need one: the largest that a part may need.
 
     Args:
-        graph: its movement nodes placed with the verdicts that hold for it.
+        graph: the graph, with the verdicts that hold for it in its movement nodes' placements.
     """
     refused: dict[str, MovementVerdict] = {}
     asking = [node for node in graph.nodes if any(_most(graph, node))]
@@ -90,7 +90,7 @@ def _most(graph: Graph, node: Node) -> Pads:
 
 
 def _refused(graph: Graph, convolutions: Sequence[Node]) -> Verdicts:
-    """Those that cannot have their Pad if all these ask for one; none if each can."""
+    """Verdicts on the convolutions that cannot have their Pad if all these ask for one; empty if each can."""
     editor = GraphEditor(graph)
     names = {node.name: editor.new_node_name(f"{node.name}_pad") for node in convolutions}
     for node in convolutions:
@@ -103,7 +103,7 @@ def _refused(graph: Graph, convolutions: Sequence[Node]) -> Verdicts:
 
 
 def _in_the_way(graph: Graph, places: Places, convolutions: Sequence[Node]) -> Verdicts:
-    """Those in whose input's space a movement is no longer what it is without the Pads."""
+    """Verdicts on the convolutions with Pads that change the verdict on a movement in the space of their input."""
     disturbed = [node for node in graph.nodes if _is_disturbed(places, node)]
     crowded = {
         id(places.spaces[name]) for node in disturbed for name in (*node.inputs, *node.outputs) if name in places.spaces

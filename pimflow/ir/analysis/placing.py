@@ -8,9 +8,9 @@ from pimflow.ir.refusal import Refusal
 
 
 def bound_to_host(node: Node) -> Refusal | None:
-    """Why only the host can run a node, or None if other units may. Whether one does is for its backend to say.
+    """Why only the host can run a node, or None if other units may. Whether a unit can is decided by its backend.
 
-    What leaves the host is a kernel of its own that computes one value, or the product that is taken out of one.
+    Only a kernel of its own that computes one value, or the product taken out of such a kernel, can leave the host.
     """
     if node.placement.fused_into is not None:
         return Refusal(f"{node.kind} is fused into {node.placement.fused_into}")
@@ -19,5 +19,5 @@ def bound_to_host(node: Node) -> Refusal | None:
     if node.placement.access is not None:
         return Refusal(f"{node.kind} brings rows from the host's memory")
     if sum(map(bool, node.outputs)) != 1 and not is_expandable(node.op):
-        return Refusal(f"{node.kind} makes several values")
+        return Refusal(f"{node.kind} produces several values")
     return None

@@ -1,6 +1,6 @@
-"""Questions about parts of a graph that the search asks: where rows can be cut, what leaves, what is a run.
+"""The search's queries about parts of a graph: where rows can be split, which values leave, which nodes form a run.
 
-All are cheap: they look at the nodes in question and their surroundings, never at the whole graph.
+All are cheap: they visit the nodes in question and their surroundings, never the whole graph.
 """
 
 from __future__ import annotations
@@ -17,14 +17,16 @@ from pimflow.ir.ops.contraction import Contraction, Conv2d
 from pimflow.ir.refusal import Refusal
 
 _NEAR = 2048
-"""Nodes of a run at most: 24 units, each of which may have 64 in its epilogue. The next run has most of them too."""
+"""The maximum number of nodes of a run: 24 units, each with up to 64 nodes in its epilogue. Successive runs share most
+of their nodes."""
 
 _LOOK_BACK = 256
-"""Nodes visited at most to show that a value does not depend on a region; beyond that it is taken to depend on it."""
+"""The maximum number of nodes visited to show that a value does not depend on a region; beyond that, it is assumed
+to."""
 
 
 def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
-    """Outputs of the nodes that are read by others or are graph outputs, in the order in which they are made."""
+    """Outputs of the nodes that other nodes read or that are graph outputs, in the order in which they are made."""
     names = {node.name for node in nodes}
     made = (output for node in nodes for output in node.outputs if output)
     return tuple(
@@ -40,13 +42,13 @@ _PARTS: WeakKeyDictionary[Graph, dict[tuple[str, int, int], RowPart | Refusal]] 
 def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
     """How the node of a graph makes its output rows [start, stop); refusals name the node.
 
-    Remembered as long as the graph lives: thousands of ways to cut a region have most of their parts in common.
+    Cached as long as the graph lives: thousands of ways to split a region have most of their parts in common.
     """
     return part_finder(graph)(node, start, stop)
 
 
 def part_finder(graph: Graph) -> Callable[[Node, int, int], RowPart | Refusal]:
-    """`node_part` of one graph, for whoever asks for thousands."""
+    """`node_part` for one graph, for callers that need thousands of parts."""
     known = _PARTS.setdefault(graph, {})
 
     def find(node: Node, start: int, stop: int) -> RowPart | Refusal:
@@ -71,12 +73,12 @@ def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Ref
 
 
 def node_rows(graph: Graph, node: Node) -> int:
-    """Rows of the node's first output; 0 where it has none."""
+    """Rows of the node's first output; 0 if it has none."""
     return row_count(graph.values[node.outputs[0]].shape)
 
 
 def column_axis(graph: Graph, node: Node) -> int:
-    """The axis of a contraction's output along which its columns lie: channels of a convolution, else the last."""
+    """The axis of a contraction's output that holds its columns: a convolution's channels, else the last axis."""
     rank = len(graph.shape(node.output))
     return 1 if isinstance(node.op, Conv2d) else rank - 1
 
@@ -87,7 +89,7 @@ def node_columns(graph: Graph, node: Node) -> int:
 
 
 def k_axes(graph: Graph, node: Node) -> tuple[int, int]:
-    """The axes of a contraction's operands, activations and weights, along which it sums: input channels, or K."""
+    """The axes of a contraction's activations and weights over which it sums: input channels, or K."""
     if isinstance(node.op, Conv2d):
         return 1, 1
     assert isinstance(node.op, Contraction), "only contractions sum over products"
@@ -96,12 +98,12 @@ def k_axes(graph: Graph, node: Node) -> tuple[int, int]:
 
 
 def node_k(graph: Graph, node: Node) -> int:
-    """What a contraction of one group sums over: its input channels, or K."""
+    """The size of the dimension that a contraction of one group sums over: its input channels, or K."""
     return graph.shape(node.inputs[0])[k_axes(graph, node)[0]]
 
 
 def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
-    """Why the nodes cannot be a run, branches and all: each but the last is read by a later one."""
+    """Why the nodes cannot be a run (which may branch): each but the last has to be read by a later one."""
     read = {name for node in nodes for name in node.inputs}
     for node in nodes[:-1]:
         if read.isdisjoint(node.outputs):
@@ -110,10 +112,10 @@ def run_refusal(graph: Graph, nodes: Sequence[Node]) -> Refusal | None:
 
 
 def cut_subgraph(graph: Graph, node_names: Iterable[str]) -> Graph:
-    """The nodes of those names as a graph of their own, in time linear in the region.
+    """The named nodes as a graph of their own, in time linear in the region.
 
-    Its inputs are the values read from outside; its outputs those read outside, or by the graph's own outputs (every
-    unread value, if there are none). Constants are shared, not copied.
+    Its inputs are the values read from outside; its outputs are those read outside or listed as outputs of the graph
+    (every unread value, if there are none). Constants are shared, not copied.
     """
     position = graph.position
     nodes = sorted((graph.node(name) for name in set(node_names)), key=lambda node: position[node.name])
@@ -135,7 +137,7 @@ def cut_subgraph(graph: Graph, node_names: Iterable[str]) -> Graph:
 def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
     """Why these nodes, in this order, cannot be cut into stages by rows, or None.
 
-    Whether particular stages can be made is for `why_not` to say: a stage may lie wholly in some node's padding.
+    Whether particular stages are possible is decided by `why_not`: a stage may lie wholly in some node's padding.
     """
     nodes = [graph.node(name) for name in run]
     if len(nodes) < 2:
@@ -153,8 +155,8 @@ def pipeline_refusal(graph: Graph, run: Sequence[str]) -> Refusal | None:
 
 
 class OperandReads(NamedTuple):
-    """What runs ask of a node's operands: why its rows do not follow from rows of them, or None; by place in the graph,
-    what makes those that it reads whole, in order, and what makes any, the last first."""
+    """A node's operands as runs need them: why its rows do not follow from rows of the operands, or None; the positions
+    of the producers of operands that it reads whole, in operand order; the positions of all producers, last first."""
 
     refusal: Refusal | None
     whole: tuple[int, ...]
@@ -162,8 +164,8 @@ class OperandReads(NamedTuple):
 
 
 def operand_reads(graph: Graph) -> Callable[[str], OperandReads]:
-    """What runs ask of nodes, by name: those that grow from neighbours ask for the same ones again and again, and a
-    node may read hundreds of others."""
+    """A cached function from a node's name to its `OperandReads`: runs that grow from neighbours need the same ones
+    again and again, and a node may read hundreds of others."""
     part_of, position = part_finder(graph), graph.position
 
     @lru_cache(_NEAR)
@@ -180,10 +182,10 @@ def operand_reads(graph: Graph) -> Callable[[str], OperandReads]:
 
 
 class GrowingRun:
-    """Nodes in execution order, one after the other, as long as the rows of each follow from those before it.
+    """A run that grows by one node at a time, in execution order, as long as each node's rows follow from earlier ones.
 
-    `refusal` is why those of one do not. It stays: nothing that comes later is read by what is there. `is_read` is
-    whether each node but the last is read by a later one.
+    `refusal` says why some node's rows do not, else None. It is permanent, since later nodes are not read by earlier
+    ones. `is_read` is whether each node but the last is read by a later one.
     """
 
     def __init__(self, graph: Graph, reads_of: Callable[[str], OperandReads] | None = None) -> None:
@@ -220,7 +222,7 @@ class GrowingRun:
             self.refusal = _outside_dependence(self._graph, node, names, first)
 
     def _reading_whole(self, node: Node, whole: Iterable[int]) -> Refusal | None:
-        """Why the rows of a node do not follow from rows of the members, of which it may read some whole, or None."""
+        """A refusal if the node reads the result of a member whole, else None."""
         for place in whole:
             if place in self._members:
                 return Refusal(f"{node.name}: reads {self._graph.nodes[place].name} whole, not row by row")
@@ -238,7 +240,7 @@ def _first(graph: Graph, members: Iterable[str]) -> int:
 
 
 def _outside_dependence(graph: Graph, node: Node, members: Container[str], first: int) -> Refusal | None:
-    """The same, where the position of the first member is known."""
+    """`outside_dependence`, given the position of the first member."""
     position = graph.position
     seen: set[str] = set()
     waiting = [node]
@@ -250,10 +252,10 @@ def _outside_dependence(graph: Graph, node: Node, members: Container[str], first
             if maker.name in members:
                 if reader is node:
                     continue
-                return Refusal(f"{node.name}: reads what depends on the region from outside of it")
+                return Refusal(f"{node.name}: reads a value from outside the region that depends on the region")
             seen.add(maker.name)
             if len(seen) > _LOOK_BACK:
-                return Refusal(f"{node.name}: reads what may depend on the region from outside of it")
+                return Refusal(f"{node.name}: reads a value from outside the region that may depend on the region")
             waiting.append(maker)
     return None
 

@@ -1,11 +1,11 @@
 """Receptive fields along rows: which rows of its inputs an op needs to make some rows of its output.
 
 The rows of a tensor are its second-last axis: H of NCHW activations, M of matrices and of batches of them.
-An op is row-wise if a range of its output rows follows from ranges of its inputs' rows; all others are refused,
-with a reason. The arithmetic of windows is that of ONNX's Conv and Pool: output row o reads the input rows
-o*stride - pad_top + j*dilation for j < kernel.
+An op is row-wise if a range of its output rows follows from ranges of its inputs' rows; all others are refused, with a
+reason. Window arithmetic follows ONNX's Conv and Pool: output row o reads the input rows o*stride - pad_top +
+j*dilation for j < kernel.
 
-Each op's own rule is a method of the op; here is the arithmetic that the rules share.
+Each op's own rule is a method of the op; this module has the arithmetic that the rules share.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pimflow.ir.refusal import Refusal
 
 Shape = tuple[int, ...]
 Shapes = Sequence["Shape | None"]
-"""Of an op's inputs; None for absent ones."""
+"""Shapes of an op's inputs; None for absent ones."""
 Span = tuple[int, int]
 
 
@@ -56,12 +56,12 @@ def row_count(shape: Shape | None) -> int:
 
 
 def rank_text(shape: Shape | None) -> str:
-    """How many dims a shape has, in words."""
+    """The number of dims of a shape, as text."""
     return "no static shape" if shape is None else f"{len(shape)} dims"
 
 
 def rows_needed(window: Window, in_shape: Shape, out_start: int, out_stop: int) -> RowWindow | Refusal:
-    """Input rows and paddings with which a windowed op makes exactly its output rows [out_start, out_stop).
+    """The input rows and padding from which a windowed op computes exactly its output rows [out_start, out_stop).
 
     Args:
         window: a convolution or a pool.
@@ -69,8 +69,8 @@ def rows_needed(window: Window, in_shape: Shape, out_start: int, out_stop: int) 
         out_start, out_stop: output rows, not empty.
 
     Returns:
-        The window: `pad_top` and `pad_bottom` never exceed the op's own. A refusal where the part would read padding
-        only (possible where a pad is as large as the dilated kernel).
+        The window: `pad_top` and `pad_bottom` never exceed the op's own. A refusal if the part would read only padding
+        (possible if a pad is as large as the dilated kernel).
     """
     size, stride, pads = in_shape[2], window.strides[0], window.pads
     first = out_start * stride - pads[0]
@@ -78,6 +78,6 @@ def rows_needed(window: Window, in_shape: Shape, out_start: int, out_stop: int) 
     in_start, in_stop = max(first, 0), min(end, size)
     if in_start >= in_stop:
         return Refusal(f"output rows {out_start} to {out_stop - 1} lie wholly in the padding")
-    # In ceil mode the last window may hang over the padding as well; that overhang is not padding (averages do not
-    # count it), and ceil mode restores it.
+    # In ceil mode the last window may extend beyond the padding; that overhang is not padding (averages do not count
+    # it), and ceil mode restores it.
     return RowWindow(in_start, in_stop, in_start - first, min(end - in_stop, pads[2]))

@@ -1,7 +1,7 @@
 """Spaces: coordinate systems in which values have fixed places, before they become bytes.
 
-A space is what will be one region of the arena. Every value in it is a box; boxes may be views of each other, but every
-cell is written by one writer or holds one fill value, so that no order of execution can spoil a view.
+A space becomes one region of the arena. Every value in it is a box; boxes may be views of each other, but every cell
+has one writer or one fill value, so that no execution order can corrupt a view.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from pimflow.ir.analysis.tensor_layout import Index, is_contiguous
 from pimflow.records import dataclass
 
 MIXED = "*"
-"""The owner of a space that values of several regions of the program write."""
+"""The owner of a space that several regions of the program write."""
 
 _FEW = 16
-"""Cells that are looked at one by one."""
+"""The largest number of `Cells` that is searched linearly."""
 
 
 class Box(NamedTuple):
@@ -52,12 +52,12 @@ class Box(NamedTuple):
         return Box(tuple(map(add, self.lo, shift)), tuple(map(add, self.hi, shift)))
 
     def meets(self, other: Box) -> bool:
-        """Whether both have a cell in common."""
-        apart = not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi)))  # as most are
+        """Whether the boxes have a cell in common."""
+        apart = not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi)))  # the common case
         return not apart and all(map(lt, self.lo, self.hi)) and all(map(lt, other.lo, other.hi))
 
     def overlap(self, other: Box) -> Box | None:
-        """The cells that both have, or None."""
+        """The cells in both boxes, or None."""
         if not self.meets(other):
             return None
         return Box(tuple(map(max, self.lo, other.lo)), tuple(map(min, self.hi, other.hi)))
@@ -84,7 +84,7 @@ class Box(NamedTuple):
 
 
 class Cells(NamedTuple):
-    """Cells of a space that kernels and copies write (`value` None) or that hold a constant from before that on."""
+    """Cells of a space that kernels and copies write (`value` None), or that hold a constant filled in beforehand."""
 
     box: Box
     value: float | None = None
@@ -94,7 +94,7 @@ class Cells(NamedTuple):
         return Cells(self.box.shifted(shift), self.value)
 
     def agrees(self, other: Cells) -> bool:
-        """Whether both may hold a cell: they are the same constant there (NaN is NaN, 0 is not -0)."""
+        """Whether the two may overlap: both hold the same constant (NaN equals NaN, 0 differs from -0)."""
         if self.value is None or other.value is None:
             return False
         if math.isnan(self.value):
@@ -104,10 +104,10 @@ class Cells(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """A value that shows the bytes of `base` in another way than as a box of its space.
+    """A value that is a view of the bytes of `base` other than as a box of its space.
 
     `kind` "step": every `step`-th index of `axis` from `start`; "reshape": another shape; "transpose": permuted axes.
-    `strides` are its element strides where they are settled (what it shows stays one run of elements), else None.
+    `strides` are its element strides if they are settled (what it views stays one run of elements), else None.
     """
 
     base: str
@@ -120,18 +120,18 @@ class Alias:
 
 
 class CellIndex:
-    """Cells, found by the box that they overlap: in order along the axis on which they lie spread widest.
+    """An index of `Cells` by the boxes that they overlap: sorted along the axis on which they are spread widest.
 
-    Cells that are added are put in order when they are first asked for; all are, on the axis that is best then,
-    whenever they have doubled in number.
+    Added cells are sorted in at the next query; whenever their number has doubled, the axis is chosen anew and all are
+    sorted again.
     """
 
     def __init__(self, cells: Iterable[Cells] = ()) -> None:
         self._cells = list(cells)
-        self._order: list[tuple[int, int]] = []  # of cells by number: where they begin on the axis, number
+        self._order: list[tuple[int, int]] = []  # for each of the cells: where it begins on the axis, its number
         self._axis = 0
-        self._longest = 0  # extent of cells on the axis
-        self._boxes: set[Box] | None = None  # of all cells, once it is asked what they cover
+        self._longest = 0  # largest extent of any of the cells on the axis
+        self._boxes: set[Box] | None = None  # the boxes of all cells, once `cover` needs them
         self._next_sort = _FEW
 
     def __iter__(self) -> Iterator[Cells]:
@@ -141,19 +141,19 @@ class CellIndex:
         return len(self._cells)
 
     def add(self, cells: Iterable[Cells]) -> None:
-        """More cells."""
+        """Adds cells."""
         self._cells.extend(cells)
         self._boxes = None
 
     def near(self, box: Box) -> Iterator[Cells]:
-        """The cells that share some with a box."""
+        """The cells that overlap a box."""
         return (cells for cells in self._candidates(box) if cells.box.meets(box))
 
     def cover(self, box: Box) -> bool:
-        """Whether these cells, which are disjoint, hold all of a box."""
+        """Whether these cells, which are disjoint, cover all of a box."""
         if self._boxes is None:
             self._boxes = {cells.box for cells in self._cells}
-        if box in self._boxes:  # as most
+        if box in self._boxes:  # the common case
             return True
         missing = box.volume
         for cells in self._candidates(box):
@@ -173,7 +173,7 @@ class CellIndex:
         return (self._cells[number] for _, number in self._order[start:end])
 
     def _settle(self) -> None:
-        """Puts the cells in order that are not yet."""
+        """Sorts in the cells that are not sorted yet."""
         if len(self._cells) >= self._next_sort:
             self._next_sort = 2 * len(self._cells)
             self._axis = max(range(len(self._cells[0].box.lo)), key=self._spread)
@@ -185,7 +185,7 @@ class CellIndex:
             insort(self._order, (box.lo[axis], number))
 
     def _spread(self, axis: int) -> float:
-        """How many cells lie side by side on an axis at least, if they fill their hull."""
+        """The minimum number of cells side by side along an axis if they fill their hull."""
         boxes = [cells.box for cells in self._cells]
         hull = max(box.hi[axis] for box in boxes) - min(box.lo[axis] for box in boxes)
         return hull / max(1, *(box.hi[axis] - box.lo[axis] for box in boxes))
@@ -199,13 +199,14 @@ class Space:
         hull: the smallest box around all its values.
         dtype: numpy name of its elements.
         owner: the region of the program whose nodes write it, or MIXED.
-        fixed: why it can neither grow nor be put inside another space; "" where it can.
+        fixed: why it can neither grow nor be merged into another space; "" if it can.
         places: the box of every value in it.
-        content: what is written, disjoint from everything else, and the constants; where those meet each other, equal.
-        dense: shapes of values that other shapes show, so that they have to stay one run of elements.
-        alias: set where the space shows another one's bytes.
-        composed: whether it has no bytes: what reads its values reads what they are made of.
-        strides: of its elements, where they are in another order than the layout's; its hull is one run all the same.
+        content: the written cells, disjoint from everything else, and the constants, which are equal where they
+            overlap.
+        dense: shapes of values that are also viewed under other shapes and so have to stay one run of elements.
+        alias: set if the space is a view of another one's bytes.
+        composed: whether it has no bytes: readers of its values read the inputs of those instead.
+        strides: strides of its elements if their order is not the layout's; its hull is one run of elements even so.
     """
 
     hull: Box
@@ -220,12 +221,12 @@ class Space:
     strides: Index | None = None
 
     def stays_dense(self, hull: Box) -> bool:
-        """Whether all values that must be one run of elements still are when the space grows to `hull`."""
+        """Whether all values that must be one run of elements remain so when the space grows to `hull`."""
         extents = hull.shape
         return all(is_contiguous(shape, extents) for shape in self.dense)
 
     def clash(self, other: Space, shift: Index) -> bool:
-        """Whether cells of both, `other` moved by `shift`, would have two writers or two fill values."""
+        """Whether any cell would have two writers or two fill values if `other`, moved by `shift`, were merged in."""
         shared = self.hull.overlap(other.hull.shifted(shift))
         if shared is None:
             return False
@@ -234,7 +235,7 @@ class Space:
         return any(not mine.agrees(cells) for cells in arriving for mine in self.content.near(cells.box))
 
     def covered_by(self, window: Box, parts: CellIndex, shift: Index) -> bool:
-        """Whether all that this space (moved by `shift`) has written or filled inside `window` lies inside `parts`.
+        """Whether all written or filled cells of this space (moved by `shift`) inside `window` lie inside `parts`.
 
         The parts are disjoint.
         """
@@ -246,6 +247,6 @@ class Space:
         return all(parts.cover(box) for cells in content if (box := cells.box.shifted(shift).overlap(window)))
 
     def can_fill(self, boxes: Iterable[Box], value: float) -> bool:
-        """Whether these cells are free for a constant."""
+        """Whether these boxes can be filled with a constant."""
         fills = (Cells(box, value) for box in boxes)
         return all(mine.agrees(fill) for fill in fills for mine in self.content.near(fill.box))

@@ -1,4 +1,4 @@
-"""How tensors lie in memory: axis order, strides, and when two shapes are the same bytes.
+"""The memory layout of tensors: axis order, strides, and when two shapes are the same bytes.
 
 Tensors of four axes are images, stored NHWC; all others are row-major. Shapes stay ONNX's (NCHW) everywhere: only the
 order in which the axes are laid out differs. All strides here are in elements.
@@ -22,9 +22,9 @@ _WIDTHS = {
 
 
 def element_bytes(dtype: str) -> int | None:
-    """Bytes of one element in the arena; None for what has no fixed size (strings, sequences, unknown).
+    """Bytes of one element in the arena; None for types without a fixed size (strings, sequences, unknown).
 
-    Four-bit types take a byte an element, as they do in numpy.
+    Four-bit types take one byte per element, as in numpy.
     """
     return _WIDTHS.get(dtype)
 
@@ -55,7 +55,7 @@ def is_contiguous(shape: Sequence[int], extents: Sequence[int]) -> bool:
 
 
 def transpose_keeps_bytes(before: Sequence[int], perm: Sequence[int]) -> bool:
-    """Whether a dense tensor, its axes permuted, lies as a dense tensor of the new shape does."""
+    """Whether a dense tensor with its axes permuted has the layout of a dense tensor of the new shape."""
     if 0 in before:
         return True
     after = permuted(before, perm)
@@ -68,7 +68,7 @@ def permuted(values: Sequence[int], perm: Sequence[int]) -> Index:
 
 
 def inverse(perm: Sequence[int]) -> Index:
-    """The permutation that takes a Transpose back."""
+    """The permutation that undoes a Transpose."""
     return tuple(sorted(range(len(perm)), key=perm.__getitem__))
 
 
@@ -78,7 +78,7 @@ def same_strides(shape: Sequence[int], one: Sequence[int], other: Sequence[int])
 
 
 def reshaped_strides(before: Sequence[int], strides: Sequence[int], after: Sequence[int]) -> Index | None:
-    """Strides that show a strided tensor under another shape, or None where only a copy can."""
+    """Strides that view a strided tensor under another shape, or None if that needs a copy."""
     if 0 in before:
         return dense_strides(after)
     source = [(dim, stride) for dim, stride in zip(before, strides, strict=True) if dim != 1]

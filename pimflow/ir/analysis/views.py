@@ -1,4 +1,4 @@
-"""Chains of views: what a Reshape or Transpose shows with strides, who takes these, and what would spare it a copy."""
+"""Chains of views: the strides of a Reshape or Transpose, which readers accept them, and when they save a copy."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from pimflow.ir.analysis.tensor_layout import (
 
 
 def order_behind(graph: Graph, name: str) -> Index | None:
-    """Strides of a value that bring the last of the views behind it in order, where one would else be a copy.
+    """Strides of a value for which the last view after it is in order, if one of the views would otherwise be a copy.
 
-    None where there are none that keep rows of matrices dense, as products write them.
+    None if no such strides keep the rows of matrices dense, as products write them.
     """
     value = graph.value(name)
     if value.shape is None or element_bytes(value.dtype) is None:
@@ -37,7 +37,7 @@ def order_behind(graph: Graph, name: str) -> Index | None:
 
 
 def views_behind(graph: Graph, name: str) -> list[Node]:
-    """The Reshapes and Transposes of which each alone reads what the one before it shows."""
+    """The chain of Reshapes and Transposes after a value, each the only reader of the one before it."""
     chain: list[Node] = []
     while name not in graph.outputs and len(graph.users(name)) == 1:
         (reader,) = graph.users(name)
@@ -50,7 +50,7 @@ def views_behind(graph: Graph, name: str) -> list[Node]:
 
 
 def _copies_behind(graph: Graph, name: str, chain: Sequence[Node]) -> bool:
-    """Whether one of the views of a value that is in order has to be a copy."""
+    """Whether one of the views has to be a copy if the value is in order."""
     strides = dense_strides(graph.shape(name))
     for node in chain:
         shown = _shown(graph, node, strides)
@@ -64,7 +64,7 @@ def _copies_behind(graph: Graph, name: str, chain: Sequence[Node]) -> bool:
 
 
 def _shown(graph: Graph, node: Node, strides: Index, *, back: bool = False) -> Index | None:
-    """Strides of what a view shows of its input, or (back) of its input where what it shows has these."""
+    """Strides of a view's output, given those of its input; with `back`, of its input, given those of its output."""
     before, after = graph.shape(node.inputs[0]), graph.shape(node.output)
     if isinstance(node.op, Transpose):
         return permuted(strides, inverse(node.op.perm) if back else node.op.perm)
@@ -72,7 +72,7 @@ def _shown(graph: Graph, node: Node, strides: Index, *, back: bool = False) -> I
 
 
 def all_take(graph: Graph, name: str, strides: Index) -> bool:
-    """Whether all that read a value in this graph do with strides."""
+    """Whether all readers of a value in this graph accept its strides."""
     values = [name]
     while values:
         value = values.pop()
@@ -87,7 +87,7 @@ def all_take(graph: Graph, name: str, strides: Index) -> bool:
 
 
 def _hands_on(node: Node) -> bool:
-    """Whether a node's outputs have the strides of its input."""
+    """Whether a node passes the strides of its input on to its outputs."""
     return isinstance(node.op, Slice) or (isinstance(node.op, OnnxOp) and node.op.is_movement)
 
 

@@ -1,4 +1,4 @@
-"""Operators that stay ONNX's own, written out as nodes with one product among them: a family a file."""
+"""Expansion of ONNX operators that contain a product into nodes, one of which is the product; one family per file."""
 
 from pimflow.ir.expansion import attention, convolution, einsum, product, recurrent
 from pimflow.ir.expansion.base import (

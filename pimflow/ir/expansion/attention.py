@@ -13,7 +13,7 @@ _SHARED = frozenset({"num_heads", "mask_filter_value", "scale", "unidirectional"
 
 @expands("Attention", domain=CONTRIB)
 def _attention(writer: Writer) -> Refusal | None:
-    """One product makes queries, keys and values of the input; the attention of these stays one operator."""
+    """One product computes queries, keys and values from the input; their attention stays one operator."""
     if writer.constant_at(1) is None:
         return Refusal("the weights of its projection are computed")
     refusal = _inseparable(writer, mask_at=3, beside=(4, 6))
@@ -27,7 +27,7 @@ def _attention(writer: Writer) -> Refusal | None:
 
 @expands("QAttention", domain=CONTRIB)
 def _quantised(writer: Writer) -> Refusal | None:
-    """The same of 8 bits. Operands are X, W, bias, the scales of the two, a mask, their zero points, and a past."""
+    """The 8-bit variant. Operands are X, W, bias, the scales of X and W, a mask, their zero points, and a past."""
     x, scale, zero = writer.operand(0), writer.operand(3), writer.operand(6)
     refusal = _inseparable(writer, mask_at=5, beside=(8,))
     if refusal is not None:
@@ -42,27 +42,27 @@ def _quantised(writer: Writer) -> Refusal | None:
 
 
 def _inseparable(writer: Writer, mask_at: int, beside: tuple[int, ...]) -> Refusal | None:
-    """Why attention apart from its projection would be something else; `beside`: operands of a past."""
+    """Why attention cannot be separated from its projection; `beside` are the positions of the operands of a past."""
     if any(map(writer.has, beside)) or writer.integer("do_rotary"):
         return Refusal("its projection is not separated from its past keys and values")
     if len(writer.shape(writer.operand(0))) != 3 or len(writer.shape(writer.operand(1))) != 2:
-        return Refusal("its operands are not understood")
+        return Refusal("its operands are not supported")
     batch, rows, _ = writer.shape(writer.operand(0))
     known = {(batch,), (3 * batch + 2,), (batch, rows), (batch, rows, rows)}
     if _mask(writer, mask_at) and writer.shape(writer.operand(mask_at)) not in known:
-        return Refusal("its mask has a form that attention apart from its projection does not take")
+        return Refusal("its mask has a form that attention without its projection does not support")
     return None
 
 
 def _mask(writer: Writer, position: int) -> str:
-    """The mask; "" for one of a single column, which stands for none."""
+    """The mask; "" for one with a single column, which means no mask."""
     name, rows = writer.operand(position), writer.shape(writer.operand(0))[1]
     shape = writer.shape(name)
     return "" if len(shape) == 2 and shape[1] == 1 != rows else name
 
 
 def _attend(writer: Writer, made: str, masks: list[str]) -> None:
-    """Attention of queries, keys and values that stand side by side; it adds their bias."""
+    """Attention over queries, keys and values that are stored side by side; it adds their bias."""
     batch, rows, width = writer.shape(made)
     sizes = writer.integers("qkv_hidden_sizes", (width // 3,) * 3)
     ends = (sizes[0], sizes[0] + sizes[1], sum(sizes))
@@ -73,6 +73,6 @@ def _attend(writer: Writer, made: str, masks: list[str]) -> None:
     writer.opaque("MultiHeadAttention", operands, (batch, rows, sizes[2]), dtype, domain=CONTRIB, **attributes)
 
 
-_SOFTMAX = "its products, of activations, are one kernel with their softmax"
+_SOFTMAX = "its products, of activations, are fused with their softmax into one kernel"
 stays(_SOFTMAX, "Attention")
 stays(_SOFTMAX, "MultiHeadAttention", "GroupQueryAttention", domain=CONTRIB)

@@ -1,8 +1,8 @@
-"""What an operator that stays ONNX's own is made of, for a unit that computes the product in it.
+"""Expansion of ONNX operators that contain a product, so that a unit can compute that product.
 
-On the host such an operator is one kernel, and is priced as one. Where its product leaves the host, the operator is
-written out: the product for the unit, and what stands before and behind it as nodes of the host, each with its price.
-So nothing that the operator fuses is paid for unless the plan takes it apart.
+On the host such an operator is one kernel, and is costed as one. If its product leaves the host, the operator is
+expanded: the product becomes a node for the unit, and what comes before and after it becomes nodes of the host, each
+with its own cost. So a plan loses the benefit of the operator's fusion only if it takes the operator apart.
 """
 
 from __future__ import annotations
@@ -28,34 +28,34 @@ CONTRIB = "com.microsoft"
 
 
 class Expansion(NamedTuple):
-    """A node written out: a graph that reads and makes the values that the node does, and its product's name."""
+    """A node's expansion: a graph with the same inputs and outputs, and the name of the product in it."""
 
     graph: Graph
     product: str
 
 
 Rule = Callable[["Writer"], "Refusal | None"]
-"""Writes the nodes; or says why the product cannot be taken out, and then what it wrote is not used."""
+"""Writes the nodes; or returns why the product cannot be taken out, in which case the nodes written are discarded."""
 
 EXPANSIONS: Registry[tuple[str, str], Rule] = Registry("expansions")
-"""By domain and op_type."""
+"""The expansion rules, by domain and op_type."""
 
 
 UNSCALED: Registry[tuple[str, str], bool] = Registry("operators that sum integers")
-"""Operators that give sums of products of bytes as they are, without the scales that make them numbers of a model's own
-size, by domain and op_type."""
+"""Operators whose results are plain sums of products of bytes, without the scales that bring them to a model's own
+range, by domain and op_type."""
 
 
 def expands(*op_types: str, domain: str = "", unscaled: bool = False) -> Callable[[Rule], Rule]:
-    """A decorator that makes a function the rule of some operators.
+    """A decorator that registers a function as the expansion rule of some operators.
 
     Args:
-        op_types: their op_types.
-        domain: where they are defined.
-        unscaled: whether they give sums of products of bytes themselves.
+        op_types: op_types of the operators.
+        domain: domain of the operators.
+        unscaled: whether their results are plain sums of products of bytes.
 
     Raises:
-        ValueError: an operator has a rule already.
+        ValueError: an operator already has a rule.
     """
     for op_type in op_types if unscaled else ():
         UNSCALED.add((domain, op_type), True)
@@ -63,26 +63,26 @@ def expands(*op_types: str, domain: str = "", unscaled: bool = False) -> Callabl
 
 
 def is_expandable(op: Op) -> bool:
-    """Whether there is a rule that may take a product out of the operator."""
+    """Whether the operator has a rule that may take a product out of it."""
     return isinstance(op, OnnxOp) and (op.domain, op.op_type) in EXPANSIONS
 
 
 LARGEST_BYTE = 255
-"""The magnitude of an operand of 8 bits less its zero point."""
+"""The largest magnitude of an 8-bit operand minus its zero point."""
 
 
 def sums_integers(op: Op) -> bool:
-    """Whether an operator gives the sums of products of bytes themselves."""
+    """Whether an operator's results are plain sums of products of bytes."""
     return isinstance(op, OnnxOp) and (op.domain, op.op_type) in UNSCALED
 
 
 def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Refusal:
-    """The node written out, or why its product stays within it.
+    """The node's expansion, or why its product cannot be taken out.
 
     Args:
         graph: the node's.
-        node: a node whose op `is_expandable`.
-        elements: whether constants get their elements; without, they are zeros that take no memory and no time.
+        node: a node of the graph whose op `is_expandable`.
+        elements: whether constants get their elements; if not, they are zeros that take neither memory nor time.
     """
     assert isinstance(node.op, OnnxOp)
     if any(name and graph.value(name).shape is None for name in (*node.inputs, *node.outputs)):
@@ -91,29 +91,29 @@ def expand(graph: Graph, node: Node, *, elements: bool = True) -> Expansion | Re
     try:
         refusal = EXPANSIONS[node.op.domain, node.op.op_type](writer)
     except GraphError as error:
-        return Refusal(f"its operands are not understood ({error})")
+        return Refusal(f"its operands are not supported ({error})")
     return refusal or writer.finish()
 
 
 WHOLE: Registry[tuple[str, str], str] = Registry("operators that stay whole")
-"""Operators that multiply and have no rule, by domain and op_type: why."""
+"""The reasons why operators that multiply have no rule, by domain and op_type."""
 
 
 def stays(reason: str, *op_types: str, domain: str = "") -> None:
-    """Says why no product can be taken out of some operators.
+    """Registers the reason why no product can be taken out of some operators.
 
     Raises:
-        ValueError: an operator has a reason already.
+        ValueError: an operator already has a reason.
     """
     for op_type in op_types:
         WHOLE.add((domain, op_type), reason)
 
 
-stays("products in a body are computed with the rest of it, as often as it runs", "If", "Loop", "Scan")
+stays("products in a body run with the rest of it, as often as it does", "If", "Loop", "Scan")
 
 
 def why_whole(graph: Graph, node: Node) -> str:
-    """Why nothing can be taken out of an operator that multiplies; "" if it is not known to."""
+    """Why no product can be taken out of an operator that multiplies; "" if it is expandable or no reason is known."""
     op = node.op
     if not isinstance(op, OnnxOp) or is_expandable(op):
         return ""
@@ -127,18 +127,18 @@ def why_whole(graph: Graph, node: Node) -> str:
 
 
 def _too_wide(dtype: str) -> str:
-    """Why units do not multiply operands of an element type; "" where they do."""
+    """Why units do not multiply operands of an element type; "" if they do."""
     if dtype in ("float32", "float16", "bfloat16"):
         return ""
     return f"its operands are {dtype}, units multiply floats of 32 bits and fewer"
 
 
 class Writer:
-    """Writes a node out; knows its attributes and operands.
+    """Writes the nodes of an expansion, and gives access to the attributes and operands of the original node.
 
     Args:
         graph: the node's.
-        node: what is written out.
+        node: the node to expand.
         elements: whether constants get their elements.
     """
 
@@ -165,7 +165,7 @@ class Writer:
         return self.node.inputs[position] if self.has(position) else ""
 
     def shape(self, name: str) -> Shape:
-        """A value's shape; () where it is absent."""
+        """A value's shape; () if it is absent."""
         return self._values[name].shape or () if name else ()
 
     def dtype(self, name: str) -> str:
@@ -173,7 +173,7 @@ class Writer:
         return self._values[name].dtype
 
     def constant_at(self, position: int) -> Array | None:
-        """An operand's elements; None where it is computed or absent."""
+        """An operand's elements; None if it is computed or absent."""
         return self.graph.constants.get(self.operand(position))
 
     def integer(self, name: str, default: int = 0) -> int:
@@ -187,7 +187,7 @@ class Writer:
         return float(value) if isinstance(value, (int, float)) else default
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """An attribute of floats, () where it is absent."""
+        """An attribute of floats; () if it is absent."""
         value = self._attributes.get(name, ())
         items = value if isinstance(value, tuple) else ()
         return tuple(float(item) for item in items if isinstance(item, (int, float)))
@@ -203,12 +203,12 @@ class Writer:
         return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else default
 
     def constant(self, shape: Shape, dtype: str, make: Callable[[], Array], packed: PackedBy | None = None) -> str:
-        """A new constant; its elements are made only where they are asked for.
+        """A new constant; its elements are made only if the writer wants them.
 
         Args:
-            shape, dtype: what `make` makes.
-            make: its elements.
-            packed: how the model keeps them in fewer bits.
+            shape, dtype: shape and element type of the result of `make`.
+            make: makes its elements.
+            packed: how the model stores them in fewer bits.
         """
         name = self._fresh(Value("", shape, dtype))
         if not self.elements:
@@ -221,7 +221,7 @@ class Writer:
         return name
 
     def add(self, op: Op, *inputs: str) -> str:
-        """A node of a typed op; returns its result."""
+        """Writes a node of a typed op; returns its result."""
         (result,) = infer(op, [self._values[name] if name else None for name in inputs])
         return self._write(op, inputs, Value("", result.shape, result.dtype))
 
@@ -235,41 +235,41 @@ class Writer:
         domain: str = "",
         **attributes: AttributeValue,
     ) -> str:
-        """A node of an operator of ONNX; returns its result, whose type has to be told."""
+        """Writes a node of an ONNX operator; returns its result, whose type has to be given."""
         op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
         given = max((place for place, name in enumerate(inputs, start=1) if name), default=0)
         return self._write(op, tuple(inputs[:given]), Value("", shape, dtype))
 
     def results(self, op_type: str, inputs: Sequence[str], *, domain: str = "", **attributes: AttributeValue) -> None:
-        """The last node: an operator of ONNX that makes all that the node does, of several results too."""
+        """Writes the last node: an ONNX operator that produces all results of the original node, one or several."""
         op = OnnxOp(op_type, domain, tuple(sorted(attributes.items())))
         self._nodes.append(Node(op, tuple(inputs), self.node.outputs, self._node_name()))
 
     def results_of(self, op_type: str, inputs: Sequence[str], types: Sequence[tuple[Shape, str]]) -> tuple[str, ...]:
-        """A node of an operator of ONNX that makes several results, whose types have to be told."""
+        """Writes a node of an ONNX operator with several results, whose types have to be given."""
         names = tuple(self._fresh(Value("", shape, dtype)) for shape, dtype in types)
         self._nodes.append(Node(OnnxOp(op_type), tuple(inputs), names, self._node_name()))
         return names
 
     def product(self, op: Op, *inputs: str) -> str:
-        """The product that may leave the host."""
+        """Writes the product that may leave the host; returns its result."""
         self._multiplied = self.dtype(inputs[0])
         result = self.add(op, *inputs)
         self._product = self._nodes[-1].name
         return result
 
     def finish(self) -> Expansion | Refusal:
-        """What was written; the last node makes the results."""
+        """The expansion; the last node written produces the results."""
         if reason := _too_wide(self._multiplied):
             return Refusal(reason)
         *before, last = self._nodes
         outputs = tuple(name for name in self.node.outputs if name)
         if last.outputs != self.node.outputs:
             if outputs != self.node.outputs[:1]:
-                return Refusal("it makes several values")
+                return Refusal("it produces several values")
             made, wanted = self._values[last.output], self._values[self.node.output]
             if (made.shape, made.dtype) != (wanted.shape, wanted.dtype):
-                return Refusal("its result is not what its operands give")
+                return Refusal("its result does not have the type that follows from its operands")
             last = Node(last.op, last.inputs, outputs, last.name)
         nodes = [*before, last]
         read = [name for node in nodes for name in node.inputs if name]

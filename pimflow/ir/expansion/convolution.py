@@ -1,4 +1,4 @@
-"""Convolutions over one and three dimensions, transposed ones, those of 8 bits and fused ones."""
+"""One- and three-dimensional, transposed, 8-bit and fused convolutions."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ _COMPUTED = "weights are computed, PIM needs them in its banks before the run"
 
 
 class _Window(NamedTuple):
-    """As ONNX has it, over any number of dimensions; pads are those before each, then those behind each."""
+    """A window over any number of dimensions, as in ONNX: pads are those before each dimension, then those after
+    each."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]
@@ -33,7 +34,7 @@ class _Window(NamedTuple):
     groups: int = 1
 
     def out(self, sizes: tuple[int, ...]) -> tuple[int, ...]:
-        """The extents of what it makes of a map of these extents."""
+        """The extents of its output over a map of these extents."""
         count = len(self.kernel)
         return tuple(
             window_out(size, self.kernel[i], self.strides[i], self.pads[i], self.pads[count + i], self.dilations[i])
@@ -41,13 +42,13 @@ class _Window(NamedTuple):
         )
 
     def last(self, count: int) -> _Window:
-        """The window over the last dimensions alone."""
+        """The window over only the last `count` dimensions."""
         own = len(self.kernel)
         pads = (*self.pads[own - count : own], *self.pads[2 * own - count :])
         return _Window(self.kernel[-count:], self.strides[-count:], pads, self.dilations[-count:], self.groups)
 
     def op(self) -> Conv2d:
-        """Of two dimensions, the op."""
+        """The op of a window over two dimensions."""
         (rows, columns), (top, left, bottom, right) = self.kernel, self.pads
         strides, dilations = (self.strides[0], self.strides[1]), (self.dilations[0], self.dilations[1])
         return Conv2d((rows, columns), strides, (top, left, bottom, right), dilations, self.groups)
@@ -55,7 +56,7 @@ class _Window(NamedTuple):
 
 class _Weights(NamedTuple):
     """Constant weights, [out channels, in channels of a group, *kernel]: their shape, type, elements, and how the model
-    keeps them in fewer bits (with scales along the first axis at most)."""
+    stores them in fewer bits (with scales along the first axis, if several)."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -63,7 +64,7 @@ class _Weights(NamedTuple):
     packed: PackedBy | None = None
 
     def turned(self, writer: Writer, shape: tuple[int, ...], perm: tuple[int, ...]) -> str:
-        """A constant of the same elements with their axes in another order, in another shape."""
+        """A constant of the same elements with their axes permuted, then reshaped."""
 
         def turn(array: Array) -> Array:
             return np.ascontiguousarray(array.transpose(perm).reshape(shape))
@@ -77,25 +78,25 @@ class _Weights(NamedTuple):
 
 
 def _window(writer: Writer, weights_at: int) -> _Window | Refusal:
-    """The window of a node that is not transposed, its padding worked out."""
+    """The window of a convolution that is not transposed, with `auto_pad` resolved."""
     sizes, kernel = writer.shape(writer.operand(0))[2:], writer.shape(writer.operand(weights_at))[2:]
     if writer.integer("channels_last"):
         sizes = writer.shape(writer.operand(0))[1:-1]
     count = len(kernel)
     strides, dilations = (writer.integers(name, (1,) * count) for name in ("strides", "dilations"))
     if not len(sizes) == count == len(strides) == len(dilations):
-        return Refusal("its operands are not understood")
+        return Refusal("its operands are not supported")
     mode, pads = writer.text("auto_pad", "NOTSET"), writer.integers("pads", (0,) * 2 * count)
     if mode != "NOTSET":
         pads = (0,) * 2 * count if mode == "VALID" else same_pads(mode, sizes, kernel, strides, dilations)
     if len(pads) != 2 * count:
-        return Refusal("its operands are not understood")
+        return Refusal("its operands are not supported")
     window = _Window(kernel, strides, pads, dilations, writer.integer("group", 1))
     return window if min(window.out(sizes), default=0) > 0 else Refusal("output is empty")
 
 
 def _convolve(writer: Writer, x: str, weights: _Weights, bias: str, window: _Window) -> str | Refusal:
-    """The convolution of a map over one to three dimensions as one over two, the product of the node."""
+    """A convolution over one to three dimensions, written as one over two: the node's product."""
     count = len(window.kernel)
     beside = [bias] if bias else []
     if count == 2:
@@ -104,11 +105,11 @@ def _convolve(writer: Writer, x: str, weights: _Weights, bias: str, window: _Win
         return _along_one(writer, x, weights, beside, window)
     if count == 3:
         return _along_three(writer, x, weights, beside, window)
-    return Refusal(f"a convolution over {count} dimensions, which has no mapping")
+    return Refusal(f"a convolution over {count} dimensions has no mapping")
 
 
 def _along_one(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
-    """Over the rows of a map one column wide."""
+    """Convolves over one dimension, as over the rows of a map one column wide."""
     (kernel,), (stride,), (before, after), (dilation,), groups = window
     op = Conv2d((kernel, 1), (stride, 1), (before, 0, after, 0), (dilation, 1), groups)
     wide = writer.add(Reshape((*writer.shape(x), 1)), x)
@@ -117,9 +118,9 @@ def _along_one(writer: Writer, x: str, weights: _Weights, bias: list[str], windo
 
 
 def _along_three(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
-    """Over maps whose channels are those of all planes that a kernel covers, a map for every plane of the result.
+    """Convolves over three dimensions: one 2-D map per output plane, with the channels of all planes a kernel covers.
 
-    Planes that neighbouring kernels share are copied: the Gather, and what it makes, are paid for.
+    Planes that neighbouring kernels share are copied; the cost includes the Gather and its result.
     """
     (depth, *_), before, after = window.kernel, window.pads[0], window.pads[3]
     if before or after:
@@ -147,17 +148,17 @@ def _along_three(writer: Writer, x: str, weights: _Weights, bias: list[str], win
 
 @expands("Conv")
 def _plain(writer: Writer) -> Refusal | None:
-    """A convolution over one or three dimensions; over two it is `Conv2d` where it can be."""
+    """A convolution over one or three dimensions; over two it is a `Conv2d` if possible."""
     made = _of_floats(writer)
     return made if isinstance(made, Refusal) else None
 
 
 @expands("FusedConv", domain=CONTRIB)
 def _fused(writer: Writer) -> Refusal | None:
-    """With the addition of a fourth operand, and an activation, behind it."""
+    """A convolution followed by the addition of a fourth operand and an activation."""
     activation = fused_activation(writer.text("activation"), writer.numbers("activation_params"))
     if activation is None:
-        return Refusal(f"what its activation {writer.text('activation')!r} computes is not known")
+        return Refusal(f"its activation {writer.text('activation')!r} is unknown")
     made = _of_floats(writer)
     if isinstance(made, Refusal):
         return made
@@ -181,7 +182,7 @@ def _of_floats(writer: Writer) -> str | Refusal:
 
 
 def _packed_along(writer: Writer, position: int, along: int) -> PackedBy | None:
-    """How the model keeps an operand in fewer bits, if with one scale or with one for each place along an axis."""
+    """How the model stores an operand in fewer bits, if with a single scale or with one per index of axis `along`."""
     packed = writer.graph.packed_form(writer.operand(position))
     if packed is None:
         return None
@@ -196,11 +197,11 @@ def _packed_along(writer: Writer, position: int, along: int) -> PackedBy | None:
 
 @expands("ConvTranspose")
 def _transposed(writer: Writer) -> Refusal | None:
-    """A convolution with stride 1 to as many times the channels as strides multiply to, which are then put side by side
-    ("sub-pixel").
+    """Sub-pixel convolution: one with stride 1 whose channels are multiplied by the product of the strides, after which
+    these are interleaved in space.
 
-    Along one axis, y[q s + r] = sum over m of x[q - m] w[m s + r]: for every r a convolution of its own, whose kernel
-    is every s-th tap. (Shi et al., Real-Time Single Image and Video Super-Resolution, 2016, and its supplement.)
+    Along one axis, y[q s + r] = sum over m of x[q - m] w[m s + r]: each r is a convolution of its own, whose kernel is
+    every s-th tap. (Shi et al., Real-Time Single Image and Video Super-Resolution, 2016, and its supplement.)
     """
     x, weights = writer.operand(0), writer.constant_at(1)
     if weights is None:
@@ -211,7 +212,7 @@ def _transposed(writer: Writer) -> Refusal | None:
     count, groups, sizes = len(kernel), writer.integer("group", 1), writer.shape(x)[2:]
     strides, dilations = (writer.integers(name, (1,) * count) for name in ("strides", "dilations"))
     if not len(sizes) == count == len(strides) == len(dilations):
-        return Refusal("its operands are not understood")
+        return Refusal("its operands are not supported")
     extents = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     wanted = writer.shape(writer.node.output)[2:]
     starts = _taken_off(writer, extents, strides)
@@ -223,7 +224,7 @@ def _transposed(writer: Writer) -> Refusal | None:
     def sub_pixel(elements: Array, fill: Array) -> Array:
         spread = tuple(tap * stride for tap, stride in zip(taps, strides, strict=True))
         whole = np.empty((channels, columns, *spread), elements.dtype)
-        whole[...] = fill.reshape(-1, *(1 for _ in spread))  # a column's, or all columns'
+        whole[...] = fill.reshape(-1, *(1 for _ in spread))  # per column, or one for all
         whole[tuple(map(slice, [0] * (2 + count), [None, None, *extents], [1, 1, *dilations]))] = elements
         both = [size for pair in zip(taps, strides, strict=True) for size in pair]
         apart = whole.reshape(groups, channels // groups, columns, *both)
@@ -256,7 +257,7 @@ def _transposed(writer: Writer) -> Refusal | None:
 def _kept_by_sub_pixels(
     writer: Writer, sub_pixel: Callable[[Array, Array], Array], groups: int, steps: int
 ) -> PackedBy | None:
-    """How the model keeps the weights of a transposed convolution in fewer bits, with their columns' scales first."""
+    """How the model stores a transposed convolution's weights in fewer bits, with scales along the first axis."""
     packed = _packed_along(writer, 1, 1)
     if packed is None or not writer.elements:
         return None
@@ -274,7 +275,7 @@ def _kept_by_sub_pixels(
 
 
 def _taken_off(writer: Writer, extents: list[int], strides: tuple[int, ...]) -> tuple[int, ...]:
-    """How much of the whole result a transposed convolution leaves out before its own, along each dimension."""
+    """How many leading elements of the full result a transposed convolution drops along each dimension."""
     count = len(extents)
     sizes, wanted = writer.shape(writer.operand(0))[2:], writer.shape(writer.node.output)[2:]
     mode, asked = writer.text("auto_pad", "NOTSET"), writer.integers("output_shape", ())
@@ -288,7 +289,7 @@ def _taken_off(writer: Writer, extents: list[int], strides: tuple[int, ...]) -> 
 def _side_by_side(
     writer: Writer, made: str, out: int, strides: tuple[int, ...], starts: tuple[int, ...], wanted: tuple[int, ...]
 ) -> None:
-    """Puts sub-pixels, which are channels, beside each other, and takes the part of the map that is wanted."""
+    """Interleaves sub-pixels, which are channels, in space, and takes the wanted part of the map."""
     count = len(strides)
     batch, _, *sizes = writer.shape(made)
     if math.prod(strides) > 1:
@@ -304,7 +305,7 @@ def _side_by_side(
 @expands("QLinearConv")
 @expands("QLinearConv", domain=CONTRIB)
 def _quantised(writer: Writer) -> Refusal | None:
-    """Dequantised, convolved, quantised; channels that come last are brought before the others and back."""
+    """Dequantises, convolves and quantises; channels that come last are moved to the front and back."""
     x, x_scale, x_zero = (writer.operand(place) for place in range(3))
     scales = writer.constant_at(1), writer.constant_at(4)
     weights, bias = writer.constant_at(3), writer.constant_at(8)
@@ -331,7 +332,7 @@ def _quantised(writer: Writer) -> Refusal | None:
 def _dequantised(
     writer: Writer, weights: Array, w_step: Array, bias: Array | None, x_step: Array
 ) -> tuple[_Weights, str]:
-    """Weights of 8 bits, and a bias of 32, in single precision; the model keeps both as they are."""
+    """8-bit weights and a 32-bit bias in single precision; the model still stores both as integers."""
     axis = OnnxOp("DequantizeLinear", "", (("axis", 0),))
     zero = writer.constant_at(5)
     per_channel = np.broadcast_to(w_step.reshape(-1), (len(weights),)) if w_step.size > 1 else w_step.reshape(())
@@ -350,7 +351,7 @@ def _dequantised(
 
 @expands("ConvInteger", unscaled=True)
 def _integers(writer: Writer) -> Refusal | None:
-    """Differences from the zero points, which single precision and 16 bits hold exactly, and their sums as integers."""
+    """Convolves differences from zero points, exact in single precision and 16 bits; the sums are cast to integers."""
     weights, zero = writer.constant_at(1), writer.constant_at(3)
     if weights is None or (writer.has(3) and zero is None):
         return Refusal(_COMPUTED)
@@ -368,17 +369,17 @@ def _integers(writer: Writer) -> Refusal | None:
 
 
 def differences(writer: Writer, position: int, zero_at: int) -> str:
-    """An operand of 8 bits less its zero point, in single precision."""
+    """An 8-bit operand minus its zero point, in single precision."""
     x = writer.operand(position)
     one = writer.constant((), "float32", lambda: np.array(1, np.float32))
     operands = [x, one, writer.operand(zero_at)] if writer.has(zero_at) else [x, one]
     return writer.opaque("DequantizeLinear", operands, writer.shape(x), "float32")
 
 
-stays("its windows are where its offsets, which are computed, say", "DeformConv")
+stays("the places of its windows are computed", "DeformConv")
 stays("its pads are computed", "ConvTransposeWithDynamicPads", domain=CONTRIB)
 stays(
-    "its channels are in blocks, as ONNX Runtime's kernels for one CPU take them, and who else reads them is not known",
+    "its channels are in blocks for ONNX Runtime's kernels of one CPU, and their other readers are unknown",
     "Conv",
     domain="com.microsoft.nchwc",
 )

@@ -1,4 +1,4 @@
-"""Einsum of two operands as a product of matrices."""
+"""Einsum of two operands as a matrix product."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ Labels = tuple[str, ...]
 
 @expands("Einsum")
 def _einsum(writer: Writer) -> Refusal | None:
-    """Axes are brought into the order batch, rows, depth and batch, depth, columns; the result's into its own."""
+    """Brings the operands' axes into the order batch, rows, depth and batch, depth, columns; the result's into its
+    own."""
     shapes = [writer.shape(name) for name in writer.node.inputs]
     found = equation_terms(writer.text("equation"), [len(shape) for shape in shapes])
     if found is None or len(shapes) != 2:
@@ -53,7 +54,7 @@ def _einsum(writer: Writer) -> Refusal | None:
 
 
 def _brought(writer: Writer, position: int, labels: Labels, order: Labels, shape: tuple[int, ...]) -> str:
-    """An operand in another order and shape; of a constant, a constant."""
+    """An operand in another order and shape; a constant remains a constant."""
     perm = tuple(labels.index(label) for label in order)
     array, name = writer.constant_at(position), writer.operand(position)
     still = perm == tuple(range(len(perm)))
@@ -66,14 +67,14 @@ def _brought(writer: Writer, position: int, labels: Labels, order: Labels, shape
 
 
 def equation_terms(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels] | None:
-    """Labels of the operands and of the result of an Einsum; what an ellipsis stands for is labelled from the right.
+    """Labels of the operands and of the result of an Einsum; the axes of an ellipsis are labelled from the right.
 
     Args:
-        equation: as ONNX has it.
-        ranks: of the operands.
+        equation: ONNX's attribute.
+        ranks: ranks of the operands.
 
     Returns:
-        None where the equation does not fit them.
+        None if the equation does not fit the ranks.
     """
     given, arrow, after = equation.replace(" ", "").partition("->")
     texts = given.split(",")

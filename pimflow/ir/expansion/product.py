@@ -1,4 +1,4 @@
-"""Products of matrices of few bits, and with transposed operands."""
+"""Matrix products of few-bit operands, and of transposed ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from pimflow.ir.packed import dequantised
 from pimflow.ir.refusal import Refusal
 
 HALF_OPSET = 19
-"""DequantizeLinear makes 16-bit numbers from this opset on."""
+"""The first opset whose DequantizeLinear produces 16-bit floats."""
 
 _COMPUTED = "its right-hand side of few bits is computed, PIM needs it in its banks before the run"
 
 
 @expands("QLinearMatMul")
 def _quantised(writer: Writer) -> Refusal | None:
-    """Dequantised, multiplied, quantised."""
+    """Dequantises, multiplies and quantises."""
     a, scale, zero = (writer.operand(place) for place in range(3))
     right = quantised_weights(writer, 3, 4, 5)
     if isinstance(right, Refusal):
         return right
     if len(writer.shape(scale)) > 0 and np.prod(writer.shape(scale)) > 1:
-        return Refusal("its left-hand side has a scale a row")
+        return Refusal("its left-hand side has a scale per row")
     left = writer.opaque("DequantizeLinear", [a, scale, zero], writer.shape(a), "float32")
     made = writer.product(PRODUCT, left, right)
     operands = [made, writer.operand(6), writer.operand(7)]
@@ -41,12 +41,12 @@ def _quantised(writer: Writer) -> Refusal | None:
 
 @expands("MatMulInteger", unscaled=True)
 def _integers(writer: Writer) -> Refusal | None:
-    """Differences from the zero points, which single precision and 16 bits hold exactly, and their sums as integers."""
+    """Multiplies differences from zero points, exact in single precision and 16 bits; the sums are cast to integers."""
     weights, zero = writer.constant_at(1), writer.constant_at(3)
     if weights is None or (writer.has(3) and zero is None):
         return Refusal(_COMPUTED)
     if writer.has(2) and np.prod(writer.shape(writer.operand(2))) > 1:
-        return Refusal("its left-hand side has a zero point a row")
+        return Refusal("its left-hand side has a zero point per row")
     left = differences(writer, 0, 2)
     one = np.array(1, np.float32)
     right = writer.constant(weights.shape, "float32", lambda: dequantised(weights, one, zero, -1))
@@ -60,9 +60,9 @@ def _integers_to_float(writer: Writer) -> Refusal | None:
     """Operands are A, B, their scales, their zero points, and a bias."""
     a, scale, zero = writer.operand(0), writer.operand(2), writer.operand(4)
     if max(np.prod(writer.shape(name)) for name in (scale, zero)) > 1:
-        return Refusal("its left-hand side has a scale or a zero point a row")
+        return Refusal("its left-hand side has a scale or a zero point per row")
     if writer.dtype(scale) != "float32" and writer.opset < HALF_OPSET:
-        return Refusal("DequantizeLinear of the model's opset makes no 16-bit numbers")
+        return Refusal("DequantizeLinear of the model's opset cannot produce 16-bit floats")
     right = quantised_weights(writer, 1, 3, 5)
     if isinstance(right, Refusal):
         return right
@@ -76,7 +76,7 @@ def _integers_to_float(writer: Writer) -> Refusal | None:
 
 @expands("DynamicQuantizeMatMul", domain=CONTRIB)
 def _dynamic(writer: Writer) -> Refusal | None:
-    """The left-hand side is rounded to 8 bits by its largest and its least element.
+    """The left-hand side is rounded to 8 bits with a scale from its largest and smallest elements.
 
     Operands are A, B, scale and zero point of B, and a bias.
     """
@@ -95,16 +95,20 @@ def _dynamic(writer: Writer) -> Refusal | None:
 
 @expands("QGemm", domain=CONTRIB)
 def _gemm(writer: Writer) -> Refusal | None:
-    """Operands are A, its scale and zero point, B and its, integers that are added, scale and zero point of the result.
+    """An 8-bit product plus integers, optionally quantised.
 
-    What is added has the scale of the product, alpha included. Without a scale the result is in single precision.
+    Operands are A, its scale and zero point, B, its scale and zero point, the integers to add, and the scale and zero
+    point of the result.
+
+    The integers to add have the scale of the product, including alpha. Without a scale the result is in single
+    precision.
     """
     a, scale, zero = (writer.operand(place) for place in range(3))
     if max(np.prod(writer.shape(name)) for name in (scale, zero)) > 1:
-        return Refusal("its left-hand side has a scale or a zero point a row")
+        return Refusal("its left-hand side has a scale or a zero point per row")
     alpha, added, a_step, b_step = writer.number("alpha", 1.0), *(writer.constant_at(place) for place in (6, 1, 4))
     if writer.has(6) and (added is None or a_step is None):
-        return Refusal("what it adds, or its scale, is computed")
+        return Refusal("the operand that it adds, or its scale, is computed")
     right = quantised_weights(writer, 3, 4, 5, turned=bool(writer.integer("transB")), factor=alpha)
     if isinstance(right, Refusal):
         return right
@@ -122,7 +126,8 @@ def _gemm(writer: Writer) -> Refusal | None:
 
 
 def _integers_added(writer: Writer, added: Array, step: Array) -> str:
-    """Integers in single precision, by one scale or one for each along their last axis; the model keeps them."""
+    """Integers in single precision, with one scale or one per index of the last axis; the model still stores
+    integers."""
     whole = np.broadcast_to(added, np.broadcast_shapes(added.shape, step.shape))
     op = OnnxOp("DequantizeLinear", "", (("axis", max(whole.ndim - 1, 0)),))
     return writer.constant(whole.shape, "float32", lambda: dequantised(whole, step, None, -1), (op, (whole, step)))
@@ -131,13 +136,13 @@ def _integers_added(writer: Writer, added: Array, step: Array) -> str:
 def quantised_weights(
     writer: Writer, at: int, scale_at: int, zero_at: int, *, turned: bool = False, factor: float = 1.0
 ) -> str | Refusal:
-    """Constants of 8 bits, dequantised, with a scale a column or one for all.
+    """8-bit constants, dequantised with one scale per column or one for all.
 
     Args:
         writer: writes the node.
         at, scale_at, zero_at: positions of the operands.
-        turned: whether columns are the rows of what is given.
-        factor: of the scales.
+        turned: whether the given constant is transposed.
+        factor: factor that the scales are multiplied by.
     """
     weights, scale, zero = (writer.constant_at(place) for place in (at, scale_at, zero_at))
     if weights is None or scale is None or (writer.has(zero_at) and zero is None):
@@ -146,7 +151,7 @@ def quantised_weights(
         weights = np.ascontiguousarray(weights.T)
     columns = weights.shape[-1]
     if scale.size not in (1, columns) or (zero is not None and zero.size not in (1, columns)):
-        return Refusal("its right-hand side has scales that are not a column's")
+        return Refusal("its right-hand side has scales that are not per column")
     if factor != 1:
         scale = (scale * np.array(factor, scale.dtype)).astype(scale.dtype)
     step = scale.reshape(() if scale.size == 1 else -1)
@@ -160,16 +165,16 @@ def quantised_weights(
 
 @expands("MatMulNBits", domain=CONTRIB)
 def _packed(writer: Writer) -> Refusal | None:
-    """Weights of `bits` bits in blocks along K, packed; each block has a scale and may have a zero point."""
+    """Packed weights of `bits` bits in blocks along K; each block has a scale and may have a zero point."""
     depth, columns = writer.integer("K"), writer.integer("N")
     packed, scales, zeros = (writer.constant_at(place) for place in (1, 2, 3))
     bits, block = writer.integer("bits", 4), writer.integer("block_size", 32)
     if packed is None or scales is None or (writer.has(3) and zeros is None):
         return Refusal(_COMPUTED)
     if writer.has(4):
-        return Refusal("its blocks are picked by an index")
+        return Refusal("its blocks are selected by an index")
     if bits not in (2, 4, 8) or packed.dtype != np.uint8:
-        return Refusal(f"its weights are packed by {bits} bits")
+        return Refusal(f"its weights are packed as {bits} bits each")
     blocks = -(-depth // block)
 
     def weights() -> Array:
@@ -189,7 +194,7 @@ def _packed(writer: Writer) -> Refusal | None:
 
 
 def _unpacked(array: Array, bits: int) -> Array:
-    """Elements of few bits out of bytes along the last axis, the lowest bits first."""
+    """Unpacks few-bit elements from bytes along the last axis, lowest bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     parts = (array.astype(np.uint8)[..., None] >> shifts) & np.uint8((1 << bits) - 1)
     return np.asarray(parts).reshape(*array.shape[:-1], -1)
@@ -197,7 +202,7 @@ def _unpacked(array: Array, bits: int) -> Array:
 
 @expands("FusedMatMul", domain=CONTRIB)
 def _fused(writer: Writer) -> Refusal | None:
-    """alpha times a product of operands that may be transposed, or have their first axis behind the batch's others."""
+    """alpha times a product of operands that may be transposed, or have their first axis after the other batch axes."""
     operands = []
     for position, side in enumerate("AB"):
         name = writer.operand(position)
@@ -216,7 +221,7 @@ def _fused(writer: Writer) -> Refusal | None:
 
 
 def _turned(writer: Writer, position: int, order: tuple[int, ...]) -> str:
-    """An operand with its axes in another order; of a constant, a constant."""
+    """An operand with its axes in another order; a constant remains a constant."""
     name, array = writer.operand(position), writer.constant_at(position)
     if order == tuple(range(len(order))):
         return name
@@ -226,10 +231,10 @@ def _turned(writer: Writer, position: int, order: tuple[int, ...]) -> str:
     return writer.constant(tuple(whole.shape[axis] for axis in order), whole.dtype.name, lambda: whole.transpose(order))
 
 
-stays("its weights of 4 bits are packed by a table of bitsandbytes'", "MatMulBnb4", domain=CONTRIB)
-stays("its operands are of 8 bits in floating point, which units do not multiply", "GemmFloat8", domain=CONTRIB)
-stays("its sums of 16-bit integers are more than units add up exactly", "MatMulInteger16", domain=CONTRIB)
+stays("its 4-bit weights are indices into a table of bitsandbytes", "MatMulBnb4", domain=CONTRIB)
+stays("its operands are 8-bit floats, which units do not multiply", "GemmFloat8", domain=CONTRIB)
+stays("its sums of 16-bit integers are too large for units to add exactly", "MatMulInteger16", domain=CONTRIB)
 stays("its operands are stored in the order of NVIDIA's tensor cores", "QOrderedMatMul", domain=CONTRIB)
-stays("what its activation computes is not known", "FusedGemm", "FusedMatMulActivation", domain=CONTRIB)
-stays("its product is one kernel with its Gelu", "GemmFastGelu", domain=CONTRIB)
-stays("FusedMatMul has taken its place, and is the one that is known", "TransposeMatMul", domain=CONTRIB)
+stays("its activation is unknown", "FusedGemm", "FusedMatMulActivation", domain=CONTRIB)
+stays("its product is fused with its Gelu into one kernel", "GemmFastGelu", domain=CONTRIB)
+stays("it is superseded by FusedMatMul, which is supported", "TransposeMatMul", domain=CONTRIB)

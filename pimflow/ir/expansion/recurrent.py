@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: the product of the inputs of all steps, apart from the recurrence."""
+"""LSTM, GRU and RNN: the product of the inputs of all steps, separate from the recurrence."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from pimflow.ir.ops.opaque import PREPARED, OnnxOp
 from pimflow.ir.refusal import Refusal
 
 MOST_GATES = 2**14
-"""Of all directions together. In ONNX a selection of as many rows and columns stands in the place of W, which takes
-4 bytes for each of its elements as the model runs."""
+"""The maximum number of gates of all directions together. In ONNX, W is replaced by a selection matrix with that many
+rows and columns, which takes 4 bytes per element at run time."""
 
 EYE_OPSET = 9
-"""EyeLike and ConstantOfShape, of which that selection is made, are from this opset on."""
+"""The first opset with EyeLike and ConstantOfShape, which that selection is made of."""
 
 
 @expands("LSTM", "GRU", "RNN")
 def _recurrent(writer: Writer) -> Refusal | None:
-    """X W^T of all steps, gates and directions in one product; then the recurrence, with all that it had.
+    """X W^T of all steps, gates and directions in one product; then the recurrence, with its other operands unchanged.
 
-    Biases stay where the recurrence adds them. (Appleyard et al., Optimizing Performance of Recurrent Neural Networks
-    on GPUs, 2016, section 3.2.)
+    The recurrence still adds the biases. (Appleyard et al., Optimizing Performance of Recurrent Neural Networks on
+    GPUs, 2016, section 3.2.)
     """
     x, weights = writer.operand(0), writer.constant_at(1)
     if weights is None:
         return Refusal("the weights of its inputs are computed, PIM needs them in its banks before the run")
     if weights.ndim != 3 or len(writer.shape(x)) != 3:
-        return Refusal("its operands are not understood")
+        return Refusal("its operands are not supported")
     directions, gates, features = weights.shape
     if directions * gates > MOST_GATES:
-        return Refusal(f"its {directions * gates} gates are more than {MOST_GATES}, which ONNX takes no products of")
+        return Refusal(f"it has {directions * gates} gates, but ONNX takes products of at most {MOST_GATES}")
     if writer.opset < EYE_OPSET:
-        return Refusal(f"ONNX takes products of its inputs from opset {EYE_OPSET} on")
+        return Refusal(f"ONNX takes products of its inputs only from opset {EYE_OPSET} on")
 
     packed = _packed(writer, weights)
-    # ONNX Runtime would round x to 8 bits where it multiplies two dims of weights of 8 bits: these have three.
+    # ONNX Runtime would round x to 8 bits if it multiplied it by 8-bit weights of two dims, so these have three.
     shape = (features, directions * gates) if packed is None else (1, features, directions * gates)
     right = writer.constant(shape, weights.dtype.name, lambda: _turned(weights), packed)
     made = writer.product(PRODUCT, x, right)
@@ -48,12 +48,12 @@ def _recurrent(writer: Writer) -> Refusal | None:
 
 
 def _turned(array: Array) -> Array:
-    """[directions, gates, features] as [features, directions * gates]."""
+    """[directions, gates, features] transposed to [features, directions * gates]."""
     return np.asarray(array.reshape(-1, array.shape[2]).T)
 
 
 def _packed(writer: Writer, weights: Array) -> PackedBy | None:
-    """How the model keeps the weights, [directions, gates, features], in few bits, as it would the turned ones."""
+    """How the model stores the weights [directions, gates, features] in few bits, converted to the transposed ones."""
     packed = writer.graph.packed_form(writer.operand(1))
     if packed is None or any(name != "axis" for name, _ in packed.op.attributes):
         return None
@@ -77,5 +77,5 @@ def _is_vector(array: Array | None) -> bool:
     return array is not None and array.size > 1
 
 
-stays("its products are those of its steps", "LSTM", "GRU", "RNN", domain=PREPARED)
-stays("its steps multiply in 8 bits, and take no products that are made already", "DynamicQuantizeLSTM", domain=CONTRIB)
+stays("its only products are those of its steps", "LSTM", "GRU", "RNN", domain=PREPARED)
+stays("its steps multiply in 8 bits, and take no precomputed products", "DynamicQuantizeLSTM", domain=CONTRIB)

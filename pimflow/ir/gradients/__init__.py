@@ -1,4 +1,4 @@
-"""The gradient of every op, a family a file: what a training step computes backward."""
+"""The gradient of every op, for the backward pass of a training step; one family per file."""
 
 from pimflow.ir.gradients import (
     contraction,

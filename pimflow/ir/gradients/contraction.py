@@ -1,4 +1,5 @@
-"""Gradients of convolutions and matrix products: of each operand, a product of the other with the result's."""
+"""Gradients of convolutions and matrix products: for each operand, a product of the other with the result's
+gradient."""
 
 from __future__ import annotations
 
@@ -17,7 +18,8 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a convolution over any number of axes; `pads` before each axis, then behind each."""
+    """The windows of a convolution over any number of axes; `pads` are those before each axis, then those after
+    each."""
 
     kernel: Shape
     strides: Shape
@@ -27,11 +29,11 @@ class Windows:
 
     @property
     def axes(self) -> int:
-        """Of the map."""
+        """The number of spatial axes."""
         return len(self.kernel)
 
     def reach(self, axis: int, outputs: int) -> int:
-        """Elements of the padded map from the first to the last that `outputs` windows touch."""
+        """The extent of the padded map that `outputs` windows cover along an axis."""
         return (outputs - 1) * self.strides[axis] + (self.kernel[axis] - 1) * self.dilations[axis] + 1
 
 
@@ -52,12 +54,12 @@ def convolve(tape: Tape, x: str, weights: str, windows: Windows) -> str:
 
 
 def spread_back(tape: Tape, y: str, weights: str, windows: Windows, sizes: Shape) -> str:
-    """The transposed convolution: every element of `y` [N, O, ...] times all weights [O, C/groups, *kernel], added up
+    """The transposed convolution: every element of `y` [N, O, ...] times all weights [O, C/groups, *kernel], summed
     where its window lies in a map [N, C, *sizes]."""
     before, axes = windows.pads[: windows.axes], windows.axes
     beyond = [
         windows.reach(axis, tape.shape(y)[2 + axis]) - before[axis] - sizes[axis] for axis in range(axes)
-    ]  # elements of the last window that lie behind the map; where negative, elements that no window touches
+    ]  # elements of the last window beyond the end of the map; if negative, elements that no window covers
     fitted = Windows(
         windows.kernel,
         windows.strides,
@@ -75,8 +77,8 @@ def spread_back(tape: Tape, y: str, weights: str, windows: Windows, sizes: Shape
 def weight_gradient(tape: Tape, x: str, dy: str, windows: Windows) -> str:
     """dW[o, c, k] = sum over images n and outputs i of dy[n, o, i] x[n, c, i stride + k dilation - pad].
 
-    That is a convolution of x by dy, in which strides and dilations change places, channels are images and images are
-    channels: [C/groups images, groups N channels] by [O, N], in as many groups.
+    That is a convolution of x by dy with strides and dilations swapped, and images and channels swapped: [C/groups
+    images, groups N channels] by [O, N], in as many groups.
     """
     (images, channels, *sizes), outputs = tape.shape(x), tape.shape(dy)
     groups, axes = windows.groups, windows.axes
@@ -117,7 +119,7 @@ def _convolution(tape: Tape, node: Node, windows: Windows, dy: str) -> Gradients
 
 
 def bias_gradient(tape: Tape, dy: str) -> str:
-    """Of a bias by channel."""
+    """The gradient of a bias per channel."""
     axes = (0, *range(2, len(tape.shape(dy))))
     return tape.sum(dy, axes, keepdims=False)
 
@@ -128,7 +130,7 @@ def _conv(tape: Tape, node: Node, op: Conv2d, gradients: tuple[str, ...]) -> Gra
 
 
 def windows_of(op: OnnxOp, kernel: Shape) -> Windows:
-    """Those of a convolution that stayed ONNX's, padded as its attribute `pads` says."""
+    """The windows of an ONNX convolution, with the pads of its attribute `pads`."""
     ones = (1,) * len(kernel)
     return Windows(
         kernel,
@@ -145,7 +147,7 @@ def _with_pads(windows: Windows, pads: Shape) -> Windows:
 
 @differentiates("Conv")
 def _kept_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Over one or three axes, mostly."""
+    """Convolutions that are not `Conv2d`, mostly over one or three axes."""
     sizes, kernel = tape.shape(node.inputs[0])[2:], tape.shape(node.inputs[1])[2:]
     windows, mode = windows_of(op, kernel), text(op, "auto_pad", "NOTSET")
     if mode.startswith("SAME"):
@@ -155,14 +157,17 @@ def _kept_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
 
 @differentiates("ConvTranspose")
 def _transposed(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Itself the gradient of a convolution: its own are that convolution, and dW with x and dy exchanged."""
+    """A transposed convolution is the gradient of a convolution: dx is that convolution, and dW that with x and dy
+    swapped."""
     (x, weights), dy = node.inputs[:2], gradients[0]
     bias, sizes, outputs = tape.operand(node, 2), tape.shape(x)[2:], tape.shape(dy)[2:]
     windows = windows_of(op, tape.shape(weights)[2:])
     axes = windows.axes
     if text(op, "auto_pad", "NOTSET") != "NOTSET" or integers(op, "output_shape"):
-        return Refusal(f"{op.op_type}: its padding follows from the result", remedy="export it with explicit pads")
-    for axis in range(axes):  # what output_padding added is touched by no window
+        return Refusal(
+            f"{op.op_type}: its padding depends on the shape of its result", remedy="export it with explicit pads"
+        )
+    for axis in range(axes):  # no window covers what output_padding added
         dy = tape.slice(dy, 2 + axis, 0, min(outputs[axis], windows.reach(axis, sizes[axis]) - windows.pads[axis]))
     behind = tuple(
         max(0, windows.reach(axis, sizes[axis]) - windows.pads[axis] - outputs[axis]) for axis in range(axes)
@@ -217,7 +222,7 @@ def _matmul(tape: Tape, node: Node, op: object, gradients: tuple[str, ...]) -> G
 
 
 def _by_a_matrix(tape: Tape, a: str, b: str, dy: str) -> Sequence[str]:
-    """All rows of all matrices on the left as those of one."""
+    """The gradients with all rows of all matrices on the left merged into one matrix."""
     rows = tape.rows_of(dy)
     return (
         tape.reshape(tape.op(Gemm(trans_b=True), rows, b), tape.shape(a)) if tape.wants(a) else "",

@@ -1,9 +1,10 @@
 """The gradient of deformable convolutions (Dai et al., Deformable Convolutional Networks, ICCV 2017; with masks Zhu et
 al., CVPR 2019).
 
-What every tap of every window reads is a column, and the rest a product by the weights: dW is one of columns, and what
-goes back to columns goes on to the elements around each place, to the places, and to the masks. Channels are divided
-into parts with places of their own, each as if it were an image; columns are made again, as they are larger than x.
+The values that the taps of every window read form columns, which are multiplied by the weights: dW is a product with
+columns, and the gradient of columns passes on to the elements around each place, to the places, and to the masks.
+Channels are divided into parts with places of their own, each treated as an image; columns are recomputed, since they
+are larger than x.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ TRAINED_INPUTS.register(("", "DeformConv"))((1, 3))
 @dataclass(frozen=True)
 class _Deformed:
     """A deformable convolution: x [N, C, ..], weights [O, C/groups, *kernel], offsets [N, parts taps axes, *outputs],
-    of each place from the outermost axis on."""
+    for each place from the outermost axis on."""
 
     tape: Tape
     x: str
@@ -42,46 +43,46 @@ class _Deformed:
 
     @property
     def images(self) -> int:
-        """Each part of an image's channels counts as one."""
+        """The number of images, counting each part of an image's channels as one."""
         return self.tape.shape(self.x)[0] * self.parts
 
     @property
     def width(self) -> int:
-        """Channels of a part."""
+        """The number of channels of a part."""
         return self.tape.shape(self.x)[1] // self.parts
 
     @property
     def taps(self) -> int:
-        """Of a window."""
+        """The number of taps of a window."""
         return math.prod(self.windows.kernel)
 
     @property
     def spots(self) -> int:
-        """Windows of an image."""
+        """The number of windows of an image."""
         return math.prod(self.outputs)
 
     @property
     def count(self) -> int:
-        """Places in all."""
+        """The total number of places."""
         return self.images * self.taps * self.spots
 
     @cached_property
     def rows(self) -> str:
-        """The map, a row of channels for every element."""
+        """The map as one row of channels per element."""
         shape = self.tape.shape(self.x)
         apart = self.tape.reshape(self.x, (self.images, self.width, math.prod(shape[2:])))
         turned = self.tape.turned(apart)
         return self.tape.reshape(turned, (self.images * math.prod(shape[2:]), self.width))
 
     def of_map(self, rows: str) -> str:
-        """And back."""
+        """The inverse of `rows`: rows reshaped as the map."""
         cells = self.tape.shape(rows)[0] // self.images
         turned = self.tape.turned(self.tape.reshape(rows, (self.images, cells, self.width)))
         return self.tape.reshape(turned, self.tape.shape(self.x))
 
     @cached_property
     def axes(self) -> list[Axis]:
-        """Where the taps read, from the innermost axis on."""
+        """The positions that the taps read, from the innermost axis on."""
         tape, count = self.tape, self.windows.axes
         given = tape.reshape(self.offsets, (self.images, self.taps, count, self.spots))
         made = []
@@ -92,7 +93,7 @@ class _Deformed:
         return made[::-1]
 
     def _undeformed(self, axis: int) -> npt.NDArray[np.int64]:
-        """Where taps read along an axis if nothing is deformed: [1, taps spots]."""
+        """The positions that taps would read along an axis without offsets: [1, taps spots]."""
         windows = self.windows
         begins = np.indices(self.outputs)[axis].reshape(1, -1) * windows.strides[axis] - windows.pads[axis]
         within = np.indices(windows.kernel)[axis].reshape(-1, 1) * windows.dilations[axis]
@@ -100,16 +101,17 @@ class _Deformed:
 
     @cached_property
     def corners(self) -> list[Corner]:
-        """What the taps read."""
+        """The elements that the taps read."""
         return corners_of(self.tape, self.axes)
 
     @cached_property
     def read(self) -> str:
-        """What the taps read, by place: [count, width]."""
+        """The values that the taps read, by place: [count, width]."""
         return sampled(self.tape, self.corners, self.rows, self.count)
 
     def grouped(self, columns: str) -> str:
-        """Columns by place as those of the product by weights: [groups, windows, taps of a group's channels]."""
+        """Columns by place, reordered for the product with the weights: [groups, windows, taps of a group's
+        channels]."""
         tape, images, groups = self.tape, self.images // self.parts, self.windows.groups
         apart = tape.reshape(columns, (images, self.parts, self.taps, self.spots, self.width))
         together = tape.transpose(apart, (0, 3, 1, 4, 2))
@@ -117,14 +119,14 @@ class _Deformed:
         return tape.transpose(tape.reshape(together, (images * self.spots, groups, reach)), (1, 0, 2))
 
     def by_place(self, columns: str) -> str:
-        """And back."""
+        """The inverse of `grouped`: columns by place."""
         tape, images = self.tape, self.images // self.parts
         together = tape.transpose(columns, (1, 0, 2))
         apart = tape.reshape(together, (images, self.spots, self.parts, self.width, self.taps))
         return tape.reshape(tape.transpose(apart, (0, 2, 4, 1, 3)), (self.count, self.width))
 
     def of_offsets(self, along: list[str]) -> str:
-        """Gradients of places, axis by axis from the innermost, as the offsets have them."""
+        """The gradients of places, given by axis from the innermost, in the layout of the offsets."""
         tape = self.tape
         parts = [tape.reshape(part, (self.images, self.taps, 1, self.spots)) for part in reversed(along)]
         return tape.reshape(tape.op(Concat(2), *parts), tape.shape(self.offsets))

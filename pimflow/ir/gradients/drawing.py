@@ -1,6 +1,6 @@
-"""Gradients of what draws random numbers: Dropout, and noise of the shape of another value.
+"""Gradients of ops that draw random numbers: Dropout, and noise in the shape of another value.
 
-What was drawn is kept until the backward pass: it is not drawn again.
+Random numbers are kept for the backward pass, not drawn again.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pimflow.ir.ops.opaque import OnnxOp
 
 @ONNX_TRAINING_FORMS.register(("", "Dropout"))
 def _with_mask(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
-    """What may drop elements says which it keeps."""
+    """A Dropout that may drop elements also outputs the mask of those that it keeps."""
     flag = tape.operand(node, 2)
     always = tape.array(flag) if flag else None
     if not flag or (always is not None and not always.any()):
@@ -27,7 +27,7 @@ def _with_mask(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
 
 @differentiates("Dropout")
 def _dropout(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """dy / (1 - ratio) where an element was kept; dy in inference, which drops nothing."""
+    """dy / (1 - ratio) where an element was kept, 0 where it was dropped; dy in inference, which drops nothing."""
     dy, *_ = gradients
     if not dy or not tape.kept(node):
         return (dy,)
@@ -38,7 +38,7 @@ def _dropout(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> 
 
 
 def _kept_share(tape: Tape, node: Node) -> str:
-    """1 - ratio, as a scalar in the element type of what is dropped."""
+    """1 - ratio, as a scalar in the element type of the input."""
     x, ratio = node.inputs[0], tape.operand(node, 1)
     if not ratio:
         return tape.number(0.5, x)
@@ -48,5 +48,5 @@ def _kept_share(tape: Tape, node: Node) -> str:
 
 @differentiates("RandomNormalLike", "RandomUniformLike")
 def _noise(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Of the other value only the shape counts."""
+    """No gradient: only the shape of the input matters."""
     return ("",)

@@ -1,4 +1,4 @@
-"""Gradients of elementwise ops: a factor for functions of one value, broadcasts undone for those of several."""
+"""Gradients of elementwise ops: of unary functions, and of functions of several inputs, which undo the broadcast."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from pimflow.ir.refusal import Refusal
 from pimflow.ir.registry import Registry
 
 Unary = Callable[[Tape, str, str, str, Attributes], str]
-"""From dy, x and y (and attributes) dx."""
+"""Computes dx from dy, x, y and the attributes."""
 Several = Callable[[Tape, Node, str], Gradients]
 
 UNARY: Registry[str, Unary] = Registry("gradients of functions")
-"""By ONNX op_type. Each reads x or y, not both where it can: what is read is kept until the backward pass."""
+"""By ONNX op_type. Each reads x or y, but not both if avoidable: values read are kept until the backward pass."""
 SEVERAL: Registry[str, Several] = Registry("gradients of elementwise ops of several inputs")
 """By ONNX op_type."""
 
 STEPS = frozenset({"Sign", "Floor", "Ceil", "Round"}) | PREDICATES
-"""Their derivative is 0 wherever there is one."""
+"""Kinds whose derivative is 0 wherever it exists."""
 
 
 @GRADIENTS.register(Elementwise)
@@ -36,7 +36,7 @@ def _elementwise(tape: Tape, node: Node, op: Elementwise, gradients: tuple[str, 
     return Refusal(f"{op.kind} has no gradient rule") if several is None else several(tape, node, gradients[0])
 
 
-# ---- of one input
+# ---- one input
 
 
 @UNARY.register("Relu")
@@ -136,7 +136,7 @@ def _bell(tape: Tape, x: str, height: float, width: float) -> str:
 
 @UNARY.register("Gelu")
 def _gelu(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
-    """x P(x), whose derivative is P(x) + x p(x); of its approximation likewise."""
+    """y = x P(x), whose derivative is P(x) + x p(x); the tanh approximation likewise."""
     if dict(given).get("approximate") == "tanh":
         root, cubic = math.sqrt(2 / math.pi), 0.044715
         square = tape.mul(x, x)
@@ -179,7 +179,7 @@ def _hard_sigmoid(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str
 
 @UNARY.register("Clip")
 def _clip(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
-    """Of y between its bounds: none of what is at one."""
+    """dy where y lies strictly between the bounds, else 0."""
     bounds = dict(given)
     kinds = {"min": "Greater", "max": "Less"}
     tests = [
@@ -252,11 +252,11 @@ def _atanh(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
     return tape.div(dy, tape.sub(tape.number(1, x), tape.mul(x, x)))
 
 
-# ---- of several inputs, which broadcast
+# ---- several inputs, which broadcast
 
 
 def _each(tape: Tape, node: Node, parts: dict[int, Callable[[], str]]) -> Gradients:
-    """The gradients of those inputs that are asked for, each summed over what its broadcast added."""
+    """The gradients of the wanted inputs, each summed over the axes that its broadcast added."""
     return [
         tape.sum_to(parts[position](), tape.shape(name)) if position in parts and tape.wants(name) else ""
         for position, name in enumerate(node.inputs)
@@ -339,7 +339,7 @@ def _prelu(tape: Tape, node: Node, dy: str) -> Gradients:
 
 @SEVERAL.register("Min", "Max")
 def _extreme(tape: Tape, node: Node, dy: str) -> Gradients:
-    """To the first of the inputs that are equal to the result."""
+    """The gradient goes to the first of the inputs that equal the result."""
     gradients, left = [], dy
     for name in node.inputs:
         hit = tape.elementwise("Equal", name, node.output)
@@ -356,7 +356,7 @@ def _where(tape: Tape, node: Node, dy: str) -> Gradients:
 
 @SEVERAL.register("Mod")
 def _mod(tape: Tape, node: Node, dy: str) -> Gradients:
-    """Of floats a - b trunc(a / b), whose last factor is constant wherever there is a derivative."""
+    """y = a - b trunc(a / b) of floats; the last factor is constant wherever a derivative exists."""
 
     def of_divisor() -> str:
         ratio = tape.div(*node.inputs)
@@ -368,7 +368,7 @@ def _mod(tape: Tape, node: Node, dy: str) -> Gradients:
 
 @writes_out("Clip")
 def _clip_computed(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str]:
-    """min(max(x, low), high), whose bounds are computed and have gradients too."""
+    """min(max(x, low), high) with computed bounds, which have gradients too."""
     y = node.inputs[0]
     for position, kind in ((1, "Max"), (2, "Min")):
         bound = tape.operand(node, position)

@@ -1,5 +1,5 @@
-"""What ONNX defines by other operators is trained as these: local norms, norms to length one, shrinkage, rotated places
-of attention, grids of affine maps."""
+"""Operators that ONNX defines in terms of others, and that are trained as those: local response norms, normalisation to
+length one, shrinkage, rotary position embeddings, affine grids."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from pimflow.ir.refusal import Refusal
 
 @writes_out("LRN")
 def _local_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """x / (bias + alpha / size * sum of x^2 over neighbouring channels)^beta; the sum is a product by a band."""
+    """x / (bias + alpha / size * sum of x^2 over neighbouring channels)^beta; the sum is a product with a band
+    matrix."""
     (x,) = node.inputs
     images, channels, *sizes = tape.shape(x)
     size = integer(op, "size", 1)
@@ -31,7 +32,7 @@ def _local_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 @writes_out("LpNormalization")
 def _to_length_one(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """What is zero throughout stays so."""
+    """x divided by its norm along an axis; all-zero vectors stay zero."""
     (x,) = node.inputs
     by_squares = integer(op, "p", 2) == 2
     terms = tape.mul(x, x) if by_squares else tape.elementwise("Abs", x)
@@ -52,7 +53,7 @@ def _shrunk(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 @writes_out("RotaryEmbedding")
 def _rotated(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """Pairs of a head's elements, turned by the angle of their place; [batch, heads, rows, depth], or heads side by
+    """Pairs of a head's elements, rotated by the angle of their position; [batch, heads, rows, depth], or heads side by
     side."""
     x, cosines, sines, places = (tape.operand(node, place) for place in range(4))
     shape, heads = tape.shape(x), integer(op, "num_heads")
@@ -83,7 +84,7 @@ def _rotated(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 @writes_out("AffineGrid")
 def _affine_grid(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """Every place of a map from -1 to 1, x first, and a one, times a matrix of each image."""
+    """Every position of a map, coordinates from -1 to 1 (x first) followed by a 1, times the matrix of each image."""
     theta, grid = node.inputs[0], tape.shape(node.output)
     sizes = grid[1:-1]
     ends = [1.0 if integer(op, "align_corners") else 1 - 1 / size for size in sizes]

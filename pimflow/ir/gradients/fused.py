@@ -1,6 +1,6 @@
-"""What ONNX Runtime's optimiser fuses, and attention: trained as the nodes that it stands for.
+"""Operators fused by ONNX Runtime's optimiser, and attention: trained as the nodes that they are equivalent to.
 
-A step so has the kernels, and saves what they make, as if the model had not been optimised.
+A training step thus runs the same kernels, and saves the same results, as if the model had not been optimised.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ CONTRIB = "com.microsoft"
 """The domain of ONNX Runtime's own operators."""
 
 MASKED = -10000.0
-"""What ONNX Runtime adds to the scores of keys that are masked, unless the operator says otherwise."""
+"""The value that ONNX Runtime adds to the scores of masked keys, unless the operator has an attribute for it."""
 
 
 def _sum(tape: Tape, *values: str) -> str:
-    """Of those that are there."""
+    """The sum of the values that are not ""."""
     first, *others = filter(None, values)
     for other in others:
         first = tape.add(first, other)
@@ -34,7 +34,7 @@ def _sum(tape: Tape, *values: str) -> str:
 
 
 def _norm(tape: Tape, op: OnnxOp, x: str, scale: str, shift: str = "", kind: str = "LayerNormalization") -> str:
-    """Over the last axis."""
+    """A norm over the last axis."""
     epsilon = number(op.attributes, "epsilon", 1e-5)
     return tape.onnx(kind, (x, scale, shift) if shift else (x, scale), tape.shape(x), axis=-1, epsilon=epsilon)
 
@@ -55,7 +55,7 @@ def _skip_rms_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusa
 
 @writes_out("EmbedLayerNormalization", domain=CONTRIB, trained=(2, 3, 4, 5, 6))
 def _embedding(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """Rows of words, places and segments, added up."""
+    """The normalised sum of word, position and segment embeddings."""
     words, segments, table, places, kinds, scale, shift, mask, given = (tape.operand(node, place) for place in range(9))
     batch, rows = tape.shape(words)
 
@@ -99,26 +99,26 @@ def _heads(tape: Tape, x: str, heads: int) -> str:
 
 
 def _side_by_side(tape: Tape, x: str) -> str:
-    """And back."""
+    """The inverse of `_heads`."""
     batch, heads, rows, depth = tape.shape(x)
     return tape.reshape(tape.transpose(x, (0, 2, 1, 3)), (batch, rows, heads * depth))
 
 
 def _attend(tape: Tape, query: str, key: str, value: str, scale: float, *added: str) -> str:
-    """Softmax of scaled scores and what is added to them, times values; all [batch, heads, rows, depth]."""
+    """Softmax of the scaled scores plus `added`, times the values; all [batch, heads, rows, depth]."""
     scores = tape.scaled(tape.product(query, tape.turned(key)), scale or 1 / math.sqrt(tape.shape(query)[-1]))
     scores = _sum(tape, scores, *added)
     return tape.product(tape.onnx("Softmax", (scores,), tape.shape(scores), axis=-1), value)
 
 
 def _causal(tape: Tape, like: str, rows: int, keys: int, beyond: float) -> str:
-    """Nothing for keys up to a row's own, `beyond` for those behind it."""
+    """A causal mask to add to scores: 0 for keys up to a row's own, `beyond` for later ones."""
     later = np.triu(np.ones((rows, keys), bool), 1)
     return tape.constant(np.where(later, beyond, 0).astype(np.dtype(tape.dtype(like))), "causal")
 
 
 def _mask(tape: Tape, mask: str, like: str, batch: int, keys: int, beyond: float) -> str | Refusal:
-    """What is added to scores for keys that a mask leaves out: of lengths [batch], or 1 for every key that counts."""
+    """The term added to scores to exclude keys, from a mask: lengths [batch], or 1 for every key that counts."""
     shape = tape.shape(mask)
     if shape == (batch,):
         places = tape.constant(np.arange(keys).astype(np.dtype(tape.dtype(mask))), "places")
@@ -133,7 +133,7 @@ def _mask(tape: Tape, mask: str, like: str, batch: int, keys: int, beyond: float
 
 @writes_out("Attention", domain=CONTRIB, trained=(1, 2))
 def _with_projection(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """Queries, keys and values are made by one product."""
+    """Attention whose queries, keys and values are computed by one product."""
     x, weights, bias, mask, past, added = (tape.operand(node, place) for place in range(6))
     if past or integer(op, "do_rotary"):
         return Refusal("Attention with a past or rotated places has no gradient rule")
@@ -148,7 +148,7 @@ def _with_projection(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refu
 
 @writes_out("MultiHeadAttention", domain=CONTRIB, trained=(3,))
 def _multi_head(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """Of queries, keys and values that are made already; their biases lie one behind the other."""
+    """Attention over given queries, keys and values; their biases are concatenated."""
     query, key, value, bias, mask, added, *past = (tape.operand(node, place) for place in range(8))
     if any(past) or not key or not value or {len(tape.shape(name)) for name in (query, key, value)} != {3}:
         return Refusal("MultiHeadAttention with a past or packed operands has no gradient rule")
@@ -165,7 +165,7 @@ def _multi_head(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 def _masked(
     tape: Tape, op: OnnxOp, parts: Sequence[str], given: tuple[str, str], sizes: tuple[int, int, int]
 ) -> Sequence[str] | Refusal:
-    """Attention with a mask of keys and scores of its own, both maybe absent."""
+    """Attention with an optional mask of keys and optional scores to add."""
     (mask, added), (batch, rows, keys) = given, sizes
     beyond = number(op.attributes, "mask_filter_value", MASKED)
     masks = [added]
@@ -182,7 +182,8 @@ def _masked(
 
 @writes_out("Attention")
 def _standard(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """ONNX's own (opset 23): heads apart or side by side, and fewer of keys than of queries."""
+    """ONNX's own Attention (opset 23): heads on an axis of their own or side by side; keys may have fewer than
+    queries."""
     query, key, value, mask, *past = (tape.operand(node, place) for place in range(7))
     if any(past) or number(op.attributes, "softcap", 0.0):
         return Refusal("Attention with a past, lengths or capped scores has no gradient rule")
@@ -201,14 +202,14 @@ def _standard(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 
 def _added(tape: Tape, mask: str, like: str) -> str:
-    """A mask of truths, as what is added to scores."""
+    """A mask as a term added to scores: a boolean mask becomes 0 or -inf."""
     if tape.dtype(mask) != "bool":
         return mask
     return tape.where(mask, tape.number(0, like), tape.number(-math.inf, like))
 
 
 def _shared(tape: Tape, x: str, heads: int) -> str:
-    """Each head as often as queries have heads for it."""
+    """Key or value heads, each repeated for all the query heads that share it."""
     batch, own, rows, depth = tape.shape(x)
     if own == heads:
         return x

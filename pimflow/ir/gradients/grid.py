@@ -1,7 +1,8 @@
-"""The gradient of reading a map at places that are computed (GridSample): between its elements, or at the nearest.
+"""The gradient of reading a map at computed places (GridSample): interpolated, or from the nearest element.
 
-Cubics read four elements along each axis (Keys, Cubic Convolution Interpolation for Digital Image Processing, 1981), of
-which each is held or reflected by itself; else the place is. So ONNX Runtime and PyTorch have it.
+Cubic interpolation reads four elements along each axis (Keys, Cubic Convolution Interpolation for Digital Image
+Processing, 1981), each of which is clamped or reflected separately; in other modes the place is. ONNX Runtime and
+PyTorch do the same.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ _CUBIC = ("bicubic", "cubic")
 _TENSION = -0.75
 _NEAR = (_TENSION + 2, -(_TENSION + 3), 0.0, 1.0)
 _FAR = (_TENSION, -5 * _TENSION, 8 * _TENSION, -4 * _TENSION)
-"""Weights of elements less than one, and less than two, from a place: polynomials of how far that is."""
+"""Weights of elements at a distance below one, and below two: polynomials of the distance."""
 
 
 @differentiates("GridSample")
 def _grid_sample(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """To the elements around each place by their weights; to the places by what the weights change by. The nearest has
-    all of it, and is the same wherever the place is."""
+    """The gradient passes to the elements around each place by their weights, and to the places by the derivatives of
+    the weights. In mode "nearest" one element gets all of it, and places have a zero gradient."""
     (x, grid), (dy,) = node.inputs, gradients
     mode = text(op, "mode", _LINEAR[0])
     images, channels, *sizes = tape.shape(x)
@@ -74,8 +75,8 @@ def _axis(tape: Tape, op: OnnxOp, grid: str, place: int, size: int, mode: str) -
 
 
 def _cubic_taps(tape: Tape, at: str, size: int, border: str, low: float, span: float) -> tuple[Tap, ...]:
-    """The elements around every place, two before and two behind; beyond the ends `low` and `low` + `span` they are
-    those of the map that the border says."""
+    """The four elements around every place, two before and two after; beyond the ends `low` and `low` + `span`, the
+    border mode decides which elements of the map replace them."""
     below = tape.elementwise("Floor", at)
     beyond = tape.sub(at, below)
     ahead = tape.plus(tape.neg(beyond), 1.0)
@@ -92,14 +93,14 @@ def _cubic_taps(tape: Tape, at: str, size: int, border: str, low: float, span: f
 
 
 def _weight(tape: Tape, polynomial: Sequence[float], apart: str) -> tuple[str, str]:
-    """The weight of an element so far away, and what it gains as it gets farther."""
+    """The weight of an element at a given distance, and its derivative."""
     degrees = range(len(polynomial) - 1, 0, -1)
     slope = [degree * coefficient for degree, coefficient in zip(degrees, polynomial[:-1], strict=True)]
     return _polynomial(tape, polynomial, apart), _polynomial(tape, slope, apart)
 
 
 def _polynomial(tape: Tape, coefficients: Sequence[float], x: str) -> str:
-    """By Horner's rule, from the highest power."""
+    """A polynomial by Horner's rule, from the highest power down."""
     total = tape.scaled(x, coefficients[0])
     for coefficient in coefficients[1:-1]:
         total = tape.mul(tape.plus(total, coefficient), x)
@@ -107,7 +108,7 @@ def _polynomial(tape: Tape, coefficients: Sequence[float], x: str) -> str:
 
 
 def _reflected(tape: Tape, at: str, low: float, span: float) -> tuple[str, str]:
-    """Places between two ends that all others are reflected at; whether they move with those (1) or against (-1)."""
+    """Places reflected into the range from `low` to `low` + `span`, and their derivative: 1, or -1 where mirrored."""
     if not span:
         return tape.scaled(at, 0.0), tape.scaled(at, 0.0)
     beyond = tape.plus(at, -low)

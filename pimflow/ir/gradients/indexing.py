@@ -1,4 +1,4 @@
-"""Gradients of what reads and writes by an index."""
+"""Gradients of ops that read and write by index."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pimflow.ir.refusal import Refusal
 
 @differentiates("Gather")
 def _gather(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Added up by index, with the axis in front."""
+    """Sums by index, with the indexed axis moved to the front."""
     x, index = node.inputs
     shape, rank = tape.shape(x), len(tape.shape(x))
     axis, places = integer(op, "axis") % rank, len(tape.shape(index))
@@ -58,21 +58,21 @@ def _gather_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
 
 @differentiates("ReverseSequence")
 def _reverse_sequence(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Turned round again."""
+    """The gradient, reversed again."""
     inputs = (gradients[0], node.inputs[1])
     return (tape.onnx("ReverseSequence", inputs, tape.shape(node.inputs[0]), attributes=attributes_of(op)), "")
 
 
 @differentiates("TopK")
 def _top(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """To where the largest were: each was one element."""
+    """The gradient, scattered to the elements that were selected."""
     shape = tape.shape(node.inputs[0])
     inputs = (tape.zeros(shape, gradients[0]), node.outputs[1], gradients[0])
     return (tape.onnx("ScatterElements", inputs, shape, axis=integer(op, "axis", -1)), "")
 
 
 def _with_batch(tape: Tape, index: str, dims: int) -> str:
-    """Indices into all axes, of indices into those behind the batch."""
+    """Indices into the axes after the batch, extended to indices into all axes."""
     batch, places = tape.shape(index)[:dims], tape.shape(index)[:-1]
     if not dims:
         return index
@@ -82,7 +82,7 @@ def _with_batch(tape: Tape, index: str, dims: int) -> str:
 
 @differentiates("Col2Im")
 def _columns_to_image(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Every element of a column was added to one element of the padded map: it has the gradient of that."""
+    """Every element of a column was added to one element of the padded map, and has the gradient of that."""
     (dy,), block = gradients, tape.array(tape.operand(node, 2))
     if block is None:
         return Refusal("Col2Im: its blocks are computed")
@@ -108,11 +108,11 @@ def _columns_to_image(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, 
 
 @differentiates("ScatterElements")
 def _scatter_elements(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """What was added has the gradient of where it went; what was written over has none."""
+    """Updates have the gradient of the elements where they went; overwritten elements have none."""
     (dy,), (_, index, updates), axis = gradients, node.inputs, integer(op, "axis")
     kind = text(op, "reduction", "none")
     if kind not in ("none", "add"):
-        return Refusal(f"{op.op_type} that keeps the {kind} has no gradient rule")
+        return Refusal(f"{op.op_type} with reduction {kind!r} has no gradient rule")
     of_data = dy
     if kind == "none":
         zeros = tape.zeros(tape.shape(updates), dy)
@@ -126,7 +126,7 @@ def _scatter_nd(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     (dy,), (_, index, updates) = gradients, node.inputs
     kind = text(op, "reduction", "none")
     if kind not in ("none", "add"):
-        return Refusal(f"{op.op_type} that keeps the {kind} has no gradient rule")
+        return Refusal(f"{op.op_type} with reduction {kind!r} has no gradient rule")
     of_data = dy
     if kind == "none":
         zeros = tape.zeros(tape.shape(updates), dy)

@@ -1,4 +1,4 @@
-"""Gradients of the losses that ONNX has as operators, of classes by number."""
+"""Gradients of ONNX's loss operators, which take class indices."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pimflow.ir.refusal import Refusal
 
 @differentiates("NegativeLogLikelihoodLoss")
 def _likelihood(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """x [N, C, ...] by classes [N, ...]: minus what each weighs, at its class."""
+    """For x [N, C, ...] and classes [N, ...]: minus the weight of each sample, at its class."""
     x = node.inputs[0]
     index, share = _shares(tape, node, op, gradients[0])
     inputs = (tape.zeros(tape.shape(x), share), index, tape.neg(share))
@@ -19,7 +19,7 @@ def _likelihood(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 @differentiates("SoftmaxCrossEntropyLoss")
 def _cross_entropy(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Softmax, less 1 at its class, by what each weighs."""
+    """Softmax, minus 1 at the class, times the weight of each sample."""
     if any(gradients[1:]):
         return Refusal(f"{op.op_type}: its logarithms are read too", remedy="export LogSoftmax and the loss apart")
     x = node.inputs[0]
@@ -34,7 +34,7 @@ def _cross_entropy(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
 
 
 def _shares(tape: Tape, node: Node, op: OnnxOp, dy: str) -> tuple[str, str]:
-    """Classes as indices [N, 1, ...], and what the loss of each weighs, times its gradient; 0 where it is ignored."""
+    """Classes as indices [N, 1, ...], and each sample's weight times the loss gradient; 0 for ignored samples."""
     x, classes, weights = node.inputs[0], node.inputs[1], tape.operand(node, 2)
     shape = (tape.shape(x)[0], 1, *tape.shape(x)[2:])
     index, weight = tape.reshape(classes, shape), tape.spread(tape.number(1.0, x), shape)

@@ -1,4 +1,4 @@
-"""Gradients of movements: each is the movement back, with zeros where nothing came from."""
+"""Gradients of movements: the inverse movement, with zeros for elements that were not read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _slice(tape: Tape, node: Node, op: Slice, gradients: tuple[str, ...]) -> Gra
 
 
 def _put_back(tape: Tape, dy: str, axis: int, start: int, step: int, size: int) -> str:
-    """Elements along one axis where they were: every `step`-th of `size`, from `start` on."""
+    """Elements along one axis back in their old positions: every `step`-th of `size`, from `start` on."""
     shape, length = tape.shape(dy), tape.shape(dy)[axis]
     if step > 1 and length:
         wide = tape.reshape(dy, (*shape[:axis], length, 1, *shape[axis + 1 :]))
@@ -30,10 +30,10 @@ def _put_back(tape: Tape, dy: str, axis: int, start: int, step: int, size: int) 
 
 @differentiates("Slice")
 def _kept_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Of several axes, or from the end to the front: along these turned round first."""
+    """Slices of several axes, or with negative steps; the gradient along the latter is reversed first."""
     given = [tape.array(name) for name in node.inputs[1:] if name]
     if len(given) < 2 or any(array is None for array in given) or "" in node.inputs:
-        return Refusal(f"{op.op_type}: where it begins and ends is computed, or not all of it given")
+        return Refusal(f"{op.op_type}: its starts and ends are computed, or an operand is absent")
     shape, dx = tape.shape(node.inputs[0]), gradients[0]
     starts, ends, *others = ([int(place) for place in array] for array in given if array is not None)
     axes, steps = (*others, *(list(range(len(starts))), [1] * len(starts))[len(others) :])
@@ -47,7 +47,7 @@ def _kept_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 
 def _turned_round(tape: Tape, x: str, axis: int) -> str:
-    """From the last element along an axis to the first."""
+    """`x` reversed along an axis."""
     before_all = -(1 << 62)
     operands = (x, *(tape.integers(value) for value in (-1, before_all, axis, -1)))
     return tape.onnx("Slice", operands, tape.shape(x))
@@ -55,7 +55,7 @@ def _turned_round(tape: Tape, x: str, axis: int) -> str:
 
 @differentiates("DepthToSpace")
 def _depth_to_space(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Blocks of columns and rows become channels again, in front of or behind the others."""
+    """Blocks of rows and columns become channels again, before or after the others."""
     shape, side = tape.shape(node.inputs[0]), integer(op, "blocksize", 1)
     images, channels, rows, columns = shape
     apart = tape.reshape(gradients[0], (images, channels // side**2, rows, side, columns, side))
@@ -138,7 +138,7 @@ def _expand(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
 
 @differentiates("Tile")
 def _tile(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Every axis as (copies, size): summed over the copies."""
+    """The sum over the copies of every axis, reshaped as (copies, size)."""
     shape, made = tape.shape(node.inputs[0]), tape.shape(node.output)
     if not math.prod(shape):
         return ("",)

@@ -1,8 +1,8 @@
-"""Gradients of normalisations, and batch normalisation by the statistics of the batch.
+"""Gradients of normalisations, and batch normalisation with the statistics of the batch.
 
 With x^ = (x - mean) / deviation over n elements, and g the gradient of x^:
 dx = (g - mean of g - x^ mean of (g x^)) / deviation (Ioffe and Szegedy, "Batch Normalization", 2015, section 3).
-Statistics are computed again from x, so that nothing but x is kept for them.
+Statistics are recomputed from x, so that only x is kept for them.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from pimflow.ir.ops.elementwise import BatchNorm
 from pimflow.ir.ops.opaque import OnnxOp
 
 _BUT_CHANNELS, _LEAST_DEVIATION = (0, 2, 3), 1e-9
-"""Of MeanVarianceNormalization, as ONNX defines it."""
+"""The default axes and the epsilon of MeanVarianceNormalization, as ONNX defines it."""
 
 
 def _normalised(tape: Tape, x: str, axes: Sequence[int], epsilon: float, centred: bool = True) -> tuple[str, str]:
-    """x^, and one over the deviation; of what is not centred the root mean square stands for it."""
+    """x^, and one over the deviation; if not centred, the root mean square takes the place of the deviation."""
     apart = tape.sub(x, tape.mean(x, axes)) if centred else x
     variance = tape.mean(tape.mul(apart, apart), axes)
     factor = tape.elementwise("Reciprocal", tape.elementwise("Sqrt", tape.plus(variance, epsilon)))
@@ -44,7 +44,7 @@ def _through(tape: Tape, hat: str, factor: str, g: str, axes: Sequence[int], cen
 
 
 def _scale_and_shift(tape: Tape, node: Node, hat: str, dy: str) -> tuple[str, str]:
-    """The gradients of the second and the third input, which broadcast."""
+    """The gradients of the second and third inputs, which broadcast."""
     scale, shift = tape.operand(node, 1), tape.operand(node, 2)
     return (
         tape.sum_to(tape.mul(dy, hat), tape.shape(scale)) if tape.wants(scale) else "",
@@ -64,7 +64,7 @@ def _layer_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 @differentiates("MeanVarianceNormalization")
 def _mean_variance(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """x^ = (x - mean) / (deviation + a small number), over images and places of each channel unless said."""
+    """x^ = (x - mean) / (deviation + a small number), over images and positions of each channel by default."""
     (x,), (dy,) = node.inputs, gradients
     given = integers(op, "axes")
     axes = tuple(axis % len(tape.shape(x)) for axis in (_BUT_CHANNELS if given is None else given))
@@ -88,7 +88,7 @@ def _rms_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) ->
 
 
 def _per_channel(tape: Tape, name: str, rank: int) -> str:
-    """A vector of channels against [N, C, ...]."""
+    """A vector of channels, reshaped to broadcast against [N, C, ...]."""
     return tape.reshape(name, (tape.shape(name)[0], *(1,) * (rank - 2)))
 
 
@@ -106,7 +106,7 @@ def _group_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 
 def _by_channel(tape: Tape, node: Node, op: OnnxOp, dy: str, grouped: tuple[int, ...]) -> Gradients:
-    """Normalised over all axes of `grouped`, a view of x, but the first two; scaled by channel or by group."""
+    """Normalisation over all but the first two axes of x viewed as `grouped`; scaled by channel or by group."""
     x, scale, shift = node.inputs
     shape = tape.shape(x)
     seen = grouped if tape.shape(scale)[0] == grouped[1] else shape
@@ -124,7 +124,7 @@ def _by_channel(tape: Tape, node: Node, op: OnnxOp, dy: str, grouped: tuple[int,
 
 @TRAINING_FORMS.register(BatchNorm)
 def _by_batch(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
-    """Mean and variance of the batch in place of those that the model holds."""
+    """Mean and variance of the batch instead of those stored in the model."""
     if tape.frozen_statistics:
         return (node,)
     x, (scale, shift) = node.inputs[0], node.inputs[1:3]

@@ -1,6 +1,6 @@
-"""Reading a map at places that are computed, between its elements: what each place reads, and what that passes back.
+"""Reading a map at computed places between its elements: the elements that each place reads, and the gradients.
 
-A map is rows of channels, of one image after the other; axes are named from the innermost one, as grids name them.
+A map consists of rows of channels, image by image; axes are ordered from the innermost one, as in grids.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class Tap:
-    """One of the elements along an axis that places read, by values [images, places].
+    """One of the elements that places read along an axis; the fields are names of values [images, places].
 
     Args:
-        element: its index, as a float, within the map.
-        inside: whether that is the one meant, which may lie outside.
-        weight: "" of one.
-        slope: what the weight gains for one element that the place moves on; "" of one.
-        rises: whether it gains that, or loses it.
+        element: its index as a float, clamped to the map.
+        inside: whether clamping left it unchanged, that is, whether it lies inside the map.
+        weight: its interpolation weight; "" for one.
+        slope: the magnitude of the weight's derivative with respect to the place; "" for one.
+        rises: whether the weight rises by that, rather than falls.
     """
 
     element: str
@@ -38,13 +38,14 @@ class Tap:
 
 @dataclass(frozen=True)
 class Axis:
-    """What is read along one axis of the map.
+    """The elements read along one axis of the map.
 
     Args:
-        size: of the map.
-        taps: what every place reads.
-        scale: elements of the map for one of the coordinates that places are given by.
-        moves: how much a place follows these, -1 where it is reflected, 0 where it is held; "" if all do.
+        size: size of the map along the axis.
+        taps: the elements that every place reads.
+        scale: elements of the map per unit of the given coordinates.
+        moves: the derivative of the place with respect to the scaled coordinate: -1 where it is reflected, 0 where it
+            is clamped; "" if it is 1 everywhere.
     """
 
     size: int
@@ -55,30 +56,30 @@ class Axis:
 
 @dataclass(frozen=True)
 class Corner:
-    """One of the elements that places read, by its taps along all axes: whether it is in the map, its row of that."""
+    """One of the elements that places read, with its taps along all axes, whether it is in the map, and its row."""
 
     taps: tuple[Tap, ...]
     inside: str
     row: str
 
     def weights(self, without: int | None = None) -> list[str]:
-        """Those that are not one, but for an axis's."""
+        """The taps' weights that are not one, optionally without those of an axis."""
         return [tap.weight for place, tap in enumerate(self.taps) if tap.weight and place != without]
 
 
 def held(tape: Tape, at: str, size: int) -> str:
-    """Within the map."""
+    """Positions clamped to the map."""
     return tape.elementwise("Min", tape.elementwise("Max", at, tape.number(0.0, at)), tape.number(size - 1.0, at))
 
 
 def within(tape: Tape, element: str, size: int) -> tuple[str, str]:
-    """The element of the map next to one, and whether it is that."""
+    """An element clamped to the map, and whether that left it unchanged."""
     there = held(tape, element, size)
     return there, tape.elementwise("Equal", element, there)
 
 
 def linear_taps(tape: Tape, at: str, size: int) -> tuple[Tap, Tap]:
-    """The elements before and behind every place, each by how near it is."""
+    """The elements before and after every place, weighted by proximity."""
     below = tape.elementwise("Floor", at)
     beyond = tape.sub(at, below)
     first = Tap(*within(tape, below, size), tape.plus(tape.neg(beyond), 1.0), rises=False)
@@ -86,7 +87,7 @@ def linear_taps(tape: Tape, at: str, size: int) -> tuple[Tap, Tap]:
 
 
 def corners_of(tape: Tape, axes: Sequence[Axis]) -> list[Corner]:
-    """All that every place reads."""
+    """The elements that every place reads: one corner per combination of taps."""
     return [_corner(tape, axes, taps) for taps in product(*(axis.taps for axis in axes))]
 
 
@@ -102,7 +103,7 @@ def _corner(tape: Tape, axes: Sequence[Axis], taps: tuple[Tap, ...]) -> Corner:
 
 
 def _shares(tape: Tape, corners: Iterable[Corner], count: int, like: str) -> list[str]:
-    """Of what is read at every place each corner's part, nothing of what is outside: [places of all images, 1]."""
+    """Each corner's weight at every place, 0 for elements outside the map: [places of all images, 1]."""
     whole = tape.number(1.0, like)
     parts = [reduce(tape.mul, corner.weights() or [whole]) for corner in corners]
     masked = [tape.masked(corner.inside, part) for corner, part in zip(corners, parts, strict=True)]
@@ -115,14 +116,14 @@ def _read(tape: Tape, corner: Corner, rows: str, count: int) -> str:
 
 
 def sampled(tape: Tape, corners: Sequence[Corner], rows: str, count: int) -> str:
-    """What `count` places read of a map: [count, channels]."""
+    """The values that `count` places read from a map: [count, channels]."""
     shares = _shares(tape, corners, count, rows)
     reads = (_read(tape, corner, rows, count) for corner in corners)
     return reduce(tape.add, (tape.mul(read, share) for read, share in zip(reads, shares, strict=True)))
 
 
 def passed_back(tape: Tape, corners: Sequence[Corner], d_places: str, rows: tuple[int, int]) -> str | Refusal:
-    """The gradient of the map [rows, channels], from that of what the places read."""
+    """The gradient of the map [rows, channels], from that of the values read."""
     count = tape.shape(d_places)[0]
     updates = [tape.mul(d_places, share) for share in _shares(tape, corners, count, d_places)]
     index = tape.op(Concat(0), *(tape.reshape(corner.row, (count,)) for corner in corners))
@@ -130,7 +131,7 @@ def passed_back(tape: Tape, corners: Sequence[Corner], d_places: str, rows: tupl
 
 
 def moved(tape: Tape, axes: Sequence[Axis], corners: Sequence[Corner], d_places: str, rows: str) -> list[str]:
-    """The gradient of the coordinates along each axis, [images, places], from that of what the places read."""
+    """The gradient of the coordinates along each axis, [images, places], from that of the values read."""
     count, shape = tape.shape(d_places)[0], tape.shape(corners[0].row)
     totals = [""] * len(axes)
     for corner in corners:

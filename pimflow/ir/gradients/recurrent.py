@@ -1,9 +1,10 @@
 """Gradients of LSTM, GRU and RNN, back through time.
 
-Gates are computed again, from inputs and states of all steps at once; so are the products of gradients with inputs and
-states. Step by step runs only what a step needs of the next one: a product and a few elementwise ops (Appleyard et al.,
-Optimizing Performance of Recurrent Neural Networks on GPUs, 2016). Rows are steps times batch; G gates of H each.
-Where sequences have lengths of their own, a step behind the end of one leaves its state as it is.
+Gates are recomputed from the inputs and states of all steps at once; products of gradients with inputs and states also
+cover all steps. Only what a step needs from the following one runs step by step: a product and a few elementwise ops
+(Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016). There are steps times batch rows,
+and G gates of H elements each. If sequences have individual lengths, a step after the end of a sequence leaves its
+state unchanged.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from pimflow.ir.refusal import Refusal
 from pimflow.records import dataclass
 
 MOST_STEPS = 1024
-"""Of all directions together; each is nine nodes or fewer, with peepholes twenty-two."""
+"""The maximum number of steps of all directions together; each takes at most nine nodes, twenty-two with peepholes."""
 
 _ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
 _ONE_GATE = frozenset({"Tanh", "Relu", "Sigmoid"})
@@ -46,8 +47,8 @@ TRAINED_INPUTS.register(*_KEYS)((1, 2, 3, 7))
 @dataclass(frozen=True)
 class _Direction:
     """One direction of a recurrence: x [rows, I], w [G H, I], r [G H, H], biases [G H] or "", first state and cell
-    [batch, H], all states [rows, H]; gradients of these states, and of the last state and cell ("" where none comes);
-    whether a row lies within its sequence [rows, 1], "" where all do; peepholes of gates i, o, f [3 H] or "".
+    [batch, H], all states [rows, H]; the gradients of these states, and of the last state and cell ("" if there are
+    none); whether a row lies within its sequence [rows, 1], "" if all do; peepholes of gates i, o, f [3 H] or "".
     """
 
     tape: Tape
@@ -84,16 +85,16 @@ class _Direction:
         return list(reversed(steps)) if self.backward else list(steps)
 
     def all_rows(self, steps: Sequence[str]) -> str:
-        """And back."""
+        """The inverse of `in_order`: all rows from each step's."""
         return self.joined(reversed(steps) if self.backward else steps, 0)
 
     def joined(self, parts: Iterable[str], axis: int) -> str:
-        """One behind the other."""
+        """The parts concatenated along an axis."""
         names = tuple(parts)
         return names[0] if len(names) == 1 else self.tape.op(Concat(axis), *names)
 
     def before(self, first: str, rows: str) -> str:
-        """Of every step what the one before it made: [rows, H]."""
+        """For every step, the rows that the step before it computed: [rows, H]."""
         count = self.tape.shape(rows)[0]
         if count == self.batch:
             return first
@@ -107,15 +108,15 @@ class _Direction:
         return self.joined((first, self.tape.slice(rows, 0, 0, count - self.batch)), 0)
 
     def gates(self, x: str, first: int, last: int) -> str:
-        """Gates first .. last-1, which are columns."""
+        """The columns of gates first .. last-1."""
         return self.tape.slice(x, 1, first * self.hidden, last * self.hidden)
 
     def weights(self, first: int, last: int) -> str:
-        """Their rows of r."""
+        """The rows of r for gates first .. last-1."""
         return self.tape.slice(self.r, 0, first * self.hidden, last * self.hidden)
 
     def biases(self, bias: str, first: int, last: int) -> str:
-        """Their biases; "" where there are none."""
+        """The biases of gates first .. last-1; "" if there are none."""
         return self.tape.slice(bias, 0, first * self.hidden, last * self.hidden) if bias else ""
 
     def product(self, rows: str, weights: str, added: str = "") -> str:
@@ -127,29 +128,29 @@ class _Direction:
         return self.tape.op(Gemm(), d_gates, weights, *filter(None, (added,)))
 
     def sum(self, *parts: str) -> str:
-        """Of those that are there; "" of none."""
+        """The sum of the parts that are not ""; "" if all are."""
         given = [part for part in parts if part]
         return reduce(self.tape.add, given) if given else ""
 
     @property
     def is_coupled(self) -> bool:
-        """Whether gate f is what gate i leaves of one."""
+        """Whether gate f is 1 minus gate i."""
         return bool(integer(self.op, "input_forget"))
 
     @property
     def bound(self) -> float:
-        """What sums are clipped to, either way, before they are bent."""
+        """The magnitude to which sums are clipped before activations are applied."""
         return number(self.op.attributes, "clip", math.inf)
 
     def bent(self, kind: str, sums: str) -> str:
-        """What an activation makes of sums."""
+        """The result of an activation applied to (clipped) sums."""
         if self.bound < math.inf:
             low, high = (self.tape.number(end, sums) for end in (-self.bound, self.bound))
             sums = self.tape.elementwise("Min", self.tape.elementwise("Max", sums, low), high)
         return self.tape.elementwise(kind, sums)
 
     def slope(self, kind: str, y: str, sums: str) -> str:
-        """The derivative of that, from its result; none where the sums are clipped."""
+        """The derivative of an activation, from its result; 0 where the sums are clipped."""
         slope = _slope(self.tape, kind, y)
         if self.bound == math.inf:
             return slope
@@ -157,32 +158,32 @@ class _Direction:
         return self.tape.where(beyond, self.tape.number(0, slope), slope)
 
     def peephole(self, gate: int) -> str:
-        """That of gate i, o or f: [1, H]."""
+        """The peephole weights of gate i, o or f: [1, H]."""
         return self.gates(self.tape.reshape(self.peepholes, (1, 3 * self.hidden)), gate, gate + 1)
 
     def from_behind(self) -> tuple[list[str], str]:
-        """The gradient of each step's state from what reads all states, and that of the last state."""
+        """The gradient of each step's state from the readers of all states, and that of the last state."""
         count = self.tape.shape(self.states)[0] // self.batch
         return self.in_order(self.taken(self.d_states)) if self.d_states else [""] * count, self.d_last
 
     def taken(self, rows: str, otherwise: float = 0.0) -> str:
-        """Rows within their sequences, and a number behind them."""
+        """The rows, with those after the end of their sequence replaced by a number."""
         return self.tape.where(self.within, rows, self.tape.number(otherwise, rows)) if self.within else rows
 
     def ended(self) -> list[str]:
-        """Which sequences each step lies behind; "" where it lies behind none."""
+        """For each step, the mask of sequences that have ended before it; "" if sequences have no lengths."""
         count = self.tape.shape(self.states)[0] // self.batch
         return self.in_order(self.tape.elementwise("Not", self.within)) if self.within else [""] * count
 
     def passed(self, ended: str, d_state: str) -> str:
-        """The gradient that the state before has from a step behind the end: the one that comes."""
+        """The state gradient that a step after the end of a sequence passes unchanged to the state before it."""
         return self.tape.masked(ended, d_state) if ended else ""
 
 
 @dataclass(frozen=True)
 class _Found:
-    """Gradients of one direction: of gates as the inputs enter them and as the states do [rows, G H], of r, of the
-    first state, of the first cell ("" but for LSTM) and of peepholes ("" where there are none)."""
+    """Gradients of one direction: of the gates' input and recurrent contributions [rows, G H], of r, of the first
+    state, of the first cell ("" except for LSTM) and of peepholes ("" if there are none)."""
 
     entering: str
     recurrent: str
@@ -220,8 +221,8 @@ def _rnn(own: _Direction) -> _Found:
 
 
 def _lstm(own: _Direction) -> _Found:
-    """Gates i, o, f, c: cell = f cell' + i tanh(c), state = o tanh(cell); where they are coupled f = 1 - i. By
-    peepholes i and f see the cell before, o the new one."""
+    """Gates i, o, f, c: cell = f cell' + i tanh(c), state = o tanh(cell); if coupled, f = 1 - i. Through peepholes, i
+    and f see the previous cell, o the new one."""
     tape, before = own.tape, own.before(own.first, own.states)
     sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
     sums = _with_peepholes(own, sums) if own.peepholes else sums
@@ -258,9 +259,9 @@ def _lstm_back(
 
     Args:
         own: the direction.
-        kept: by step, what a cell passes on to the one before it.
-        factors: what gates have of the gradient of the cell, gate o of that of the state.
-        of_cell: what the cell has of the gradient of the state.
+        kept: by step, the factor of the cell's gradient that passes to the cell before it.
+        factors: the factors of gates from the gradient of the cell; of gate o, from that of the state.
+        of_cell: the factor of the cell's gradient from that of the state.
     """
     tape, (coming, ahead) = own.tape, own.from_behind()
     d_cell, made, passed = own.d_last_cell, list[str](), ""
@@ -276,14 +277,14 @@ def _lstm_back(
 
 
 def _by_gate(own: _Direction, new: str, bent: str, cells_before: str) -> tuple[str, str, str]:
-    """What a cell (or, of gate o, a state) gains by each gate that opens."""
+    """The derivative of the cell (for gate o, of the state) with respect to each gate."""
     if own.is_coupled:
         return own.tape.sub(new, cells_before), bent, own.tape.zeros(own.tape.shape(new), new)
     return new, bent, cells_before
 
 
 def _with_peepholes(own: _Direction, sums: str) -> str:
-    """The sums of all gates with what they see of the cells, which are followed step by step for that."""
+    """The sums of all gates with the peephole terms added, for which the cells are computed step by step."""
     tape, new = own.tape, own.bent("Tanh", own.gates(sums, 3, 4))
     cell, cells, pairs = own.first_cell, list[str](), list[str]()
     looks = own.joined((own.peephole(0), own.peephole(2)), 1)
@@ -303,12 +304,12 @@ def _with_peepholes(own: _Direction, sums: str) -> str:
 
 
 def _gru(own: _Direction) -> _Found:
-    """Gates z, r, h: state = (1 - z) n + z state', where r resets what the state is multiplied to, or the state."""
+    """Gates z, r, h: state = (1 - z) n + z state', where r resets the state's product, or the state before it."""
     return _reset_behind(own) if integer(own.op, "linear_before_reset") else _reset_ahead(own)
 
 
 def _mixed(own: _Direction, before: str, keeps: str, new: str, sums: tuple[str, str]) -> tuple[str, str]:
-    """What the gradient of a state is multiplied by for gate z and for gate h, of these sums."""
+    """The factors of a state's gradient for gate z and for gate h, given their sums."""
     tape = own.tape
     of_new = tape.mul(tape.sub(tape.number(1, keeps), keeps), own.slope("Tanh", new, sums[1]))
     return tape.mul(tape.sub(before, new), own.slope("Sigmoid", keeps, sums[0])), of_new
@@ -372,7 +373,7 @@ _RULES: dict[str, Callable[[_Direction], _Found]] = {"LSTM": _lstm, "GRU": _gru,
 
 @ONNX_TRAINING_FORMS.register(*_KEYS)
 def _with_states(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
-    """The states of all steps are made, whoever reads them."""
+    """Outputs the states of all steps even if nothing else reads them."""
     if _refusal(tape, node, op) is not None:
         return (node,)
     states = node.outputs[0]
@@ -404,7 +405,7 @@ def _recurrent(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
 
 
 def _within(tape: Tape, node: Node) -> str:
-    """Whether a row lies within its sequence [rows, 1]; "" where all do."""
+    """Whether a row lies within its sequence [rows, 1]; "" if all do."""
     (steps, batch, _), lengths = tape.shape(node.inputs[0]), tape.operand(node, 4)
     known = tape.array(lengths)
     if not lengths or (known is not None and (known == steps).all()):
@@ -416,8 +417,8 @@ def _within(tape: Tape, node: Node) -> str:
 def _of_one(
     tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...], direction: int, within: str
 ) -> tuple[str, ...]:
-    """Gradients of x [rows, I], and of weights, biases, first states and peepholes, each with a first axis of this
-    direction."""
+    """Gradients of x [rows, I], and of weights, biases, first states and peepholes, each with a leading axis of 1 for
+    the direction."""
 
     def part(name: str, axis: int = 0) -> str:
         if not name:
@@ -436,7 +437,7 @@ def _of_one(
     backward = direction == 1 or text(op, "direction", "forward") == "reverse"
 
     def last(name: str) -> str:
-        """That of an empty sequence is 0, whatever its first one is."""
+        """The gradient of a last state or cell; the last one of an empty sequence is 0, so it has none."""
         there = within and name and tape.slice(within, 0, 0, batch)
         return tape.masked(there, part(name)) if there else part(name)
 
@@ -469,22 +470,24 @@ def _of_one(
 
 
 def _refusal(tape: Tape, node: Node, op: OnnxOp) -> Refusal | None:
-    """Why a recurrence is not trained."""
+    """Why a recurrence has no gradient, or None."""
     if any(name and tape.value(name).shape is None for name in (*node.inputs, *node.outputs)):
         return Refusal(f"{op.op_type}: the sizes of its operands or results depend on data")
     steps, batch, _ = tape.shape(node.inputs[0])
     if integer(op, "layout"):
-        return Refusal(f"{op.op_type} with batches in front has no gradient rule", remedy="export it with layout 0")
+        return Refusal(f"{op.op_type} with the batch axis first has no gradient rule", remedy="export it with layout 0")
     usual, asked = _ACTIVATIONS[op.op_type], _activations(op)
     if not (set(asked) <= _ONE_GATE if op.op_type == "RNN" else asked in (usual, 2 * usual)):
         return Refusal(f"{op.op_type} with activations {', '.join(asked)} has no gradient rule")
     total = steps * tape.shape(node.inputs[1])[0]
     if total > MOST_STEPS or not total * batch:
-        return Refusal(f"{op.op_type} of {total} steps: {MOST_STEPS} at most are gone back", remedy="train on fewer")
+        return Refusal(
+            f"{op.op_type} of {total} steps: gradients go back through {MOST_STEPS} at most", remedy="train on fewer"
+        )
     return None
 
 
 def _activations(op: OnnxOp) -> tuple[str, ...]:
-    """Of the first direction and of the second."""
+    """The activations of the first direction, then of the second."""
     given = attributes_of(op).get("activations")
     return tuple(map(str, given)) if isinstance(given, tuple) and given else _ACTIVATIONS[op.op_type]

@@ -1,4 +1,4 @@
-"""Gradients of reductions over axes, softmax, sums by equation, and determinants."""
+"""Gradients of reductions over axes, softmax, Einsum and determinants."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
 
 MOST_ROWS = 16
-"""Of matrices with determinants: the minors of one take so much to the fourth power."""
+"""The maximum number of rows of matrices with determinants: the minors of one take rows^4 elements."""
 
 
 def shared_out(tape: Tape, x: str, best: str, dy: str, axes: tuple[int, ...]) -> str:
-    """The gradient of a maximum (or minimum) over axes, which `best` and `dy` have as dims of 1: in equal parts to all
-    elements that are the largest."""
+    """The gradient of a maximum (or minimum) over axes, which `best` and `dy` have as dims of 1: equal shares for all
+    elements that attain it."""
     hit = tape.elementwise("Equal", x, best)
     one, zero = tape.number(1.0, dy), tape.number(0.0, dy)
     share = tape.div(dy, tape.sum(tape.where(hit, one, zero), axes))
@@ -26,7 +26,7 @@ def shared_out(tape: Tape, x: str, best: str, dy: str, axes: tuple[int, ...]) ->
 
 
 def _axes(tape: Tape, node: Node, op: OnnxOp) -> tuple[int, ...] | None:
-    """The axes of a reduction, from an attribute or a constant; None where they are computed."""
+    """The axes of a reduction, from an attribute or a constant; None if they are computed."""
     rank = len(tape.shape(node.inputs[0]))
     given = integers(op, "axes")
     if given is None and tape.operand(node, 1):
@@ -63,7 +63,7 @@ def _reduce(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
 
 
 def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...]) -> str:
-    """The gradient of x, or what is broadcast to it; y and dy have the axes as dims of 1."""
+    """The gradient of x, up to a broadcast to its shape; y and dy have the axes as dims of 1."""
     if kind == "ReduceSum":
         return dy
     if kind == "ReduceMean":
@@ -84,7 +84,7 @@ def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...])
 
 
 def _others(tape: Tape, x: str, axes: tuple[int, ...]) -> str:
-    """For every element the product of the others along some axes, whatever is zero."""
+    """For every element, the product of the others along some axes, correct even if elements are zero."""
     zero, one = tape.elementwise("Equal", x, tape.number(0.0, x)), tape.number(1.0, x)
     filled = tape.where(zero, one, x)
     hits = tape.where(zero, one, tape.number(0.0, x))
@@ -95,7 +95,7 @@ def _others(tape: Tape, x: str, axes: tuple[int, ...]) -> str:
 
 
 def _softmax_axes(tape: Tape, node: Node, op: OnnxOp) -> tuple[int, ...]:
-    """One axis; before opset 13 all from one on, as one."""
+    """The axis; before opset 13, that axis and all after it, treated as one."""
     rank = len(tape.shape(node.inputs[0]))
     first = integer(op, "axis", -1 if tape.opset >= 13 else 1) % rank
     return (first,) if tape.opset >= 13 else tuple(range(first, rank))
@@ -119,7 +119,7 @@ def _log_softmax(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
 
 @differentiates("CumSum")
 def _cumulative(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """The sums from the other end."""
+    """Cumulative sums from the other end."""
     inputs = (gradients[0], node.inputs[1])
     exclusive, reverse = integer(op, "exclusive"), 1 - integer(op, "reverse")
     return (tape.onnx("CumSum", inputs, tape.shape(gradients[0]), exclusive=exclusive, reverse=reverse), "")
@@ -127,7 +127,7 @@ def _cumulative(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 @differentiates("Einsum")
 def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Of each operand the sum of products of all others and the result's gradient, alike along axes only it has."""
+    """For each operand, the Einsum of all others and the result's gradient, broadcast along axes that only it has."""
     equation = text(op, "equation").replace(" ", "")
     found = _terms(equation, [len(tape.shape(name)) for name in node.inputs])
     dims = [] if found is None else [*zip("".join(found[0]), chain(*map(tape.shape, node.inputs)), strict=True)]
@@ -153,8 +153,8 @@ def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
 
 
 def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
-    """The letters of every operand and of the result, "..." as letters too; None where one is there twice in a term, or
-    "..." is of another rank elsewhere."""
+    """The letters of every operand and of the result, with "..." expanded to letters; None if a letter occurs twice in
+    a term, or the ranks of "..." differ."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     if not arrow:
@@ -170,8 +170,8 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
 
 @differentiates("Det")
 def _determinant(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """The cofactors (Jacobi's formula): determinants of what is left without a row and a column, their signs those of a
-    chessboard. No inverse, so singular matrices have them too."""
+    """The cofactors (Jacobi's formula): determinants of the matrix without a row and a column, with alternating signs.
+    They need no inverse, so singular matrices have gradients too."""
     (x,), (dy,) = node.inputs, gradients
     *batch, rows, _ = tape.shape(x)
     if rows > MOST_ROWS:

@@ -1,6 +1,6 @@
-"""Gradients of what samples a map along its axes: sizes changed, and borders made of the map itself.
+"""Gradients of ops that sample a map along its axes: resizing, and padding with elements of the map itself.
 
-Along each axis such an op is a product by a matrix of constants; its gradient is one by that matrix turned.
+Along each axis such an op is a product with a constant matrix; its gradient is the product with the transposed matrix.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ Places = npt.NDArray[np.int64]
 
 _CUBIC = -0.75
 _SAMPLED_WITH_ATTRIBUTES = 11
-"""From here on Resize says how; before, as Upsample, it samples from the front."""
+"""The first opset in which Resize has attributes for how to sample; before, like Upsample, it is asymmetric."""
 
 
 def _along(tape: Tape, x: str, axis: int, matrix: Floats) -> str:
-    """[.., n, ..] as [.., m, ..], by a matrix [m, n] along one axis."""
+    """[.., n, ..] to [.., m, ..], the product with a matrix [m, n] along one axis."""
     shape = tape.shape(x)
     before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     weights = tape.constant(matrix.astype(np.dtype(tape.dtype(x))), "weights")
@@ -41,21 +41,21 @@ _SOURCES: dict[str, Callable[[Places, int], Places]] = {
     "reflect": lambda places, size: size - 1 - np.abs(size - 1 - np.abs(places)),
     "wrap": lambda places, size: places % size,
 }
-"""Where what lies outside an axis of some size is taken from, by ONNX's names of modes."""
+"""By ONNX's names of modes, the positions that elements outside an axis are taken from."""
 
 
 @differentiates("Pad")
 def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """The gradient of the middle, and those of borders where they were taken from; zeros where it cuts off."""
+    """The gradient of the middle, plus those of borders at the elements that they copy; zeros where it crops."""
     (dx,), shape, mode = gradients, tape.shape(node.inputs[0]), text(op, "mode", "constant")
     widths = _widths(tape, node, op)
     if widths is None:
-        return Refusal("Pad: what it puts around its input is computed")
+        return Refusal("Pad: its widths are computed")
     if mode == "constant":
         return (_cut_back(tape, dx, shape, widths),)
     sources = _SOURCES.get(mode)
     if sources is None or widths.min(initial=0) < 0:
-        return Refusal(f"Pad: {mode!r} that cuts off has no gradient rule")
+        return Refusal(f"Pad: {mode!r} with negative widths has no gradient rule")
     for axis, (before, size) in enumerate(zip(widths[0], shape, strict=True)):
         dy, total = dx, tape.shape(dx)[axis]
         dx = tape.slice(dy, axis, int(before), int(before) + size)
@@ -68,7 +68,7 @@ def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
 
 
 def _cut_back(tape: Tape, dy: str, shape: tuple[int, ...], widths: Places) -> str:
-    """The gradient of the middle where something was put around it, and zeros where something was cut off."""
+    """The gradient of the middle, cropped where the Pad padded, and padded with zeros where it cropped."""
     for axis, (before, size) in enumerate(zip(widths[0].tolist(), shape, strict=True)):
         dy = tape.slice(dy, axis, max(0, before), min(before + size, tape.shape(dy)[axis]))
     cut = (-widths).clip(0)
@@ -76,7 +76,7 @@ def _cut_back(tape: Tape, dy: str, shape: tuple[int, ...], widths: Places) -> st
 
 
 def _widths(tape: Tape, node: Node, op: OnnxOp) -> Places | None:
-    """What is put before and behind each axis, [2, rank], negative where it cuts off; None where that is computed."""
+    """The widths before and after each axis, [2, rank], negative where it crops; None if they are computed."""
     rank, axes = len(tape.shape(node.inputs[0])), tape.operand(node, 3)
     given = tape.array(tape.operand(node, 1)) if len(node.inputs) > 1 else np.array(integers(op, "pads") or ())
     places = tape.array(axes) if axes else np.arange(rank)
@@ -107,7 +107,7 @@ def _resize(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
 
 
 def _sampled_back(tape: Tape, op: OnnxOp, dy: str, axis: int, matrix: Floats) -> str:
-    """By the matrix turned; where each element was only repeated, a sum."""
+    """The product with the transposed matrix; a sum if each element was just repeated."""
     (made, size), shape = matrix.shape, tape.shape(dy)
     if made % size == 0 and np.array_equal(matrix, np.repeat(np.eye(size), made // size, axis=0)):
         apart = tape.reshape(dy, (*shape[:axis], size, made // size, *shape[axis + 1 :]))
@@ -116,7 +116,7 @@ def _sampled_back(tape: Tape, op: OnnxOp, dy: str, axis: int, matrix: Floats) ->
 
 
 def _scales(tape: Tape, node: Node, op: OnnxOp) -> list[float] | None:
-    """Of every axis; where sizes are given, what they come to."""
+    """The scale of every axis, derived from the sizes if those are given; None if it is computed."""
     x, y = tape.shape(node.inputs[0]), tape.shape(node.output)
     places = integers(op, "axes") or tuple(range(len(x)))
     name = tape.operand(node, 1 if len(node.inputs) < 3 else 2)
@@ -132,7 +132,8 @@ def _scales(tape: Tape, node: Node, op: OnnxOp) -> list[float] | None:
 
 
 def _sampling(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Floats:
-    """What each of `made` elements takes of each of `size`, [made, size], as ONNX defines Resize."""
+    """The weight of each of `size` input elements in each of `made` output elements, [made, size], as in ONNX's
+    Resize."""
     places = _coordinates(tape, op, size, made, np.float32(scale))
     mode = text(op, "mode", "nearest")
     if mode == "nearest":
@@ -152,7 +153,7 @@ def _sampling(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Flo
 
 
 def _coordinates(tape: Tape, op: OnnxOp, size: int, made: int, scale: Any) -> Floats:
-    """Where in the input each element of the result lies, in single precision as ONNX Runtime has it."""
+    """The input coordinate of each element of the result, in single precision like ONNX Runtime's."""
     steps: Floats = np.arange(made, dtype=np.float32)
     half: Any = np.float32(0.5)
     default = "half_pixel" if tape.opset >= _SAMPLED_WITH_ATTRIBUTES and op.op_type == "Resize" else "asymmetric"
@@ -181,7 +182,7 @@ def _nearest(tape: Tape, op: OnnxOp, places: Floats) -> Places:
 
 
 def _cubic(apart: Floats, a: float) -> Floats:
-    """Weights of elements that far from a place (Keys, "Cubic convolution interpolation", 1981)."""
+    """Weights of elements by their distance from a place (Keys, "Cubic convolution interpolation", 1981)."""
     near = ((a + 2) * apart - (a + 3)) * apart * apart + 1
     far = ((a * apart - 5 * a) * apart + 8 * a) * apart - 4 * a
     return np.asarray(np.where(apart <= 1, near, np.where(apart < 2, far, 0)))

@@ -1,6 +1,6 @@
-"""Gradients of ops over the edges of a graph: sums over the same edges, those of sources over the graph turned round.
+"""Gradients of ops over the edges of a graph: sums over the same edges; for sources, over the reversed graph.
 
-The structure has to be constant. Turned round, edges lie by source; `order` says where each of them was.
+The structure has to be constant. The reversed graph has edges sorted by source; `order` maps them to the original ones.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class _Edges:
-    """The edges of a node, and the same by source, as constants of the tape.
+    """The edges of a node, and the same edges sorted by source, as constants of the tape.
 
     Args:
-        destination: of every edge, [E].
-        pointers, destinations: of the graph turned round: [Ns + 1] into `destinations` [E], by source.
-        order: where each of these edges is in the graph as it is, [E].
+        destination: the destination of every edge, [E].
+        pointers, destinations: the reversed graph: [Ns + 1] into `destinations` [E], by source.
+        order: the index of each of these edges in the original graph, [E].
     """
 
     destination: str
@@ -69,12 +69,12 @@ def _by_source(tape: Tape, edges: _Edges, values: str) -> str:
 
 
 def _to_sources(tape: Tape, edges: _Edges, values: str) -> str:
-    """Values of edges, added up at their sources."""
+    """Values of edges, summed by source."""
     return tape.op(SegmentReduce(), _by_source(tape, edges, values), edges.pointers)
 
 
 def _per_row(tape: Tape, vector: str, like: str) -> str:
-    """A value per row (or per row and head), against [rows, ...]."""
+    """A value per row (or per row and head), reshaped to broadcast against [rows, ...]."""
     shape, rank = tape.shape(vector), len(tape.shape(like))
     return tape.reshape(vector, (*shape, *(1,) * (rank - len(shape))))
 
@@ -117,7 +117,7 @@ def _of_sources(tape: Tape, edges: _Edges, weight: str, dy: str) -> str:
 
 
 def _dotted(tape: Tape, weight: str, x: str, dy: str) -> tuple[str, str]:
-    """Both ends as [rows, features], where an edge has one weight for all features."""
+    """Both operands, as [rows, features] if an edge has one weight for all features."""
     if len(tape.shape(weight)) > 1:
         return x, dy
     return _flat(tape, x), _flat(tape, dy)
@@ -130,7 +130,7 @@ def _flat(tape: Tape, name: str) -> str:
 
 
 def _of_extreme(tape: Tape, node: Node, op: Spmm, edges: _Edges, dy: str) -> tuple[str, str]:
-    """By the messages: those that are the extreme of their row share its gradient."""
+    """Through the messages: those equal to the extreme of their row share its gradient."""
     x, pointers, sources = node.inputs[:3]
     weight = tape.operand(node, 3)
     rows = tape.op(GatherRows(), x, sources)
@@ -147,7 +147,7 @@ def _of_extreme(tape: Tape, node: Node, op: Spmm, edges: _Edges, dy: str) -> tup
 
 
 def _shares(tape: Tape, op: Reduction, values: str, pointers: str, destination: str, dy: str) -> str:
-    """The gradients of edge values whose largest (or smallest) were taken: in equal parts to those that are it."""
+    """The gradients of edge values reduced by max (or min): equal shares for all that attain it."""
     best = tape.op(SegmentReduce(op.reduce, op.start, op.empty), values, pointers)
     hit = tape.elementwise("Equal", values, tape.op(GatherRows(), best, destination))
     one, zero = tape.number(1.0, dy), tape.number(0.0, dy)
@@ -189,10 +189,10 @@ def _sddmm(tape: Tape, node: Node, op: Sddmm, gradients: tuple[str, ...]) -> Gra
 
 
 def _of_dot(tape: Tape, node: Node, edges: _Edges, de: str) -> tuple[str, str]:
-    """Sums over edges of one end's rows, weighted with the gradient of the edge."""
+    """For each end, the sum over edges of the other end's rows, weighted by the gradient of the edge."""
     x, y, pointers, sources = node.inputs
     shape_x, shape_y, heads = tape.shape(x), tape.shape(y), tape.shape(de)[1:]
-    if len(heads) > 1:  # an edge's weights are of one dim of heads at most
+    if len(heads) > 1:  # edge weights have at most one dim of heads
         merged = int(np.prod(heads))
         de = tape.reshape(de, (tape.shape(de)[0], merged))
         x = tape.reshape(x, (shape_x[0], merged, shape_x[-1]))
@@ -220,7 +220,7 @@ def _edge_softmax(tape: Tape, node: Node, op: EdgeSoftmax, gradients: tuple[str,
 
 @GRADIENTS.register(GatherRows)
 def _gather_rows(tape: Tape, node: Node, op: GatherRows, gradients: tuple[str, ...]) -> Gradients:
-    """Rows of the same index, brought together, are added up."""
+    """Rows with the same index are grouped and summed."""
     (x, index), dy = node.inputs, gradients[0]
     ids = tape.array(index)
     if ids is None:
@@ -230,7 +230,7 @@ def _gather_rows(tape: Tape, node: Node, op: GatherRows, gradients: tuple[str, .
 
 
 def _added_up(tape: Tape, table: str, ids: npt.NDArray[np.generic], values: str) -> str:
-    """Values, added up at the rows of a table that they are of."""
+    """Values, summed by the row of a table that they belong to."""
     order, pointers = _by_row(tape, table, ids)
     if not np.array_equal(order, np.arange(len(order))):
         values = tape.op(GatherRows(), values, tape.constant(order, "order"))
@@ -240,7 +240,7 @@ def _added_up(tape: Tape, table: str, ids: npt.NDArray[np.generic], values: str)
 def _by_row(
     tape: Tape, table: str, ids: npt.NDArray[np.generic]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The order of an index by the rows of a table, and where each row's entries begin."""
+    """The order that sorts an index by the rows of a table, and where each row's entries begin."""
     order = np.argsort(ids, kind="stable").astype(np.int64)
     counts = np.bincount(ids.astype(np.int64), minlength=tape.shape(table)[0])
     return order, np.concatenate(([0], np.cumsum(counts))).astype(np.int64)
@@ -248,7 +248,7 @@ def _by_row(
 
 @GRADIENTS.register(GatherPairs)
 def _gather_pairs(tape: Tape, node: Node, op: GatherPairs, gradients: tuple[str, ...]) -> Gradients:
-    """Both tables have what `Sddmm` has of its sources."""
+    """Both tables are treated like the sources of `Sddmm`."""
     x, y, *picks = node.inputs
     first, second = (tape.array(name) for name in picks)
     if first is None or second is None:
@@ -269,7 +269,7 @@ def _of_table(
     own: tuple[str, npt.NDArray[np.generic]],
     other: tuple[str, npt.NDArray[np.generic]],
 ) -> str:
-    """The gradient of one table of pairs, of which each is a name and the rows that pairs read."""
+    """The gradient of one table of the pairs; each table is given as its name and the rows that the pairs read."""
     (table, ids), (rows, picks) = own, other
     if op.pairing == "add":
         return _added_up(tape, table, ids, dy)
@@ -278,7 +278,7 @@ def _of_table(
         return _added_up(tape, table, ids, tape.mul(dy, read))
     order, pointers = _by_row(tape, table, ids)
     heads, width = tape.shape(dy)[1:], tape.shape(rows)[-1]
-    merged = (math.prod(heads),) if heads else ()  # an edge's weights are of one dim of heads at most
+    merged = (math.prod(heads),) if heads else ()  # edge weights have at most one dim of heads
     weights = tape.op(GatherRows(), tape.reshape(dy, (len(order), *merged)), tape.constant(order, "order"))
     viewed = tape.reshape(rows, (tape.shape(rows)[0], *merged, width))
     sources = tape.constant(np.asarray(picks, np.int64)[order], "picks")
@@ -288,7 +288,7 @@ def _of_table(
 
 @GRADIENTS.register(TypedLinear)
 def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str, ...]) -> Gradients:
-    """dx by the weights turned round; dW[r] = x_r^T dy_r, a product a type that has rows; db[r] adds dy_r up."""
+    """dx by the transposed weights; dW[r] = x_r^T dy_r, one product per type with rows; db[r] is the sum of dy_r."""
     (x, weights, pointers), dy = node.inputs[:3], gradients[0]
     index, bias = tape.operand(node, 3), tape.operand(node, 4)
     ids = tape.array(index) if index else None
@@ -323,7 +323,8 @@ def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str,
 
 @GRADIENTS.register(TypedSpmm)
 def _typed_spmm(tape: Tape, node: Node, op: TypedSpmm, gradients: tuple[str, ...]) -> Gradients:
-    """Those of the sum and of the products; these are made again where edges' weights or rows' scales want theirs."""
+    """The gradients of the sum and of the products; the products are recomputed if edge weights or row scales are
+    trained."""
     pointers, sources, weight, scale = (tape.operand(node, position) for position in range(4, 8))
     operands, bounds = tuple(filter(None, node.inputs[:4])), tape.array(node.inputs[2])
     edges = None if bounds is None else _edges(tape, pointers, sources, int(bounds[-1]))
@@ -347,6 +348,6 @@ def _typed_spmm(tape: Tape, node: Node, op: TypedSpmm, gradients: tuple[str, ...
 
 
 def _made(gradients: Gradients) -> tuple[str, ...]:
-    """Gradients over a structure that is known."""
+    """The gradients, which are not refused because the structure is known."""
     assert not isinstance(gradients, Refusal)
     return tuple(gradients)

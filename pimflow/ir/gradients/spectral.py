@@ -1,5 +1,5 @@
-"""The gradients of Fourier transforms, of axes and of frames: they are linear, and turned round they are the other
-transform, scaled."""
+"""The gradients of Fourier transforms, of whole axes and of frames: they are linear, and the adjoint of one is the
+opposite transform, scaled."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
 
 _AXIS_AS_INPUT = 20
-"""From this opset on the axis is an input, the last but one by default; before, an attribute, 1 by default."""
+"""The first opset in which the axis is an input (-2 by default); before, it is an attribute (1 by default)."""
 
 
 @differentiates("DFT")
 def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """n times the inverse transform of what comes, or the transform over n; of real inputs its real part."""
+    """n times the inverse transform of dy or, if the op is inverse, the transform over n; for real inputs, its real
+    part."""
     (dy,), shape = gradients, tape.shape(node.inputs[0])
     axis = _axis(tape, node, op)
     if axis is None:
@@ -32,8 +33,9 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
 
 
 def _turned_round(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
-    """The gradient of `count` elements of so many parts (real ones have 1) along an axis, from their transform's."""
-    dy = _to_length(tape, dy, axis, count)  # one-sided: nothing comes from the other side
+    """The gradient of `count` elements along an axis, each of `parts` parts (1 if real), from that of their
+    transform."""
+    dy = _to_length(tape, dy, axis, count)  # one-sided: the other side has no gradient
     back = {"inverse": int(not inverse)}
     inputs = (dy, "", tape.constant(np.array(axis, np.int64), "axis")) if tape.opset >= _AXIS_AS_INPUT else (dy,)
     attributes = back if tape.opset >= _AXIS_AS_INPUT else back | {"axis": axis}
@@ -44,13 +46,13 @@ def _turned_round(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inv
 
 @differentiates("STFT")
 def _stft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """That of every frame [images, frames, elements, parts], times the window, added up where frames lie in the signal;
-    of the window the sum of what it is multiplied by."""
+    """For the signal, the gradient of every frame [images, frames, elements, parts] times the window, summed where
+    frames lie in the signal; for the window, the sum of the products of frames and their gradients."""
     signal, _, window, length = (tape.operand(node, place) for place in range(4))
     (dy,), (images, size, parts) = gradients, tape.shape(signal)
     step, count = _number(tape, node.inputs[1]), tape.shape(window)[0] if window else _number(tape, length)
     if step is None or count is None:
-        return Refusal("STFT: where its frames begin, or how long they are, is computed")
+        return Refusal("STFT: the step or the length of its frames is computed")
     d_frames = _turned_round(tape, dy, 2, count, parts, inverse=False)
     frames = tape.shape(dy)[1]
     index = tape.constant(np.arange(frames)[:, None] * step + np.arange(count), "frames")
@@ -68,7 +70,7 @@ def _stft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gra
 
 
 def _axis(tape: Tape, node: Node, op: OnnxOp) -> int | None:
-    """Over which it transforms; None where that is computed."""
+    """The axis of the transform; None if it is computed."""
     rank, given = len(tape.shape(node.inputs[0])), tape.operand(node, 2)
     if tape.opset < _AXIS_AS_INPUT:
         return integer(op, "axis", 1) % rank
@@ -82,7 +84,7 @@ def _number(tape: Tape, name: str) -> int | None:
 
 
 def _to_length(tape: Tape, x: str, axis: int, count: int) -> str:
-    """Cut off, or filled up with zeros, along an axis."""
+    """`x` truncated, or padded with zeros, to a length along an axis."""
     size = tape.shape(x)[axis]
     if count <= size:
         return tape.slice(x, axis, 0, count)

@@ -24,40 +24,40 @@ from pimflow.ir.registry import Registry
 from pimflow.ir.shapes import infer
 
 _CODES = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11, "bfloat16": 16}
-"""ONNX's TensorProto.DataType, of what the rules cast to."""
+"""ONNX's TensorProto.DataType of the element types that the rules cast to."""
 
 SHARED_ELEMENTS = 64
-"""Constants of so few elements are kept once."""
+"""Constants of at most this many elements are stored only once."""
 
 SCATTER_OPSET = 16
-"""From here on ScatterElements and ScatterND add up; before, of duplicates one is kept."""
+"""The first opset in which ScatterElements and ScatterND can add; before, they keep one of several duplicates."""
 
 Gradients = Sequence[str] | Refusal
-"""The gradient of every input, "" where there is none or none is asked for; or why there can be none."""
+"""The gradient of every input, "" if there is none or none is wanted; or why there cannot be any."""
 
 Rule = Callable[["Tape", Node, Any, tuple[str, ...]], Gradients]
-"""From the gradients of a node's outputs ("" where none comes) those of its inputs."""
+"""Computes the gradients of a node's inputs from those of its outputs ("" for an output without one)."""
 
 GRADIENTS: OpRules[Rule] = OpRules("gradients")
-"""The gradient of every op; where it is not smooth, the one-sided derivative that PyTorch takes."""
+"""The gradient of every op; where an op is not smooth, the one-sided derivative that PyTorch uses."""
 
 ONNX_GRADIENTS: Registry[tuple[str, str], Rule] = Registry("gradients of ONNX operators")
-"""Those of operators that stay ONNX's own, by domain and op_type."""
+"""The gradients of operators that are not converted to typed ops, by domain and op_type."""
 
 TrainingForm = Callable[["Tape", Node, Any], tuple[Node, ...]]
-"""The nodes that make what a node makes as it is trained, and what its gradient reads beside that."""
+"""Returns the nodes that replace a node in training: they make its results and whatever else its gradient reads."""
 
 TRAINING_FORMS: Registry[type[Op], TrainingForm] = Registry("training forms")
-"""Ops that a training step computes otherwise."""
+"""Ops that a training step computes differently from inference."""
 
 ONNX_TRAINING_FORMS: Registry[tuple[str, str], TrainingForm] = Registry("training forms of ONNX operators")
-"""Likewise of operators that stay ONNX's own, by domain and op_type."""
+"""The training forms of operators that are not converted to typed ops, by domain and op_type."""
 
 TRAINED_INPUTS: Registry[tuple[str, str], tuple[int, ...]] = Registry("trained inputs of ONNX operators")
-"""Which inputs of operators that are written out are parameters, by domain and op_type."""
+"""Which inputs of ONNX operators are parameters, by domain and op_type."""
 
 Writing = Callable[["Tape", Node, Any], Sequence[str] | Refusal]
-"""Writes what an operator stands for, and returns its results ("" where one is not made)."""
+"""Writes the nodes that an operator is equivalent to, and returns its results ("" for one that is not made)."""
 
 
 @TRAINING_FORMS.register(OnnxOp)
@@ -67,16 +67,16 @@ def _kept_form(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
 
 
 def writes_out(*op_types: str, domain: str = "", trained: tuple[int, ...] = ()) -> Callable[[Writing], Writing]:
-    """A decorator: a training step computes some ONNX operators as the nodes that a function writes.
+    """A decorator for a function that writes the nodes as which a training step computes some ONNX operators.
 
-    Their gradients are those of these nodes. Where the function refuses, the operator has none.
+    The operators' gradients are those of these nodes. If the function refuses, the operator has none.
 
     Args:
         op_types, domain: the operators.
-        trained: which of their inputs are parameters where they are constants.
+        trained: which of their inputs are parameters if they are constants.
 
     Raises:
-        ValueError: an operator has a training form or a gradient already.
+        ValueError: an operator already has a training form or a gradient.
     """
 
     def register(write: Writing) -> Writing:
@@ -93,10 +93,10 @@ def writes_out(*op_types: str, domain: str = "", trained: tuple[int, ...] = ()) 
 
 
 def differentiates(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """A decorator that makes a function the gradient of some ONNX operators.
+    """A decorator that registers a function as the gradient of some ONNX operators.
 
     Raises:
-        ValueError: an operator has one already.
+        ValueError: an operator already has one.
     """
     return ONNX_GRADIENTS.register(*((domain, op_type) for op_type in op_types))
 
@@ -113,20 +113,20 @@ def _kept(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gra
 
 
 def is_float(dtype: str) -> bool:
-    """Whether there are gradients of values of an element type."""
+    """Whether values of an element type have gradients."""
     return dtype.startswith("float") or dtype == "bfloat16"
 
 
 class Tape:
-    """Writes nodes behind those of a graph, and knows the gradients that have been found so far.
+    """Writes nodes after those of a graph, and records the gradients found so far.
 
-    Values are named, as everywhere; every method that makes one returns its name. What is written for a node of the
-    model is named after it, and has it as its origin.
+    Values are identified by name; every method that makes one returns its name. Nodes written for a node of the model
+    are named after it, and have it as their origin.
 
     Args:
-        graph: the model's.
-        wanted: values whose gradients are asked for, or lie on the way to one that is.
-        frozen_statistics: whether batch normalisation goes by the statistics that the model holds.
+        graph: the model's graph.
+        wanted: values whose gradients are requested or needed for one that is.
+        frozen_statistics: whether batch normalisation uses the statistics stored in the model.
     """
 
     def __init__(self, graph: Graph, wanted: Iterable[str], frozen_statistics: bool = False) -> None:
@@ -148,16 +148,16 @@ class Tape:
     # ---- gradients
 
     def wants(self, name: str) -> bool:
-        """Whether a value's gradient is asked for."""
+        """Whether a value's gradient is wanted."""
         return name in self._wanted
 
     def add_gradient(self, name: str, gradient: str) -> None:
-        """One more summand of a value's gradient."""
+        """Adds a summand to a value's gradient."""
         if name and gradient and self.wants(name):
             self._parts.setdefault(name, []).append(gradient)
 
     def gradient(self, name: str) -> str:
-        """A value's gradient, its summands added up; "" if none has come."""
+        """A value's gradient, the sum of its summands; "" if there are none."""
         parts = self._parts.get(name, [])
         if not parts:
             return ""
@@ -168,20 +168,20 @@ class Tape:
         return total
 
     def within(self, scope: str) -> None:
-        """What is written from here on is named after `scope`."""
+        """Names the nodes written from here on after `scope`."""
         self._scope = scope
 
     def keep(self, node: Node, *names: str) -> None:
-        """Of a node's training form: what its gradient reads beside the node's own values."""
+        """Records the values that a node's gradient reads in addition to its own, for use by its training form."""
         self._extra[node.name] = names
 
     def kept(self, node: Node) -> tuple[str, ...]:
-        """What `keep` was told of a node."""
+        """The values recorded by `keep` for a node."""
         return self._extra.get(node.name, ())
 
     @contextmanager
     def aside(self, scope: str) -> Iterator[list[Node]]:
-        """What is written meanwhile goes to a list of its own, and is named after `scope`."""
+        """A context in which nodes are written to a separate list and named after `scope`."""
         behind, self.nodes = self.nodes, []
         self.within(scope)
         try:
@@ -190,7 +190,7 @@ class Tape:
             self.nodes = behind
 
     def written_out(self, node: Node, write: Callable[[], Sequence[str] | Refusal]) -> tuple[Node, ...]:
-        """The nodes that `write` writes, with the results of a node of the model; that node where it refuses."""
+        """The nodes that `write` writes, with a model node's results as theirs; that node itself if `write` refuses."""
         if any(name and self.value(name).shape is None for name in (*node.inputs, *node.outputs)):
             self.refused[node.name] = Refusal(f"{node.kind}: the sizes of its operands or results depend on data")
             return (node,)
@@ -209,21 +209,21 @@ class Tape:
         return tuple(nodes)
 
     def _complete(self, node: Node, made: Sequence[str]) -> Sequence[str] | Refusal:
-        """What was made, or that a result that something reads was not."""
+        """The results made, or a refusal if one of them is read but was not made."""
         for place, name in enumerate(node.outputs):
             read = name and (name in self.graph.outputs or self.graph.users(name))
             if read and not (place < len(made) and made[place]):
                 return Refusal(f"{node.kind}: its result {place} is not made in training")
         return made
 
-    # ---- what is there
+    # ---- queries
 
     def value(self, name: str) -> Value:
         """A value of the model or of the backward pass."""
         return self.values[name]
 
     def shape(self, name: str) -> Shape:
-        """A value's static shape; () where there is none."""
+        """A value's static shape; () if it has none."""
         return self.value(name).shape or ()
 
     def dtype(self, name: str) -> str:
@@ -231,7 +231,7 @@ class Tape:
         return self.value(name).dtype
 
     def array(self, name: str) -> Array | None:
-        """A constant's elements, of the model or written; None where it is computed or absent."""
+        """The elements of a constant of the model or the tape; None if the value is computed or absent."""
         return self.constants.get(name)
 
     def operand(self, node: Node, position: int) -> str:
@@ -241,7 +241,7 @@ class Tape:
     # ---- nodes of any kind
 
     def op(self, op: Op, *inputs: str) -> str:
-        """A node of a typed op; its rule gives the shape and element type."""
+        """Writes a node of a typed op; its rule gives the shape and element type."""
         (made,) = infer(op, [self.value(name) if name else None for name in inputs])
         return self._write(op, inputs, ((made.shape, made.dtype),))[0]
 
@@ -254,14 +254,14 @@ class Tape:
         attributes: Mapping[str, AttributeValue] | None = None,
         **named: AttributeValue,
     ) -> str:
-        """A node of an ONNX operator that makes one value.
+        """Writes a node of an ONNX operator with one result.
 
         Args:
             op_type: the operator.
-            inputs: what it reads.
-            shape: of its result.
+            inputs: the values that it reads.
+            shape: shape of its result.
             dtype: the result's element type; by default that of the first input.
-            attributes: by name.
+            attributes: attributes by name.
             named: attributes as keywords.
         """
         made = (shape, dtype or self.dtype(inputs[0]))
@@ -274,19 +274,19 @@ class Tape:
         return node.outputs
 
     def node(self, op: Op, inputs: Sequence[str], made: Sequence[tuple[Shape, str]]) -> Node:
-        """A node that is not written yet, with values of those shapes and element types."""
+        """A node, not written yet, with new output values of these shapes and element types."""
         name = self._node_names.fresh(f"{self._scope}.{op.onnx_name.lower()}")
         outputs = tuple(self.new_value(f"{name}_out", shape, dtype) for shape, dtype in made)
         return Node(op, tuple(inputs), outputs, name)
 
     def new_value(self, base: str, shape: Shape, dtype: str) -> str:
-        """A value under a fresh name made from `base`, to be made by a node or given."""
+        """A value under a fresh name made from `base`, to be produced by a node or supplied as an input."""
         name = self._value_names.fresh(base)
         self.values[name] = Value(name, tuple(shape), dtype)
         return name
 
     def constant(self, array: Array, base: str = "constant") -> str:
-        """A constant; equal ones of few elements are one."""
+        """A constant; equal ones of few elements are shared."""
         key = (array.dtype.name, array.shape, array.tobytes() if array.size <= SHARED_ELEMENTS else b"")
         if array.size <= SHARED_ELEMENTS and key in self._shared:
             return self._shared[key]
@@ -304,7 +304,7 @@ class Tape:
         return self.constant(np.array(values, np.int64), "integers")
 
     def zeros(self, shape: Shape, like: str) -> str:
-        """Zeros in the element type of another value; large ones are made as the step runs."""
+        """Zeros in the element type of another value, expanded from a scalar when the step runs."""
         return self.spread(self.number(0.0, like), shape)
 
     def cast(self, x: str, dtype: str) -> str:
@@ -347,11 +347,11 @@ class Tape:
         return self.add(a, self.number(number, a))
 
     def where(self, condition: str, a: str, b: str) -> str:
-        """a where a condition holds, else b."""
+        """a where the condition holds, else b."""
         return self.elementwise("Where", condition, a, b)
 
     def masked(self, condition: str, a: str) -> str:
-        """a where a condition holds, else 0."""
+        """a where the condition holds, else 0."""
         return self.where(condition, a, self.number(0.0, a))
 
     def above(self, a: str, bound: float) -> str:
@@ -361,19 +361,19 @@ class Tape:
     # ---- shapes
 
     def reshape(self, x: str, shape: Shape) -> str:
-        """The same elements under another shape; `x` itself if it has that."""
+        """The same elements under another shape; `x` itself if it already has it."""
         return x if self.shape(x) == tuple(shape) else self.op(Reshape(tuple(shape)), x)
 
     def transpose(self, x: str, perm: Sequence[int]) -> str:
-        """`x` with its axes permuted; `x` itself if they stay."""
+        """`x` with its axes permuted; `x` itself if their order stays the same."""
         return x if tuple(perm) == tuple(range(len(perm))) else self.op(Transpose(tuple(perm)), x)
 
     def slice(self, x: str, axis: int, start: int, stop: int) -> str:
-        """Elements start .. stop-1 along one axis; `x` itself if these are all."""
+        """Elements start .. stop-1 along one axis; `x` itself if these are all of them."""
         return x if (start, stop) == (0, self.shape(x)[axis]) else self.op(Slice(axis, start, stop), x)
 
     def split(self, x: str, axis: int, count: int) -> tuple[str, ...]:
-        """`x` in so many equal parts along one axis."""
+        """`x` split into `count` equal parts along one axis."""
         shape = self.shape(x)
         size = shape[axis] // count
         made = [((*shape[:axis], size, *shape[axis + 1 :]), self.dtype(x))] * count
@@ -386,20 +386,20 @@ class Tape:
         return self.op(Pad(tuple(before), tuple(after)), x) if any((*before, *after)) else x
 
     def spread(self, x: str, shape: Shape) -> str:
-        """`x` broadcast to a shape; `x` itself if it has that."""
+        """`x` broadcast to a shape; `x` itself if it already has it."""
         if self.shape(x) == tuple(shape):
             return x
         return self.onnx("Expand", (x, self.integers(*shape)), tuple(shape))
 
     def turned(self, x: str) -> str:
-        """`x` with its last two axes exchanged."""
+        """`x` with its last two axes swapped."""
         rank = len(self.shape(x))
         return self.transpose(x, (*range(rank - 2), rank - 1, rank - 2))
 
     # ---- sums
 
     def reduce(self, kind: str, x: str, axes: Sequence[int], keepdims: bool = True) -> str:
-        """ReduceSum, ReduceMean, .. over axes, in the spelling of the graph's opset; `x` itself over none."""
+        """ReduceSum, ReduceMean, .. over axes, in the form of the graph's opset; `x` itself if there are no axes."""
         if not axes:
             return x
         shape = self.shape(x)
@@ -415,7 +415,7 @@ class Tape:
         return self.reduce("ReduceSum", x, axes, keepdims)
 
     def mean(self, x: str, axes: Sequence[int]) -> str:
-        """The mean over axes, which stay as dims of 1."""
+        """The mean over axes, which are kept as dims of 1."""
         return self.reduce("ReduceMean", x, axes)
 
     def sum_to(self, x: str, shape: Shape) -> str:
@@ -432,16 +432,16 @@ class Tape:
         return self.op(PRODUCT, a, b)
 
     def rows_of(self, x: str) -> str:
-        """All dims but the last as one."""
+        """`x` with all dims but the last merged into one."""
         shape = self.shape(x)
         return self.reshape(x, (math.prod(shape[:-1]), shape[-1]))
 
-    # ---- by index
+    # ---- indexing
 
     def scatter_add(self, index: str, updates: str, shape: Shape) -> str | Refusal:
-        """Zeros of a shape to whose rows (the first axis) `updates` are added: [*index dims, *shape[1:]] by index."""
+        """Zeros of a shape, to whose rows (first axis) `updates` [*index dims, *shape[1:]] are added by index."""
         column = self.reshape(index, (*self.shape(index), 1))
-        if self.dtype(column) != "int64":  # which a Gather may read, and a ScatterND may not
+        if self.dtype(column) != "int64":  # Gather accepts other types of index, ScatterND does not
             column = self.cast(column, "int64")
         inputs = (self.zeros(shape, updates), column, updates)
         known = self.array(index)
@@ -453,7 +453,7 @@ class Tape:
 
 
 def renamed(node: Node, names: Mapping[str, str]) -> Node:
-    """A node that reads and makes some values under other names."""
+    """A node with some of its inputs and outputs renamed."""
     if names.keys().isdisjoint((*node.inputs, *node.outputs)):
         return node
     inputs, outputs = (tuple(names.get(name, name) for name in side) for side in (node.inputs, node.outputs))
@@ -461,9 +461,9 @@ def renamed(node: Node, names: Mapping[str, str]) -> Node:
 
 
 def no_scatter(opset: int) -> Refusal:
-    """Why nothing is added up by index in an opset."""
+    """The refusal of a gradient that has to add by index, in an opset that cannot."""
     return Refusal(
-        f"its gradient adds up what has one index, and scatters of opset {opset} keep one of several",
+        f"its gradient adds up duplicates of an index, but scatters of opset {opset} keep only one of them",
         remedy=f"export the model with opset {SCATTER_OPSET} or later",
     )
 
@@ -486,7 +486,7 @@ def number(attributes: Attributes, name: str, default: float) -> float:
 
 
 def integers(op: OnnxOp, name: str) -> tuple[int, ...] | None:
-    """An attribute of integers; None where it is absent."""
+    """An attribute of integers; None if it is absent."""
     value = attributes_of(op).get(name)
     return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else None
 

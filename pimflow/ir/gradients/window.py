@@ -1,5 +1,5 @@
-"""Gradients of pools: the largest element of a window gets all of its gradient, or every element an equal share, or one
-by what it adds to the window's norm."""
+"""Gradients of pools: all of a window's gradient goes to its largest element, or equal shares go to every element, or
+shares by an element's contribution to the window's norm."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from pimflow.ir.refusal import Refusal
 
 @TRAINING_FORMS.register(Pool2d)
 def _with_indices(tape: Tape, node: Node, op: Pool2d) -> tuple[Node, ...]:
-    """A maximum says where it was."""
+    """Max pools also output the indices of the maxima."""
     if op.kind != "max":
         return (node,)
     attributes: dict[str, AttributeValue] = {"kernel_shape": op.kernel, "strides": op.strides, "pads": op.pads}
@@ -66,7 +66,7 @@ def _pool(tape: Tape, node: Node, op: Pool2d, gradients: tuple[str, ...]) -> Gra
 @differentiates("MaxPool")
 def _kept_max_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     if not tape.kept(node):
-        return Refusal(f"{op.op_type}: its indices count columns first")
+        return Refusal(f"{op.op_type}: its indices are in column-major order")
     kernel = integers(op, "kernel_shape") or ()
     strides, dilations = (integers(op, name) or (1,) * len(kernel) for name in ("strides", "dilations"))
     apart = all(step >= extent for step, extent in zip(strides, kernel, strict=True))
@@ -74,7 +74,7 @@ def _kept_max_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
 
 
 def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
-    """Indices are into all elements of the map; where windows are apart, no two are the same."""
+    """Scatters dy by indices into all elements of the map; if windows do not overlap, no two indices are equal."""
     if tape.opset < SCATTER_OPSET and not apart:
         return no_scatter(tape.opset)
     shape, count = tape.shape(node.inputs[0]), tape.value(dy).elements
@@ -88,7 +88,7 @@ def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
 
 @differentiates("MaxUnpool")
 def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """From where each element went: into all elements of the result."""
+    """The gradient at the index where each element went; indices are into all elements of the result."""
     x, places, *sizes = node.inputs
     if sizes:
         return Refusal("MaxUnpool into a given shape has no gradient rule")
@@ -98,7 +98,7 @@ def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 @differentiates("AveragePool")
 def _kept_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """Over one or three axes, mostly."""
+    """Average pools that are not `Pool2d`, mostly over one or three axes."""
     windows = _windows(tape, node, op)
     return _of_average_pool(tape, node, windows, gradients[0], bool(integer(op, "count_include_pad")))
 
@@ -114,7 +114,7 @@ def _windows(tape: Tape, node: Node, op: OnnxOp) -> Windows:
 
 
 def _of_average_pool(tape: Tape, node: Node, windows: Windows, dy: str, padding_counts: bool) -> Gradients:
-    """Each gradient over the elements of its window, spread by a transposed convolution of ones."""
+    """Each gradient divided equally over its window, by a transposed convolution with ones."""
     shape = tape.shape(node.inputs[0])
     counts = _counts(shape[2:], tape.shape(dy)[2:], windows, padding_counts)
     each = tape.mul(dy, tape.constant(np.reciprocal(counts).astype(np.dtype(tape.dtype(dy))), "shares"))
@@ -122,13 +122,14 @@ def _of_average_pool(tape: Tape, node: Node, windows: Windows, dy: str, padding_
 
 
 def _over_windows(tape: Tape, each: str, windows: Windows, shape: Shape) -> str:
-    """What comes to each window, added up at its elements: [N, C, *sizes]."""
+    """The values of all windows, each added to every element of its window: [N, C, *sizes]."""
     ones = tape.constant(np.ones((shape[1], 1, *windows.kernel), np.dtype(tape.dtype(each))), "ones")
     return spread_back(tape, each, ones, replace(windows, groups=shape[1]), shape[2:])
 
 
 def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool) -> npt.NDArray[np.float64]:
-    """How many elements each window is the mean of, [*outputs]: those within the map, or within its padding too."""
+    """The number of elements that each window averages, [*outputs]: those in the map, optionally also in its
+    padding."""
     total: Any = np.ones(())
     for axis, (size, count) in enumerate(zip(sizes, outputs, strict=True)):
         before, behind = windows.pads[axis], windows.pads[axis + windows.axes]
@@ -174,7 +175,7 @@ def _norm_of_the_map(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, .
 
 
 def _of_norm(tape: Tape, y: str, dy: str, power: int) -> str:
-    """dy y^(1 - p); nothing where all elements are 0."""
+    """dy y^(1 - p); 0 where all elements are 0."""
     if power == 1:
         return dy
     below = y if power == 2 else tape.elementwise("Pow", y, tape.number(power - 1, y))
@@ -183,7 +184,7 @@ def _of_norm(tape: Tape, y: str, dy: str, power: int) -> str:
 
 
 def _by_size(tape: Tape, x: str, each: str, power: int) -> str:
-    """That times sign(x) |x|^(p - 1)."""
+    """`each` times sign(x) |x|^(p - 1)."""
     if power == 2:
         return tape.mul(x, each)
     signed = tape.mul(tape.elementwise("Sign", x), each)

@@ -1,4 +1,4 @@
-"""The contract of an op: what it says of itself, and what is asked of it as a graph is checked, cut up and priced."""
+"""The contract of an op: what it declares about itself for graphs to be verified, split and costed."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ OpClass = TypeVar("OpClass", bound="type[Op]")
 
 
 ConstantCut = Callable[[Sequence["npt.NDArray[np.generic] | None"]], "npt.NDArray[np.generic]"]
-"""The constant that a part reads in place of one whose rows are not dense (a list of indices, a sparse matrix): made
-from the arrays of all inputs of the node, None for those that are computed or absent."""
+"""Makes the constant that a part reads in place of one without dense rows (a list of indices, a sparse matrix), from
+the arrays of all inputs of the node; None for computed and absent inputs."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowPart:
     """Some output rows of an op: the op that makes just these, and what it reads.
 
-    `spans` has one entry per input: the rows (start, stop) read, a `ConstantCut` where a constant has no such rows but
-    the part needs some of it, or None where the input is read whole (weights, biases, broadcast operands, absent
+    `spans` has one entry per input: the rows (start, stop) read, a `ConstantCut` for a constant without such rows of
+    which the part needs some elements, or None if the input is read whole (weights, biases, broadcast operands, absent
     inputs).
     """
 
@@ -39,49 +39,49 @@ class RowPart:
 class Op:
     """What a node does. A subclass is a frozen dataclass whose fields are the op's parameters.
 
-    An op knows what does not depend on a machine: its ONNX name, its traits, its shape rule, its row rule. What a
-    room makes of it (ONNX, GPU work, PIM work, ...) is a rule in that room's `OpRules`.
+    An op holds what does not depend on a machine: its ONNX name, traits, shape rule and row rule. How a room of the
+    compiler treats it (ONNX export, GPU work, PIM work, ...) is a rule in that room's `OpRules`.
     """
 
     onnx_names: ClassVar[tuple[str, ...]] = ()
-    """ONNX op_types that are this op and no other; the first is its name unless `onnx_name` says otherwise."""
+    """ONNX op_types that always map to this op; the first is its name unless `onnx_name` is overridden."""
 
     onnx_domain: ClassVar[str] = ""
-    """The operator set that these are from."""
+    """The operator set that defines them."""
 
     is_contraction: ClassVar[bool] = False
     """Sums of products over a dimension that two operands share: a convolution or a matrix product."""
 
     is_matrix_product: ClassVar[bool] = False
-    """A product of matrices as BLAS has it, whose operands may be transposed or pitched in memory."""
+    """A BLAS-style matrix product, whose operands may be transposed or pitched in memory."""
 
     is_elementwise: ClassVar[bool] = False
     """An output element is a function of the same element of every (broadcast) input."""
 
     is_sparse: ClassVar[bool] = False
-    """It reads the structure of a graph, and has no ONNX operator of its own."""
+    """Reads the structure of a graph, and has no ONNX operator of its own."""
 
     least_ranks: ClassVar[tuple[int, ...]] = ()
-    """The least rank of each operand that must be present."""
+    """The minimum rank of each required operand."""
 
     content_operands: ClassVar[tuple[int, ...]] = ()
-    """Inputs whose elements, where they are constants, decide what the op costs: the pattern of a sparse matrix, say.
+    """Inputs whose elements, if constant, determine the op's cost: for example, the pattern of a sparse matrix.
 
-    Their digests are part of every key that a price is kept by. All other prices follow from the op and from its
+    Their digests are part of every key under which a cost is cached. All other costs follow from the op and its
     operands' shapes and element types.
     """
 
     cut_operands: ClassVar[tuple[int, ...]] = ()
-    """Inputs that must be constants, where they are present, for the op to be computed in parts: each part reads a
-    `ConstantCut` of them."""
+    """Inputs that must be constants (if present) for the op to be computed in parts: each part reads a `ConstantCut` of
+    them."""
 
     @property
     def onnx_name(self) -> str:
-        """The name that people know the op by: its ONNX op_type."""
+        """The name users know the op by: its ONNX op_type."""
         return self.onnx_names[0]
 
     def content_positions(self, inputs: int) -> tuple[int, ...]:
-        """`content_operands`, of a node with so many inputs."""
+        """`content_operands` for a node with `inputs` inputs."""
         return self.content_operands
 
     @property
@@ -137,15 +137,15 @@ OPS: Registry[str, type[Op]] = Registry("ops")
 
 
 def register_op(kind: OpClass) -> OpClass:
-    """Makes an op known to the text form and to the measured tables.
+    """Registers an op for the text form and the measured tables.
 
     Raises:
-        ValueError: there is an op of that name.
+        ValueError: there is already an op with that name.
     """
     OPS.add(kind.__name__, kind)
     return kind
 
 
 def op_of_onnx_name(name: str) -> type[Op] | None:
-    """The op that an ONNX op_type always is; None where there is none."""
+    """The op that an ONNX op_type always maps to; None if there is none."""
     return next((kind for kind in OPS.values() if name in kind.onnx_names), None)

@@ -1,4 +1,4 @@
-"""Convolutions and matrix products: what can run on PIM."""
+"""Convolutions and matrix products: the ops that can run on PIM."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Contraction(Op):
 
     @property
     def channel_axis(self) -> int:
-        """The axis of the weights along which the output's channels (its columns) are."""
+        """The axis of the weights that holds the output's channels (its columns)."""
         return -1
 
     @property
     def bias_factor(self) -> float:
-        """What the bias is multiplied by."""
+        """The factor of the bias."""
         return 1.0
 
     def with_bias(self, rank: int) -> Contraction | None:
         """The same product with a bias per output channel as the third input; None if there is no such op.
 
         Args:
-            rank: of the output.
+            rank: rank of the output.
         """
         return None
 
@@ -53,11 +53,11 @@ class Conv2d(Contraction):
 
     @property
     def channel_axis(self) -> int:
-        """0, of [O, C/groups, kh, kw]."""
+        """0, the axis of O in [O, C/groups, kh, kw]."""
         return 0
 
     def with_bias(self, rank: int) -> Conv2d:
-        """Itself: a convolution may have a bias."""
+        """The op itself: a convolution may have a bias."""
         return self
 
     def shape_rule(self, shapes: Shapes) -> Shape:
@@ -102,7 +102,7 @@ class Gemm(Contraction):
 
     @property
     def channel_axis(self) -> int:
-        """Of [K, N], or of [N, K] where B is transposed."""
+        """The axis of N in [K, N], or in [N, K] if B is transposed."""
         return 0 if self.trans_b else 1
 
     @property
@@ -148,7 +148,7 @@ class MatMul(Contraction):
     least_ranks = (1, 1)
 
     def with_bias(self, rank: int) -> Gemm | None:
-        """A Gemm, where the product is of two matrices."""
+        """A Gemm, if both operands are matrices."""
         return Gemm() if rank == 2 else None
 
     def shape_rule(self, shapes: Shapes) -> Shape:

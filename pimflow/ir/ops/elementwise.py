@@ -14,7 +14,7 @@ from pimflow.records import dataclass
 PREDICATES = frozenset(
     {"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
 )
-"""Elementwise kinds whose result is boolean whatever their inputs are."""
+"""Elementwise kinds with a boolean result for any inputs."""
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -100,7 +100,7 @@ class BatchNorm(Op):
         return x
 
     def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
-        """The same rows of the first input, where rows are not the channels."""
+        """The same rows of the first input, unless its rows are its channels."""
         if len(out_shape) < 4:
             return Refusal("the rows of a batch norm's input are its channels")
         return RowPart(self, ((start, stop), *(None,) * (len(in_shapes) - 1)))
@@ -123,7 +123,7 @@ _ACTIVATIONS: Mapping[str, tuple[str, ...]] = {
 
 
 def fused_activation(kind: str, parameters: Sequence[float]) -> tuple[Elementwise, ...] | None:
-    """What ONNX Runtime fuses behind a product: an activation, nothing (""), or (None) what we do not know."""
+    """The activation that ONNX Runtime fused into a product: () if none (`kind` is ""), None if it is unknown."""
     if not kind:
         return ()
     names = _ACTIVATIONS.get(kind)

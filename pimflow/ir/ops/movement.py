@@ -47,7 +47,7 @@ class Slice(MovementOp):
         return (*x[: self.axis], length, *x[self.axis + 1 :])
 
     def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
-        """The same rows, where it cuts along another axis."""
+        """The same rows, if it cuts along another axis."""
         return _same_rows(self, self.axis, len(in_shapes), out_shape, start, stop)
 
 
@@ -72,7 +72,7 @@ class Pad(MovementOp):
         return tuple(low + dim + high for low, dim, high in zip(self.before, x, self.after, strict=True))
 
     def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
-        """The rows of the input that are among these, and as much padding as is left."""
+        """The input rows in this range, and padding for the rest of it."""
         axis = len(out_shape) - 2
         size, before = row_count(in_shapes[0]), self.before[axis]
         in_start, in_stop = max(start - before, 0), min(stop - before, size)
@@ -106,7 +106,7 @@ class Concat(MovementOp):
         return (*first[: self.axis], sum(part[self.axis] for part in parts), *first[self.axis + 1 :])
 
     def row_rule(self, in_shapes: Shapes, out_shape: Shape, start: int, stop: int) -> RowPart | Refusal:
-        """The same rows of every input, where it joins along another axis."""
+        """The same rows of every input, if it joins along another axis."""
         return _same_rows(self, self.axis, len(in_shapes), out_shape, start, stop)
 
 

@@ -1,4 +1,4 @@
-"""Operators that are passed through and not understood."""
+"""Operators that are passed through without interpretation."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Attributes = tuple[tuple[str, AttributeValue], ...]
 
 
 PREPARED = "pimflow"
-"""The domain of LSTM, GRU and RNN as the compiler writes them where the product of their inputs is made already.
+"""The domain of the compiler's LSTM, GRU and RNN that read a precomputed product of their inputs.
 
-In place of X they read X W^T, the gates of all directions side by side, and they have no W. Their ONNX form is written
-by `onnxio/export.py` and read by `onnxio/recurrence.py`.
+Instead of X they read X W^T, with the gates of all directions side by side, and they have no W. Their ONNX form is
+written by `onnxio/export.py` and read by `onnxio/recurrence.py`.
 """
 
 
@@ -27,7 +27,8 @@ _INDEXED = frozenset({"Gather", "GatherElements", "GatherND", "ScatterElements",
 
 @dataclass(frozen=True)
 class OpaqueAttribute:
-    """An attribute kept as a serialised AttributeProto (tensors, subgraphs, types): passed through, not understood."""
+    """An attribute as a serialised AttributeProto (tensors, subgraphs, types): passed through without
+    interpretation."""
 
     serialized: bytes
 
@@ -35,7 +36,7 @@ class OpaqueAttribute:
 @register_op
 @dataclass(frozen=True)
 class OnnxOp(Op):
-    """Any other ONNX operator: kept as it is, executed by ONNX Runtime, costed on the GPU."""
+    """Any other ONNX operator: unchanged, executed by ONNX Runtime, costed on the GPU."""
 
     op_type: str
     domain: str = ""
@@ -57,16 +58,16 @@ class OnnxOp(Op):
         return not self.domain and self.op_type in ("If", "Loop", "Scan")
 
     def content_positions(self, inputs: int) -> tuple[int, ...]:
-        """All inputs of what has bodies: how often they run, and the shapes within them, may follow from constants.
+        """All inputs of an op with bodies: constants may determine how often these run, and the shapes within them.
 
-        Of what reads or writes by an index, the index: which of it a cache holds follows from it.
+        For an op that reads or writes by an index, the index: it determines how much of the data caches hold.
         """
         if self.op_type in _INDEXED and not self.domain:
             return (1,)
         return tuple(range(inputs)) if self.has_bodies else ()
 
     def shape_rule(self, shapes: Shapes) -> Shape:
-        """Refused: only ONNX knows.
+        """Raises: only ONNX knows the shape.
 
         Raises:
             GraphError: always.

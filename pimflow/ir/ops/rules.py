@@ -1,4 +1,4 @@
-"""What a room of the compiler does with each kind of op: one registry of rules per room."""
+"""How a room of the compiler treats each kind of op: one registry of rules per room."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Rule = TypeVar("Rule", bound=Callable[..., Any])
 
 
 ROOMS: Registry[str, OpRules[Any]] = Registry("rooms")
-"""The rules of every room that has been imported, by what they say."""
+"""The rules of every room that has been imported, by their `room` text."""
 
 
 class OpRules(Registry[type[Op], Rule]):
-    """What one room does with each kind of op: a rule by op class (subclasses need their own).
+    """How one room treats each kind of op: a rule by op class (subclasses need their own).
 
     Args:
-        room: what the rules say, in a few words; no two rooms say the same.
-        asks: which ops the room needs a rule for; by default all.
+        room: what the rules define, in a few words; unique.
+        asks: which ops the room requires a rule for; by default all.
     """
 
     def __init__(self, room: str, asks: Callable[[type[Op]], bool] = lambda kind: True) -> None:
@@ -30,7 +30,7 @@ class OpRules(Registry[type[Op], Rule]):
         ROOMS.add(room, self)
 
     def find(self, op: Op) -> Rule | None:
-        """The rule for an op; None where there is none."""
+        """The rule for an op; None if there is none."""
         return self._entries.get(type(op))
 
     def of(self, op: Op) -> Rule:
@@ -45,7 +45,7 @@ class OpRules(Registry[type[Op], Rule]):
         return rule
 
     def leave_out(self, reason: str, *kinds: type[Op]) -> None:
-        """Says why the room needs no rule for some ops that it asks for."""
+        """Exempts some ops that the room asks for from needing a rule, for a stated reason."""
         for kind in kinds:
             self.left_out.add(kind, reason)
 

@@ -1,7 +1,8 @@
-"""Ops over the edges of a graph, whose vertices are rows of matrices and whose edges are rows of others.
+"""Ops over the edges of a graph, with one matrix row per vertex or per edge.
 
-Edges lie in compressed rows (CSR), a row per destination: those into vertex d are `rowptr[d]` to `rowptr[d + 1] - 1`,
-and `col` has their sources. Edge values are in that order too. Ns sources, Nd destinations, E edges, H heads.
+Edges are stored in compressed rows (CSR), one row per destination: `rowptr[d]` to `rowptr[d + 1] - 1` are those into
+vertex d, and `col` holds their sources. Edge values are in the same order. Ns is the number of sources, Nd of
+destinations, E of edges, H of heads.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ from pimflow.ir.refusal import Refusal
 from pimflow.records import dataclass
 
 REDUCTIONS = ("sum", "max", "min")
-"""What rows of edges are reduced by."""
+"""The reductions over the edges of a row."""
 
 PAIRINGS = ("add", "mul", "dot")
-"""What `Sddmm` and `GatherPairs` do with two rows."""
+"""How `Sddmm` and `GatherPairs` combine two rows."""
 
 
 class SparseOp(Op):
@@ -35,21 +36,21 @@ class SparseOp(Op):
         return type(self).__name__
 
     def _rows(self, shapes: Shapes, position: int) -> int:
-        """How many rows an operand of row pointers describes."""
+        """The number of rows that an operand of row pointers describes."""
         pointers = shapes[position] if position < len(shapes) else None
         if pointers is None or len(pointers) != 1 or pointers[0] < 1:
             self.refuse(f"row pointers need the shape [rows + 1], have {pointers}")
         return pointers[0] - 1
 
     def _vector(self, shapes: Shapes, position: int, what: str, size: int | None = None) -> int:
-        """How many elements an operand of one dim has."""
+        """The number of elements of a one-dimensional operand."""
         vector = shapes[position] if position < len(shapes) else None
         if vector is None or len(vector) != 1 or size not in (None, vector[0]):
             self.refuse(f"{what} need the shape [{'E' if size is None else size}], have {vector}")
         return vector[0]
 
     def _matrix(self, shapes: Shapes, position: int, what: str) -> Shape:
-        """The shape of an operand of rows."""
+        """The shape of an operand that has rows."""
         shape = shapes[position] if position < len(shapes) else None
         if shape is None or not shape:
             self.refuse(f"{what} need rows, have the shape {shape}")
@@ -62,8 +63,8 @@ class Reduction(SparseOp):
 
     Args:
         reduce: "sum", "max" or "min".
-        start: what a row with edges starts from (ONNX's scatter reduces into a tensor that is there already).
-        empty: what a row without edges becomes.
+        start: initial value of a row with edges (ONNX's scatter reduces into an existing tensor).
+        empty: value of a row without edges.
     """
 
     reduce: str = "sum"
@@ -134,16 +135,16 @@ def _pointers(given: Sequence[npt.NDArray[np.generic] | None], position: int) ->
 
 @dataclass(frozen=True)
 class Pairing(SparseOp):
-    """Two rows for every edge, or for every pair of one thing and another, made one.
+    """Combines two rows into one for every edge, or for every pair of indices.
 
     Args:
-        pairing: "add", "mul" or "dot" (over the last dim, which goes).
+        pairing: "add", "mul" or "dot" (over the last dim, which is removed).
     """
 
     pairing: str = "add"
 
     def _paired(self, x: Shape, y: Shape, pairs: int) -> Shape:
-        """[pairs, ...], of rows of x and rows of y."""
+        """[pairs, ...], from rows of x and rows of y."""
         if self.pairing not in PAIRINGS:
             self.refuse(f"pairs by {', '.join(PAIRINGS)}, not by {self.pairing!r}")
         if x[1:] != y[1:] or (self.pairing == "dot" and len(x) < 2):
@@ -191,7 +192,7 @@ class EdgeSoftmax(SparseOp):
     m is the largest logit of the row, but at least `floor`. Inputs: logits [E] or [E, H], rowptr [Nd + 1].
 
     Args:
-        floor: the least that is subtracted; exporters start the maximum from zeros.
+        floor: lower bound of m; exporters start the maximum from zeros.
         eps: added to the sum.
     """
 
@@ -201,7 +202,7 @@ class EdgeSoftmax(SparseOp):
     eps: float = 0.0
 
     def shape_rule(self, shapes: Shapes) -> Shape:
-        """As the logits."""
+        """The shape of the logits."""
         self._rows(shapes, 1)
         return self._matrix(shapes, 0, "logits")
 
@@ -222,7 +223,7 @@ class GatherRows(SparseOp):
 @register_op
 @dataclass(frozen=True)
 class GatherPairs(Pairing):
-    """x[first[i]] + y[second[i]], their product, or their dot product: two rows per edge, which need be of no vertices.
+    """x[first[i]] + y[second[i]], their product, or their dot product, for any pairs of rows.
 
     Inputs: x [N, ...], y [M, ...], first [P], second [P].
     """
@@ -242,9 +243,8 @@ class GatherPairs(Pairing):
 class TypedLinear(SparseOp):
     """Rows of type r times the weights of type r. Inputs: x [M, K], w [R, K, N], pointers [R + 1] into rows by type.
 
-    With heads x is [M, H, K] and w [R, H, K, N]: each head has a matrix of its own. With a fourth input, index [M], the
-    rows are x[index], and x has any number of them. A fifth, bias [R, N] or [R, H, N], has what is added to each type's
-    products.
+    With heads x is [M, H, K] and w [R, H, K, N]: one matrix per head. With a fourth input, index [M], the rows are
+    x[index], and x may have any number of them. A fifth, bias [R, N] or [R, H, N], is added to each type's products.
     """
 
     content_operands = (2, 3)
@@ -265,13 +265,13 @@ class TypedLinear(SparseOp):
 @register_op
 @dataclass(frozen=True)
 class TypedSpmm(SparseOp):
-    """An `Spmm` of what a `TypedLinear` makes, whose rows are added up where they lead to and written nowhere.
+    """An `Spmm` fused with the `TypedLinear` that makes its rows, which are summed at once and never written to memory.
 
-    Inputs: x, w [R, K, N], pointers [R + 1] and index [M] (or none) as of a `TypedLinear` of M rows; rowptr [Nd + 1],
-    col [E] into these rows, optional weight [E] or [E, H], and optional row_scale [Nd] as of an `Spmm`.
+    Inputs: x, w [R, K, N], pointers [R + 1] and optional index [M] as for a `TypedLinear` of M rows; rowptr [Nd + 1],
+        col [E] into these rows, optional weight [E] or [E, H], and optional row_scale [Nd] as for an `Spmm`.
 
     Args:
-        row_shape: what each product is viewed as for the sum, [H, C]; none: as it is made.
+        row_shape: the shape that each product is viewed as for the sum, [H, C]; () leaves it as it is.
     """
 
     content_operands = (2, 3, 4, 5)

@@ -29,8 +29,8 @@ def window_out(size: int, kernel: int, stride: int, before: int, after: int, dil
 
 
 def same_pads(mode: str, sizes: Shape, kernel: Shape, strides: Shape, dilations: Shape) -> tuple[int, ...]:
-    """The pads of `auto_pad` "SAME_UPPER" or "SAME_LOWER", before each axis and then behind each: as many windows as
-    there are strides in the map, the odd element behind it or before it."""
+    """The pads of `auto_pad` "SAME_UPPER" or "SAME_LOWER": those before each axis, then those after each. There are as
+    many windows as strides fit into the map (rounded up); an odd element goes after it (upper) or before it (lower)."""
     totals = [
         max(0, (math.ceil(size / stride) - 1) * stride + dilation * (extent - 1) + 1 - size)
         for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True)
@@ -40,7 +40,7 @@ def same_pads(mode: str, sizes: Shape, kernel: Shape, strides: Shape, dilations:
 
 
 def windows_out(window: Window, shape: Shape, ceil: bool = False) -> Shape:
-    """[H, W] of what a window makes of [N, C, H, W]."""
+    """[H, W] of the output of a window over [N, C, H, W]."""
     kernel, strides, pads, dilations = window.kernel, window.strides, window.pads, window.dilations
     return tuple(
         window_out(shape[2 + i], kernel[i], strides[i], pads[i], pads[2 + i], dilations[i], ceil) for i in range(2)
@@ -95,7 +95,7 @@ class Pool2d(Op):
 @register_op
 @dataclass(frozen=True)
 class GlobalPool(Op):
-    """Mean or max over H and W, which stay as dims of 1."""
+    """Mean or max over H and W, which are kept as dims of 1."""
 
     onnx_names = ("GlobalMaxPool", "GlobalAveragePool")
 

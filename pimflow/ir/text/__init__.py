@@ -10,7 +10,7 @@ graph @toy opset {"" = 17} {
 }
 ```
 
-Grammar (`//` starts a comment, white space does not matter):
+Grammar (`//` starts a comment, white space is ignored):
 
 ```
 graph    = "graph" SYMBOL "opset" "{" KEY "=" INT, ... "}" "{" line* "}"
@@ -24,10 +24,10 @@ list     = "[" field, ... "]"            pairs = "{" KEY "=" field, ... "}"
 ```
 
 VALUE is `%name` and SYMBOL `@name`, the name in JSON's quotes if it has other characters than `A-Za-z0-9_./$:-`;
-`_` stands for an absent optional input or output. Behind `on` is the device, the pairs after it are the other fields
-of `Placement`. An op's fields are its dataclass's; those at their default are
-left out. `: type` after a constant says that the value's type is not the array's. Floats that have no decimal form
-(NaNs with a payload) are given by their bits, 0x7fc00001.
+`_` is an absent optional input or output. The device follows `on`; the pairs after it are the other fields of
+`Placement`. An op's fields are those of its dataclass; fields at their default are left out. `: type` after a constant
+says that the value's type is not the array's. Floats without a decimal form (NaNs with a payload) are written as bits,
+0x7fc00001.
 """
 
 from __future__ import annotations

@@ -18,22 +18,22 @@ import numpy.typing as npt
 from pimflow.ir.graph import Array
 
 BARE_NAME = r"[A-Za-z0-9_./$\-]+(?::[A-Za-z0-9_./$\-]+)*"
-"""A name that needs no quotes; a colon stands only between two other characters (`conv:0`)."""
+"""A name that needs no quotes; a colon may occur only between two other characters (`conv:0`)."""
 _BARE = re.compile(BARE_NAME)
 _WORD = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_NO_KEYS = ("inf", "nan", "missing")  # words that mean something where a key may stand
+_NO_KEYS = ("inf", "nan", "missing")  # words with a meaning of their own where a key may occur
 
 # One digest per array, since large constants are printed after every pass: id -> (the array itself, its digest).
 _digests: dict[int, tuple[weakref.ref[Array], str]] = {}
 
 
 def quote(text: str) -> str:
-    """A string in double quotes, with JSON's escapes; ASCII only where it has characters that do not print."""
+    """A string in double quotes, with JSON's escapes; ASCII only if it has unprintable characters."""
     return json.dumps(text, ensure_ascii=not text.isprintable())
 
 
 def name_text(sigil: str, name: str) -> str:
-    """A value (`%`) or node (`@`) name, quoted where it must be."""
+    """A value (`%`) or node (`@`) name, quoted if necessary."""
     return sigil + (name if _BARE.fullmatch(name) else quote(name))
 
 
@@ -87,7 +87,7 @@ def _default(item: Field[Any]) -> object:
 
 
 def shape_text(shape: Iterable[int] | None) -> str:
-    """[2, 3]; [*] where the shape is unknown."""
+    """[2, 3]; [*] if the shape is unknown."""
     return "[*]" if shape is None else "[" + ", ".join(str(dim) for dim in shape) + "]"
 
 
@@ -97,7 +97,7 @@ def type_text(dtype: str, shape: Iterable[int] | None) -> str:
 
 
 def digest(array: Array) -> str:
-    """16 hex digits of the SHA-256 of an array's element type, shape and bytes. Linear once per array, then free."""
+    """16 hex digits of the SHA-256 of an array's element type, shape and bytes. Cached per array."""
     known = _digests.get(id(array))
     if known is not None and known[0]() is array:
         return known[1]
@@ -134,10 +134,10 @@ def array_text(array: Array) -> str | None:
 
 
 def parse_array(dtype_name: str, shape: tuple[int, ...], items: tuple[object, ...]) -> Array:
-    """The array that `array_text` spelled. Floats may be given as raw bits: `Bits` objects.
+    """The array that `array_text` printed. Floats may be given as raw bits: `Bits` objects.
 
     Raises:
-        ValueError: an unknown element type, or elements that it cannot hold, or too many or few of them.
+        ValueError: the element type is unknown or cannot hold an element, or there are too many or too few elements.
     """
     dtype = element_type(dtype_name)
     is_complex = dtype_name.startswith("complex")
@@ -156,7 +156,7 @@ class Bits(int):
 
 
 def element_type(name: str) -> np.dtype[Any]:
-    """numpy's element type of that name.
+    """The numpy element type with this name.
 
     Raises:
         ValueError: there is none.

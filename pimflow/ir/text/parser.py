@@ -42,9 +42,9 @@ _CONSTANT_WORDS: dict[str, object] = {"true": True, "false": False, "none": None
 
 
 class Token(NamedTuple):
-    """A piece of the text: its kind (a group of `_TOKEN`, or "end"), its letters and where it starts.
+    """A token of the text: its kind (a group of `_TOKEN`, or "end"), its characters and where it starts.
 
-    `content` is what a string, value or symbol says, without sigil, quotes and escapes; "" for the others.
+    `content` is the text of a string, value or symbol without sigil, quotes and escapes; "" for other kinds.
     """
 
     kind: str
@@ -54,15 +54,15 @@ class Token(NamedTuple):
 
 
 def parse_graph(text: str, constants: Mapping[str, Array] | None = None) -> Graph:
-    """The graph that a text spells; `parse_graph(print_graph(g), g.constants)` equals g.
+    """The graph that a text describes; `parse_graph(print_graph(g), g.constants)` equals g.
 
     Args:
         text: the text form; `//` starts a comment.
-        constants: arrays of the constants that the text elides, by name; others are not looked at.
+        constants: arrays of the constants that the text elides, by name; others are ignored.
 
     Raises:
-        TextError: the text is malformed, names an unknown op, field or value, or elides a constant that is not
-            given or not the one that was printed. The message names line and column.
+        TextError: the text is malformed, names an unknown op, field or value, or elides a constant whose array is not
+            given or differs from the one printed. The message names line and column.
     """
     return _Parser(text, constants or {}).graph()
 
@@ -263,7 +263,7 @@ class _Parser:
             return UNPLACED if device is None else Placement(device)
         placement: Placement = self._dataclass(Placement, at)
         if placement.device is not None:
-            raise self._error(at, "the device of a node is written behind 'on'")
+            raise self._error(at, "the device of a node is written after 'on'")
         return replace(placement, device=device)
 
     def _tags(self) -> tuple[tuple[str, str], ...]:
@@ -329,7 +329,7 @@ class _Parser:
         return self._list(item, "}")
 
     def _list(self, item: Callable[[], T], end: str) -> list[T]:
-        """Items between commas, up to and with the closing mark."""
+        """Items separated by commas, up to and including the closing mark."""
         items: list[T] = []
         while not self._accept(end):
             if items:

@@ -9,7 +9,7 @@ from pimflow.ir.graph import Array, Graph, Node
 from pimflow.ir.text.literals import array_text, digest, fields_text, name_text, quote, type_text, word_text
 
 INLINE_ELEMENTS = 16
-"""Constants of more elements are elided."""
+"""Constants with more elements are elided."""
 
 
 def print_graph(graph: Graph, inline_elements: int = INLINE_ELEMENTS) -> str:

@@ -129,9 +129,7 @@ def test_notes_say_why_a_pass_left_something(tmp_path: Path, capsys: Capture) ->
 }""")
     assert run("opt", text, "-p", "movement-elimination", "-v") == 0
     shown = capsys.readouterr().err
-    assert (
-        shown == "movement-elimination: changed\n  turn: orders the elements anew for readers that need them in order\n"
-    )
+    assert shown == "movement-elimination: changed\n  turn: reorders the elements for readers that need them in order\n"
 
 
 def test_every_pass_is_listed_with_its_options(capsys: Capture) -> None:

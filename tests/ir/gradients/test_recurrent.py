@@ -98,7 +98,7 @@ STEP = {"x": (1, 2, 3), "w": (1, 15, 3), "r": (1, 15, 5)}
 @pytest.mark.parametrize(
     ("kind", "given", "reason"),
     [
-        ("GRU", {"layout": 1}, "batches in front"),
+        ("GRU", {"layout": 1}, "the batch axis first"),
         ("LSTM", {"activations": ("Tanh", "Sigmoid", "Tanh")}, "with activations Tanh, Sigmoid, Tanh"),
         ("RNN", {"activations": ("Softsign",)}, "with activations Softsign"),
     ],
@@ -142,5 +142,5 @@ def test_very_long_sequences() -> None:
     build = Builder()
     x, weights, state = build.input(1200, 1, 2), build.weights(1, 4, 2), build.weights(1, 4, 4)
     graph = build.graph(build.onnx("RNN", x, weights, state, shape=(1200, 1, 1, 4), hidden_size=4))
-    with pytest.raises(ModelError, match="RNN of 1200 steps: 1024 at most are gone back"):
+    with pytest.raises(ModelError, match="RNN of 1200 steps: gradients go back through 1024 at most"):
         training_step(graph, Differentiate())

@@ -43,7 +43,7 @@ def test_zeros_around_and_what_is_cut_off(widths: tuple[int, ...]) -> None:
 
 
 def test_borders_of_what_is_cut_off() -> None:
-    with pytest.raises(ModelError, match="'reflect' that cuts off"):
+    with pytest.raises(ModelError, match="'reflect' with negative widths"):
         training_step(padded("reflect", "float32", (0, 0, 0, -1, 0, 0, 0, 1)), Differentiate(inputs=True))
 
 

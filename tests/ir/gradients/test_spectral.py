@@ -61,7 +61,7 @@ def test_frames_that_begin_where_data_say() -> None:
     build = Builder(opset=17)
     signal, step, window = build.input(1, 8, 1), build.input(dtype="int64"), build.constant(np.ones(4, np.float32))
     graph = build.graph(build.onnx("STFT", signal, step, window, shape=(1, 5, 3, 2), onesided=1))
-    with pytest.raises(ModelError, match="STFT: where its frames begin"):
+    with pytest.raises(ModelError, match="STFT: the step or the length of its frames"):
         training_step(graph, Differentiate(inputs=True))
 
 
