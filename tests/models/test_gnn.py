@@ -1,4 +1,4 @@
-"""The graph networks of the zoo: exporters' patterns that ONNX Runtime runs, recovered whole, on a graph like Cora."""
+"""The graph networks of the zoo: exporters' patterns that ONNX Runtime runs, fully recovered, on a graph like Cora."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_a_model_is_valid_and_has_its_figures(name: str) -> None:
 
 
 def test_parameters_and_products_are_those_that_are_published() -> None:
-    """Of Kipf and Welling's GCN and Velickovic et al.'s GAT on Cora."""
+    """Those of Kipf and Welling's GCN and of Velickovic et al.'s GAT on Cora."""
     assert pimflow_zoo.entry("gcn").parameters == 1433 * 16 + 16 + 16 * 7 + 7
     assert pimflow_zoo.entry("gcn").macs == 2708 * (1433 * 16 + 16 * 7)
     assert pimflow_zoo.entry("gat").parameters == 1433 * 64 + 3 * 64 + 64 * 7 + 3 * 7

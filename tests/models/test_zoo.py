@@ -1,4 +1,4 @@
-"""The zoo against published figures, and against what a test model must do: depend on its input."""
+"""The zoo against published figures; as test models, their outputs must depend on the input."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from pimflow_zoo.writer import LEAST_APART_BYTES
 from support.onnx_counts import macs, parameters, shapes_of
 
 NAMES = pimflow_zoo.names()
-# What is built and run in every run of the tests; the others with `-m long`.
+# Models that every run of the tests builds and runs; the others with `-m long`.
 SMALL = tuple(name for name in NAMES if pimflow_zoo.entry(name).parameters < 13_000_000)
 EVERY = [pytest.param(name, marks=() if name in SMALL else pytest.mark.long) for name in NAMES]
 TOKENS = (3, 32, 64, 128)
 
-# torchvision.models, the metadata of the weights (their tables in the documentation show two decimals of these):
-# number of parameters, and billions of multiply-accumulates, called GFLOPS there. Running statistics are no parameters.
+# torchvision.models, the metadata of the weights (their tables in the documentation show two decimals of these): number
+# of parameters, and billions of multiply-accumulates, called GFLOPS there. Running statistics are not parameters.
 TORCHVISION = {
     "mobilenet-v2": (3_504_872, 0.301),
     "mobilenet-v3-large": (5_483_032, 0.217),
@@ -48,7 +48,7 @@ TORCHVISION = {
     "shufflenet-v2": (2_278_604, 0.145),
     "densenet-121": (7_978_856, 2.834),
     "googlenet": (6_624_904, 1.498),
-    # With its auxiliary classifier, which inference has no use for: 1x1 to 128, 5x5 to 768 and a linear layer.
+    # With its auxiliary classifier, which inference does not use: 1x1 to 128, 5x5 to 768 and a linear layer.
     "inception-v3": (27_161_264 - (768 * 128 + 2 * 128 + 128 * 768 * 25 + 2 * 768 + 769 * 1000), 5.713),
     "convnext-tiny": (28_589_128, 4.456),
     "vit-b-16": (86_567_656, 17.564),
@@ -73,13 +73,14 @@ def skeleton(name: str) -> onnx.ModelProto:
 
 @pytest.fixture(scope="module", params=EVERY)
 def built(request: pytest.FixtureRequest) -> onnx.ModelProto:
-    """One model at a time: the largest have more than a gigabyte."""
+    """One model at a time, because the largest take more than a gigabyte."""
     model: onnx.ModelProto = pimflow_zoo.build(request.param)
     return model
 
 
 def encoder_macs(layers: int, features: int, tokens: int) -> int:
-    """Kaplan et al., "Scaling laws for neural language models" (2020), table 1: 12 d^2 and 2 n d a layer and token."""
+    """Kaplan et al., "Scaling laws for neural language models" (2020), table 1: 12 d^2 and 2 n d per layer and
+    token."""
     return layers * tokens * (12 * features**2 + 2 * tokens * features)
 
 
@@ -122,7 +123,8 @@ def test_gpt_2_has_the_published_operations() -> None:
 
 
 def test_the_lstm_multiplies_as_often_as_its_layers_say() -> None:
-    """Two of two directions with four gates over 128 inputs and 64 states, at 200 words; and one weight per state."""
+    """Two layers of two directions with four gates over 128 inputs and 64 states, at 200 words; and one weight per
+    state."""
     assert pimflow_zoo.entry("lstm-classifier").macs == 200 * 2 * 2 * 4 * 64 * (128 + 64) + 128
 
 
@@ -151,12 +153,12 @@ def test_a_skeleton_is_the_model_without_its_weights(built: onnx.ModelProto) -> 
     kinds, bare_kinds = ([(t.name, t.data_type, list(t.dims)) for t in m.graph.initializer] for m in (built, bare))
     assert kinds == bare_kinds
     held, whole = (sum(len(tensor.raw_data) for tensor in m.graph.initializer) for m in (bare, built))
-    assert held < max(2_000_000, whole / 50)  # a value a channel, and what shapes follow from
+    assert held < max(2_000_000, whole / 50)  # one value per channel, and values that shapes depend on
     assert all(len(tensor.raw_data) >= 4 * math.prod(tensor.dims) for tensor in built.graph.initializer)
 
 
 def run(model: onnx.ModelProto, inputs: list[np.ndarray]) -> np.ndarray:
-    """The values of the last output, by input."""
+    """The values of the last output, for each input."""
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 2
     session = onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
@@ -174,10 +176,10 @@ def inputs_of(name: str) -> list[np.ndarray]:
     return images + [rng.random(shape, dtype=np.float32) for _ in range(2)]
 
 
-# The last convolution's mean over the image, behind a Relu, is all that a SqueezeNet says, and in random images every
-# pixel is another; Inception v3 takes means nine times more.
+# A SqueezeNet's output depends only on the spatial mean of the last convolution, after a Relu, and in random images all
+# pixels are independent; Inception v3 averages over nine times more of them.
 ALIKE = {"squeezenet-1.0": 0.97, "squeezenet-1.1": 0.97, "inception-v3": 0.92, "resnet-34": 0.9}
-# Of positive images a DenseNet hands the brightness on to every layer.
+# A DenseNet passes the brightness of positive images on to every layer.
 BRIGHT = {"densenet-121": 0.005}
 
 
@@ -187,7 +189,7 @@ def test_outputs_depend_on_the_input(built: onnx.ModelProto) -> None:
     assert np.isfinite(out).all()
     for first, second, least in ((0, 1, 0.05), (2, 3, BRIGHT.get(name, 0.05))):
         assert np.abs(out[first] - out[second]).max() > least * np.abs(out[second]).max()
-    if out.shape[1] == 1 or name == "ssdlite-320":  # shares of 1
+    if out.shape[1] == 1 or name == "ssdlite-320":  # values between 0 and 1
         return
     spread = out[:2].std(axis=1)
     assert np.all(spread > 0.5)
@@ -262,7 +264,7 @@ LARGE = tuple(name for name in NAMES if name not in SMALL)
 
 @pytest.mark.parametrize("names", [SMALL, pytest.param(LARGE, marks=pytest.mark.long)], ids=["small", "large"])
 def test_bytes_are_the_same_everywhere(names: Sequence[str]) -> None:
-    """Whatever the Python, the numpy and the processor: what libraries sum up in their own order is rounded."""
+    """On any Python, numpy and processor: results that libraries sum up in their own order are rounded."""
     assert {name: digest(name) for name in names} == {name: pimflow_zoo.SHA256[name] for name in names}
 
 

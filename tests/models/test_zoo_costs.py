@@ -1,4 +1,5 @@
-"""What every model of the zoo costs under every policy: a change of search, prices or rewrites shows as a diff here."""
+"""The costs of every model of the zoo under every policy: a change of search, prices or rewrites shows as a diff
+here."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from pimflow.report.policies import PolicyResult
 from support.golden import Golden, text_table
 
 NAMES = pimflow_zoo.names()
-# Looked at in every run of the tests, in seconds; the others with `-m long`.
+# Models that every run of the tests checks, in seconds; the others with `-m long`.
 QUICK = {"toy", "shufflenet-v2", "squeezenet-1.1"}
 EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for name in NAMES]
 
@@ -28,7 +29,7 @@ def test_costs_are_what_they_were(name: str, golden: Golden) -> None:
 
 
 def plan_text(result: PolicyResult) -> str:
-    """How many decisions of each kind: "gpu 12, pim 3, SplitRows 2"."""
+    """The number of decisions of each kind: "gpu 12, pim 3, SplitRows 2"."""
     counts = Counter(
         decision.device if isinstance(decision, OnDevice) else type(decision).__name__
         for decision in result.plan.decisions

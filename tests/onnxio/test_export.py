@@ -1,4 +1,4 @@
-"""Writing ONNX: versions, shapes, every opset's spelling."""
+"""Writing ONNX: versions, shapes, and the form that each opset requires."""
 
 from __future__ import annotations
 
@@ -37,7 +37,8 @@ def test_shapes_of_all_values_are_written() -> None:
 
 
 def rewritten(opset: int) -> Graph:
-    """What passes make: splits with a step, a product without C, new shapes, in an opset whose spelling differs."""
+    """A graph as passes make it: splits with a step, a product without C, new shapes, in an opset whose forms
+    differ."""
     graph = load_model(single("Relu", (4, 6), (), opset))
     edit = GraphEditor(graph)
     even = edit.new_value("even", (4, 3), "float32")
@@ -79,7 +80,7 @@ def test_slices_share_the_numbers_that_they_read() -> None:
 
 
 def test_helper_constants_never_take_a_name_in_use() -> None:
-    """A Reshape writes its shape as a constant called <node>_shape; here that name is a value already."""
+    """A Reshape writes its shape as a constant called <node>_shape; here a value already has that name."""
     nodes = [
         helper.make_node("Relu", ["x"], ["r_shape"], name="a"),
         helper.make_node("Flatten", ["r_shape"], ["r_shape_"], name="r"),
@@ -96,7 +97,7 @@ def test_helper_constants_never_take_a_name_in_use() -> None:
 def test_elements_of_long_vectors_are_not_followed(
     size: int, followed: list[bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """ONNX takes a microsecond for each, of any type; the rank of an output is not worth that."""
+    """ONNX takes a microsecond for each element of any type, which the rank of an output is not worth."""
     asked = []
     infer = onnx.shape_inference.infer_shapes
 

@@ -1,4 +1,4 @@
-"""What is known before a model runs, and what differs from run to run."""
+"""Values that are known before a model runs, and values that differ between runs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pimflow.onnxio.folding import is_random
 
 
 def branch(kind: str, depth: int) -> OpaqueAttribute:
-    """A body with a node of some kind, in as many Ifs."""
+    """A body with a node of a kind, nested in `depth` Ifs."""
     node = helper.make_node(kind, [], ["y"], shape=[2])
     for _ in range(depth):
         body = helper.make_graph([node], "body", [], [helper.make_tensor_value_info("y", TensorProto.FLOAT, [2])])

@@ -1,4 +1,4 @@
-"""Placements as ONNX metadata: every field there and back, and damage named."""
+"""Placements as ONNX metadata: every field survives a round trip, and damage is named."""
 
 from __future__ import annotations
 

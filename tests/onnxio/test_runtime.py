@@ -1,4 +1,4 @@
-"""What ONNX Runtime leaves behind."""
+"""Side effects of ONNX Runtime."""
 
 from __future__ import annotations
 

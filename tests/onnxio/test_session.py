@@ -1,4 +1,4 @@
-"""Sessions of ONNX Runtime: what they are opened with."""
+"""Sessions of ONNX Runtime: the options that they are opened with."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_threads_that_wait_for_work_sleep(optimise: bool) -> None:
     ("source", "target"), [(TensorProto.FLOAT, TensorProto.DOUBLE), (TensorProto.FLOAT16, TensorProto.FLOAT16)]
 )
 def test_a_cast_between_a_transpose_and_a_product(source: int, target: int) -> None:
-    """ONNX Runtime ends the process where it may fuse them (1.23 to 1.32); in fp16 it writes such a Cast itself."""
+    """If ONNX Runtime may fuse them, it crashes the process (1.23 to 1.32); in fp16 it creates such a Cast itself."""
     weights = np.ones((4, 8), helper.tensor_dtype_to_np_dtype(target))
     nodes = [helper.make_node("Transpose", ["x"], ["turned"], perm=[1, 0, 2])]
     nodes += [helper.make_node("Cast", ["turned"], ["cast"], to=target)] if target != source else []
@@ -77,7 +77,7 @@ def test_what_no_kernel_computes_in_16_bits_is_computed_in_32() -> None:
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2), (), (0, 3)])
 @pytest.mark.parametrize(("opset", "domain"), [(11, "com.microsoft"), (21, "")])
 def test_elements_of_four_bits_come_and_go(dtype: str, shape: tuple[int, ...], opset: int, domain: str) -> None:
-    """ONNX Runtime has two to a byte, numpy one: what a node makes of them, and what it makes that is of such."""
+    """ONNX Runtime packs two into a byte, numpy does not; they may be inputs or outputs of a node."""
     kind = getattr(TensorProto, dtype.upper())
     nodes = [
         helper.make_node("DequantizeLinear", ["x", "step", "zero"], ["wide"], domain=domain),

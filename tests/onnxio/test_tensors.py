@@ -1,4 +1,4 @@
-"""Tensors of every element type, there and back bit by bit."""
+"""Tensors of every element type survive a round trip bit by bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ CODES = {
 
 @pytest.mark.parametrize("dtype", CODES)
 def test_constants_of_every_type(dtype: str) -> None:
-    """Constants survive the way out and in again bit by bit."""
+    """Constants survive export and import bit by bit."""
     array = np.arange(6).reshape(2, 3).astype(helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, CODES[dtype])))
     graph = small_graph().replace(
         inputs=(),
@@ -54,7 +54,7 @@ def test_constants_of_every_type(dtype: str) -> None:
 
 @pytest.mark.parametrize("code", ["INT8", "UINT8", "INT4", "UINT4", "FLOAT8E4M3FN"])
 def test_quantised_weights_become_constants(code: str) -> None:
-    """QDQ models: a product of dequantised weights is a product of constants."""
+    """In QDQ models, a product with dequantised weights is a product with constants."""
     dtype = helper.tensor_dtype_to_np_dtype(getattr(onnx.TensorProto, code))
     nodes = [
         helper.make_node("DequantizeLinear", ["q", "scale"], ["w"]),

@@ -1,4 +1,4 @@
-"""Graphs of 16-bit numbers in single precision."""
+"""16-bit graphs in single precision."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def half_tensor(elements: object) -> TensorProto:
 
 
 def test_types_in_attributes_and_subgraphs() -> None:
-    """A Cast and a ConstantOfShape to float16, one of them within a branch, and tensors of that type."""
+    """A Cast and a ConstantOfShape to float16, one of them inside a branch, and tensors of that type."""
     half = TensorProto.FLOAT16
     branches = [
         helper.make_graph(

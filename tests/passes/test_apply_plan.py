@@ -1,4 +1,4 @@
-"""Plans carried out: every node placed once, and what does not fit refused."""
+"""Plans applied: every node is placed once, and decisions that do not fit are refused."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Every file in cases/ is a graph, passes, and what the passes make of it: a graph, notes, or an error.
+"""Every file in cases/ holds a graph, passes, and their result: a graph, notes, or an error.
 
 A new case is a file with its first three sections (what it shows; passes; before); `--update-golden` writes the others.
-Whatever a case shows, the graph must compute afterwards what it computed before, unless a pass says that it does not.
+In every case, the graph must compute the same values before and after, unless a pass declares that it does not.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ FILES = sorted(CASES.glob("*.case"))
 
 @dataclass(frozen=True)
 class Case:
-    """A case's sections: `shows` is the text in front of the first mark."""
+    """A case's sections: `shows` is the text before the first mark."""
 
     shows: str
     passes: str
@@ -48,7 +48,7 @@ def read_case(path: Path) -> Case:
 
 
 def run(case: Case) -> tuple[Case, Graph, Graph | None]:
-    """The case with what its passes do, the graph before, and the one after (None where they refuse)."""
+    """The case with its passes' results, the graph before, and the one after (None if they refuse it)."""
     before = parse_graph(case.before)
     verify_graph(before)
     asked = replace(case, after="", notes="", error="")

@@ -1,4 +1,4 @@
-"""Column splits compute what the model computes, in the arena too, and cost nothing but their parts."""
+"""Column splits compute the model's values, in the arena too, and cost nothing but their parts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products once a pair of a row and a type: random typed graphs by value, and rows as a set of pairs counts them."""
+"""One product per pair of a row and a type: random typed graphs by value, with the pairs counted by a set."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ def test_rows_without_types_are_multiplied_once_each() -> None:
 
 
 def test_pairs_are_read_by_ops_over_edges_and_written_out_for_others() -> None:
-    """Of `Sddmm` sources are read by an index, destinations are not; nor are operands of an Add with other rows."""
+    """`Sddmm` reads sources by an index, but not destinations; nor does an Add read operands with other rows that
+    way."""
     build = Builder("g")
     x = build.input(4, 6)
     index = build.constant(np.array([0, 1, 0, 1], np.int32), "index")

@@ -1,4 +1,4 @@
-"""Training steps of whole models: gradients against differences in float64, what is trained, and what is refused."""
+"""Training steps of whole models: gradients against differences in float64, the set of parameters, and refusals."""
 
 from __future__ import annotations
 
@@ -41,7 +41,8 @@ def tidy(source: str) -> Graph:
 
 
 def check_parameters(graph: Graph, loss: Loss = "sum", frozen: bool = False) -> None:
-    """The gradients of all parameters along one random direction are what the loss differs by, in float64."""
+    """Assert that the gradients of all parameters, along a random direction, equal the difference of the loss, in
+    float64."""
     graph = doubled(graph)
     step = training_step(graph, Differentiate(loss=loss, frozen_statistics=frozen))
     verify_graph(step.graph)
@@ -97,7 +98,7 @@ def test_the_cross_entropy_is_that_of_its_definition() -> None:
 
 @pytest.mark.parametrize("optimiser", ["sgd", "momentum", "adam"])
 def test_optimisers_lower_the_loss(optimiser: Optimiser) -> None:
-    """Ten steps, whose new parameters and state are those of the next."""
+    """Over ten steps, each with the parameters and state of the previous one."""
     graph = classifier()
     step = training_step(graph, Differentiate(loss="cross-entropy", optimiser=optimiser)).graph
     given: dict[str, Array] = {**random_inputs(graph, 0), step.inputs[1]: np.array([0, 2, 1, 1, 0, 2])}
@@ -113,7 +114,7 @@ def test_optimisers_lower_the_loss(optimiser: Optimiser) -> None:
 
 
 def test_the_parameters_of_the_zoo_are_those_that_it_counts() -> None:
-    """But for tables of positions, of which the model holds the part that it reads."""
+    """Except for tables of positions, of which the model holds only the part that it reads."""
     for name in ("toy", "squeezenet-1.1", "mobilenet-v3-small", "gat"):
         graph = tidy(f"zoo:{name}")
         counted = sum(graph.value(constant).elements for constant in parameters(graph))
@@ -131,7 +132,8 @@ def test_masks_and_scalars_are_no_parameters() -> None:
 
 
 def test_masks_of_small_numbers_are_no_parameters() -> None:
-    """Added to scores (Swin), multiplied by (GPT-2), or folded of two; what starts as zeros or identity is trained."""
+    """Masks are added to scores (Swin), multiplied (GPT-2), or folded from two. Initial zeros and identities are
+    trained."""
     build = Builder()
     lower = np.tril(np.ones((3, 3), np.float32))
     x = build.matmul(build.input(2, 3, 3), 3)
@@ -144,7 +146,8 @@ def test_masks_of_small_numbers_are_no_parameters() -> None:
 
 
 def test_zeros_as_large_as_what_weights_make_are_no_parameter() -> None:
-    """What the second layer of a loop over relations adds to: its rows are asked of the first layer's result."""
+    """The initial sum of a loop over relations in the second layer: its rows are derived from the first layer's
+    result."""
     build = Builder("g", opset=18)
     x = build.matmul(build.input(3, 4), 5)
     (sizes,) = build.node(OnnxOp("Shape"), (x,), [((2,), "int64")])
@@ -195,7 +198,7 @@ def test_an_operator_without_a_gradient_is_named() -> None:
 
 
 def test_what_a_body_reads_is_a_parameter() -> None:
-    """A row of a table in every run of a Loop, as EmbeddingBag is exported: nothing that is learnt lies before it."""
+    """A row of a table in every iteration of a Loop, as EmbeddingBag is exported: nothing before it is learnt."""
     body = helper.make_graph(
         [
             helper.make_node("Gather", ["table", "run"], ["row"]),
@@ -268,7 +271,7 @@ def test_a_model_without_parameters() -> None:
 
 
 def test_constants_without_elements_in_memory() -> None:
-    """A model of any size is differentiated by its shapes: nothing of its weights is copied or read through."""
+    """A model of any size is differentiated by its shapes: its weights are neither copied nor read."""
     shape = (1 << 16, 1 << 16)
     build = Builder()
     x = build.input(4, shape[0], dtype="float16")
@@ -287,7 +290,7 @@ def test_values_are_compared_around_passes_that_keep_them() -> None:
 
 
 def test_the_forward_pass_is_what_it_was() -> None:
-    """Behind it stand gradients alone; windows of a maximum say where it was."""
+    """Only gradients follow it; its max pools also output the positions of the maxima."""
     build = Builder()
     graph = build.graph(build.relu(build.max_pool(build.conv(build.input(1, 3, 8, 8), 4, 3), 2, 2)))
     step = training_step(graph, Differentiate())

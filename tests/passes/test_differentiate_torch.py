@@ -1,4 +1,4 @@
-"""Training steps against PyTorch's autograd, on its own exports; where it is installed."""
+"""Training steps against PyTorch's autograd, on its own exports, if it is installed."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ nn: Any = torch.nn if torch else None
 
 
 def made_of(forward: Callable[..., Any], **parts: Any) -> Any:
-    """A module of parts, with a function of these and of the inputs."""
+    """A module of parts, with a function of them and of the inputs."""
 
     class Module(nn.Module):  # type: ignore[misc]
         def __init__(self) -> None:
@@ -34,7 +34,7 @@ def made_of(forward: Callable[..., Any], **parts: Any) -> Any:
 
 
 def convolutions() -> tuple[Any, tuple[Any, ...]]:
-    """Norms by the batch, depthwise and dilated kernels, a squeeze, pools, a residual."""
+    """Batch norms, depthwise and dilated kernels, squeeze-and-excitation, pools, a residual."""
 
     def forward(net: Any, x: Any) -> Any:
         x = nn.functional.max_pool2d(torch.relu(net.norm(net.first(x))), 3, 2, 1)
@@ -55,7 +55,7 @@ def convolutions() -> tuple[Any, tuple[Any, ...]]:
 
 
 def transformer() -> tuple[Any, tuple[Any, ...]]:
-    """Rows of tables, attention, norms, Gelu."""
+    """Embeddings, attention, norms, Gelu."""
 
     def forward(net: Any, words: Any) -> Any:
         x = net.words(words) + net.places(torch.arange(words.shape[1]))
@@ -70,7 +70,7 @@ def transformer() -> tuple[Any, tuple[Any, ...]]:
 
 
 def up_and_down() -> tuple[Any, tuple[Any, ...]]:
-    """Reflected borders, sizes changed, a transposed convolution, norms by group, what is joined."""
+    """Reflected padding, resizing, a transposed convolution, group norms, concatenation."""
 
     def forward(net: Any, x: Any) -> Any:
         y = nn.functional.elu(net.norm(net.down(nn.functional.pad(x, (1, 2, 1, 1), mode="reflect"))))
@@ -84,7 +84,7 @@ def up_and_down() -> tuple[Any, tuple[Any, ...]]:
 
 
 def recurrences() -> tuple[Any, tuple[Any, ...]]:
-    """In both directions, one behind the other."""
+    """Recurrent layers in both directions, one after the other."""
 
     def forward(net: Any, x: Any) -> Any:
         x, _ = net.lstm(x)
@@ -96,7 +96,7 @@ def recurrences() -> tuple[Any, tuple[Any, ...]]:
 
 
 def messages() -> tuple[Any, tuple[Any, ...]]:
-    """Features gathered along edges and added up where they lead."""
+    """Features gathered along edges and added up at their destinations."""
     sources, ends = torch.tensor([0, 1, 2, 2, 3, 0, 4]), torch.tensor([1, 2, 0, 1, 1, 4, 4])
 
     def forward(net: Any, x: Any) -> Any:
@@ -137,7 +137,7 @@ def test_gradients_of_all_parameters(name: str) -> None:
 
 
 def _loss(loss: Loss, output: Any) -> tuple[Any, Any]:
-    """What the step is given for its output, and the loss."""
+    """The inputs of the step for the output, and the loss."""
     if loss == "cross-entropy":
         target = torch.tensor([3, 1])
         return target, nn.functional.cross_entropy(output, target)
@@ -146,7 +146,7 @@ def _loss(loss: Loss, output: Any) -> tuple[Any, Any]:
 
 
 def _as_exported(constants: Any, parameters: dict[str, Any]) -> tuple[dict[str, str], list[str]]:
-    """Constants and the parameters that they are, which the exporter calls alike."""
+    """Constants and the parameters that they stand for, matched by the exporter's names."""
     bound = {name: name for name in parameters if name in constants}
     for name, value in parameters.items():
         if name in bound:

@@ -1,4 +1,4 @@
-"""Both parts of a sum over edges add up to it, whatever the edges, weights, heads and scales."""
+"""Both parts of a sum over edges add up to the whole, whatever the edges, weights, heads and scales."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.values import assert_close, run_in_ort
 
 
 def summed(seed: int, heads: int = 0, *, weighted: bool = True, scaled: bool = False) -> Graph:
-    """A sum over 90 edges in no order, some of them twice, behind and before other nodes."""
+    """A sum over 90 unsorted edges, some of them duplicates, between other nodes."""
     rng, build = np.random.default_rng(seed), Builder(seed=seed)
     x = build.relu(build.input(*((20, heads, 3) if heads else (20, 6))), name="first")
     dst = np.sort(rng.integers(0, 9, 90))

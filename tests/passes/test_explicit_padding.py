@@ -1,4 +1,4 @@
-"""Explicit padding: only where a device needs it, free where it was promised, and the values stay."""
+"""Explicit padding: only where a device needs it, free where that was promised, and with the same values."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from support.values import assert_same_values, relative_error, run_in_ort
 
 
 def split_graph(graph: Graph, split: str, gpu_rows: int) -> Graph:
-    """The graph with one convolution divided and all else on the GPU, which pads opposite sides alike."""
+    """The graph with one convolution split and everything else on the GPU, which pads opposite sides equally."""
     decisions: list[Decision] = [OnDevice(node.name, "gpu") for node in graph.nodes]
     at = next(index for index, node in enumerate(graph.nodes) if node.name == split)
     decisions[at] = SplitRows(split, gpu_rows, "")
@@ -80,7 +80,7 @@ def test_around_an_input_of_the_model_there_is_no_space() -> None:
 
 
 def test_a_value_that_another_shape_shows_stays_dense() -> None:
-    """Flattened along rows, a map with rows of zeros around each image is no longer one run: the Pad is copied."""
+    """Flattened along rows, a map with rows of zeros around each image is not contiguous, so the Pad is copied."""
     build = Builder()
     first = build.relu(build.conv(build.input(2, 3, 6, 4), 3, 1))
     flat = build.reshape(build.transpose(first, 0, 2, 3, 1), 2 * 6 * 4, 3)
@@ -126,7 +126,7 @@ def test_what_was_promised_before_a_split_holds_after_it(graph: Graph, data: st.
     assume(able)
     conv = data.draw(st.sampled_from(able))
     rows = data.draw(st.integers(1, graph.shape(conv.output)[2] - 1))
-    assume(why_not(graph, SplitRows(conv.name, rows, "")) is None)  # a half may lie wholly in padding
+    assume(why_not(graph, SplitRows(conv.name, rows, "")) is None)  # half of it may lie entirely in padding
     after = split_graph(graph, conv.name, rows)
     assert not any(any(uneven_padding(node.op)) for node in after.nodes if node.device == "gpu")
     assert_promises_hold(after)
@@ -135,7 +135,7 @@ def test_what_was_promised_before_a_split_holds_after_it(graph: Graph, data: st.
 
 @st.composite
 def pipelined_graphs(draw: st.DrawFn) -> tuple[Graph, Pipeline]:
-    """A run of convolutions, activations and adds, what else reads of it, and a way to cut it into stages."""
+    """A run of convolutions, activations and adds, other readers of its values, and a way to divide it into stages."""
     build = Builder(seed=draw(st.integers(0, 99)))
     before = build.relu(build.input(draw(st.integers(1, 2)), 2, draw(st.integers(6, 14)), 5))
     made = [before]

@@ -1,4 +1,4 @@
-"""Batch norms and affine steps fold into what they follow: values stay, and what stays says why."""
+"""Batch norms and affine steps fold into the node before them: values are kept, and notes say why a node stays."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def affine_step(build: Builder, x: str, step: int) -> str:
     ("factors", "folds"), [([1e-6] * 8, False), ([1e7] * 8, False), ([0.5] + [1e-6] * 7, True), ([0.0] * 8, True)]
 )
 def test_weights_stay_within_what_16_bits_hold(factors: list[float], folds: bool) -> None:
-    """A LayerScale as it begins would leave none of their digits; single channels may vanish, and all may be 0."""
+    """An initial LayerScale would leave none of their digits; single channels may vanish, and all may be 0."""
     build = Builder()
     x = build.batch_norm(build.conv(build.input(1, 4, 6, 5), 8, 3, name="conv"))
     scaled = build.op(
@@ -142,7 +142,7 @@ def test_steps_along_other_axes_stay() -> None:
 
 @pytest.mark.parametrize(("opset", "lowest", "why"), [(13, -127, ""), (13, -128, "in few bits"), (12, -127, "lacks")])
 def test_weights_of_few_bits_stay_so(opset: int, lowest: int, why: str) -> None:
-    """By other scales: of weights that are turned round where -lowest has 8 bits."""
+    """With other scales: with negated weights, if the negative of the lowest value fits into 8 bits."""
     graph = pimflow.opt(quantised(opset, lowest), "fold-constants").graph
     folded = run_pass(FoldBatchNorm(), graph)
     assert ("BatchNormalization" in kinds(folded.graph)) == bool(why)
@@ -153,7 +153,7 @@ def test_weights_of_few_bits_stay_so(opset: int, lowest: int, why: str) -> None:
 
 
 def quantised(opset: int, lowest: int) -> onnx.ModelProto:
-    """A batch norm of negative factors behind a convolution of 8 bits, with one scale."""
+    """A batch norm with negative factors after an 8-bit convolution with a single scale."""
     elements = np.random.default_rng(0).integers(lowest, 128, (8, 4, 3, 3)).astype(np.int8)
     elements[0, 0, 0, 0] = lowest
     vectors = {name: np.linspace(*ends, 8).astype(np.float32) for name, ends in zip("fbmv", ENDS, strict=True)}

@@ -1,4 +1,4 @@
-"""What depends on constants alone is computed once."""
+"""Values that depend on constants alone are computed once."""
 
 from __future__ import annotations
 
@@ -57,7 +57,8 @@ def test_what_is_not_folded() -> None:
 
 
 def test_what_layers_make_of_learnt_features_is_computed_when_the_model_runs() -> None:
-    """A layer that reads no input but its graph: its rows are looked up once, nothing else of it is free."""
+    """In a layer whose only input is its graph, the rows are looked up once; everything else is computed in each
+    run."""
     layer = attention(random_edges(9, 2, 30))
     (features,) = layer.inputs
     rows = np.ones(layer.shape(features), np.float32)

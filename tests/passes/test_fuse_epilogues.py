@@ -1,4 +1,4 @@
-"""Which elementwise nodes ride in the kernel of the node before them."""
+"""The elementwise nodes that are fused into the kernel of the node before them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_a_value_with_more_readers_than_an_epilogue_has_nodes_is_written() -> No
         total = build.add(total, reader, name=f"sum{index}")
     kernels = fused(build.graph(total))
     assert kernels["relu"] == "conv"
-    assert "relu" not in kernels.values()  # what 70 kernels read leaves the kernel that makes it
+    assert "relu" not in kernels.values()  # a value that 70 kernels read is written by its own kernel
 
 
 def test_a_broadcast_to_a_larger_shape_is_no_epilogue() -> None:

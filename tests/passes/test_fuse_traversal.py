@@ -1,4 +1,4 @@
-"""Chains over edges as one kernel: random typed graphs by value, and what is read by more than the chain."""
+"""Chains over edges as one kernel: random typed graphs by value, and values that are also read outside the chain."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_a_product_by_type_reads_rows_by_index(edges: TypedEdges) -> None:
 
 
 def products(reader: str = "", heads: bool = False) -> Graph:
-    """Two products by type of the same rows, which others may read too."""
+    """Two products by type of the same rows, which others may also read."""
     build = Builder("g", opset=18)
     index, pointers = build.constant(np.array([4, 0, 0, 1]), "index"), build.constant(np.array([0, 1, 4]), "pointers")
     rows = build.op(GatherRows(), build.input(5, 6), index, name="rows")

@@ -1,4 +1,4 @@
-"""Products of several tables as one kernel, by value in ONNX Runtime, and where it pays."""
+"""Products of several tables as one kernel: values against ONNX Runtime, and where grouping pays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from support.values import assert_same_values
 
 
 def kinds_of_vertices(rows: tuple[int, ...], columns: int = 6, biased: bool = False, layers: int = 1) -> Graph:
-    """Each kind of vertex: a product of its table, summed over the edges among them; one more of the first table."""
+    """For each kind of vertex, a product of its table, summed over the edges of that kind; another product of the first
+    table."""
     build = Builder("g", opset=18)
     tables = [build.input(count, columns, name=f"x{index}") for index, count in enumerate(rows)]
     extra = build.op(MatMul(), tables[0], build.weights(columns, columns), name="extra")
@@ -40,7 +41,7 @@ def kinds(graph: Graph) -> list[str]:
 def test_products_that_wait_for_no_other_are_one(rows: tuple[int, ...], biased: bool) -> None:
     graph = kinds_of_vertices(rows, biased=biased)
     made = GroupProducts().run(graph)
-    grouped = len(rows) + (not biased)  # the product without a bias goes with others that have none
+    grouped = len(rows) + (not biased)  # the product without a bias is grouped with others that have none
     assert made.changed == (grouped > 1)
     assert len(made.sites) == (grouped if made.changed else 0)
     assert kinds(made.graph).count("TypedLinear") == made.changed

@@ -1,4 +1,4 @@
-"""Split-K computes what the model computes, in the arena too, and costs nothing but its parts and their sum."""
+"""Split-K computes the model's values, in the arena too, and costs nothing but its parts and their sum."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def check_values(graph: Graph, after: Graph) -> None:
 
 @st.composite
 def products(draw: st.DrawFn) -> tuple[Graph, int]:
-    """A product or convolution named "product" with a bias or none, something elementwise behind it, and a K."""
+    """A product or convolution named "product", with or without a bias, an elementwise node after it, and a K."""
     build = Builder(seed=draw(st.integers(0, 99)))
     inner = draw(st.integers(2, 9))
     kind = draw(st.sampled_from(["conv", "gemm", "matmul", "batched"]))

@@ -1,4 +1,4 @@
-"""The manager: verifies, prints, times, checks, and names who broke what."""
+"""The manager: verifies, prints, times, checks, and names the pass that broke something."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class DivideByZero(Pass):
 
 @dataclass(frozen=True)
 class ReluToAbs(Pass):
-    """Keeps the graph sound, but not its values."""
+    """Keeps the graph valid, but not its values."""
 
     name = "relu-to-abs"
 
@@ -139,7 +139,7 @@ def test_a_required_pass_cannot_be_disabled() -> None:
 
 
 def test_a_manager_is_a_pass() -> None:
-    """Its passes run in their place, under its own options and those of the manager around it."""
+    """Its passes run in its place, under its own options and those of the enclosing manager."""
     shown: list[str] = []
     inner = PassManager((RemoveDeadCode(), ReluToAbs()), disabled=("relu-to-abs",))
     outer = PassManager(

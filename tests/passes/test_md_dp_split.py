@@ -15,7 +15,7 @@ from support.values import assert_same_values
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Graph, int]:
-    """A convolution of any kind, and a row count to split it at."""
+    """A convolution of any kind, and a row at which to split it."""
     build = Builder(seed=draw(st.integers(0, 99)))
     groups = draw(st.sampled_from([1, 1, 2, 4]))
     kernel = draw(st.integers(1, 7)), draw(st.integers(1, 3))
@@ -100,7 +100,7 @@ def test_followers_go_along_and_one_concat_ends_the_region() -> None:
     assert_same_values(graph, split)
     assert [node.name for node in split.nodes if isinstance(node.op, Concat)] == ["concat_last_out"]
     assert split.nodes[-1].outputs == graph.outputs
-    # The input is cut for the convolution (with halo) and for the residual (without); nothing else moves.
+    # The input is sliced for the convolution (with halo) and for the residual (without); nothing else is moved.
     assert sum(isinstance(node.op, Slice) for node in split.nodes) == 4
 
 
@@ -112,7 +112,7 @@ def test_swish_follows_as_a_whole() -> None:
     split = applied(graph, SplitRows("conv", 3, "auto", ("sigmoid", "swish")))
     assert_same_values(graph, split)
     assert sum(isinstance(node.op, Concat) for node in split.nodes) == 1
-    # With the convolution read elsewhere as well, two values leave the region.
+    # If the convolution is also read elsewhere, two values leave the region.
     other = build.graph(swish, build.global_average(conv, name="average"))
     split = applied(
         other,

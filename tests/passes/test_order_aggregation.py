@@ -1,4 +1,4 @@
-"""A product with weights before an aggregation or behind it: the same values, in either order and back."""
+"""A product with weights before or after an aggregation: the same values in either order, and back again."""
 
 from __future__ import annotations
 

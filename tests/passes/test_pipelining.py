@@ -48,7 +48,7 @@ def divided(
 
 
 def ancestors(graph: Graph, node: Node) -> list[Node]:
-    """All nodes that a node waits for, directly or not."""
+    """All nodes that a node waits for, directly or indirectly."""
     found: dict[str, Node] = {}
     waiting = [node]
     while waiting:
@@ -80,7 +80,7 @@ def assert_nothing_is_computed_twice(before: Graph, after: Graph) -> None:
 
 
 def mobile_block(batch: int = 1, rows: int = 14, stride: int = 1) -> Graph:
-    """1x1 -> clip -> depthwise -> clip -> 1x1, and a residual Add where the stride allows it."""
+    """1x1 -> clip -> depthwise -> clip -> 1x1, and a residual Add if the stride allows it."""
     build = Builder()
     x = build.input(batch, 4, rows, 6)
     out = build.clip(build.conv(x, 8, name="expand"), name="clip1")
@@ -132,7 +132,7 @@ def test_rows_of_every_stage_bottom_first() -> None:
     graph = mobile_block(rows=14)
     rewritten = applied(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3), bottom_first=True))
     assert [graph_rows(rewritten, f"expand_s{stage}") for stage in range(3)] == [6, 6, 2]
-    # The first stage reads the bottom rows.
+    # The first stage computes the bottom rows.
     source = rewritten.producer(rewritten.node("expand_s0").inputs[0])
     assert source is not None
     assert source.op == Slice(2, 8, 14)
@@ -363,7 +363,7 @@ def test_runs_that_cannot_be_pipelined() -> None:
         )
 
 
-ACTIVATIONS = ("LeakyRelu", "Abs")  # none saturates, nor cancels an Add: outputs keep varying
+ACTIVATIONS = ("LeakyRelu", "Abs")  # none saturates or cancels an Add, so outputs keep varying
 
 
 def random_graph(draw: random.Random) -> Graph:
@@ -386,7 +386,7 @@ def _random_window(build: Builder, draw: random.Random, kind: str, x: str) -> st
     strides, dilation = (draw.randint(1, 3), draw.randint(1, 2)), draw.randint(1, 2)
     top, left, bottom, right = (draw.randint(0, min(kernel[axis % 2], 4) - 1) for axis in range(4))
     pads = top, left, bottom, right
-    if kind == "pool" and dilation > 1:  # a dilated window may meet padding alone: its maximum is no number
+    if kind == "pool" and dilation > 1:  # a dilated window may contain padding only, whose maximum is NaN or -inf
         pads = (0, 0, 0, 0)
     spare = height + pads[0] + pads[2] - dilation * (kernel[0] - 1), width + pads[1] + pads[3] - 2 * (kernel[1] - 1)
     if min(spare) < 1:
@@ -422,7 +422,7 @@ def _random_op(build: Builder, draw: random.Random, made: list[str], gate: str) 
 
 
 def random_decisions(graph: Graph, draw: random.Random) -> list[Decision]:
-    """Pipelines and splits wherever they are possible, at random; the rest runs on the GPU."""
+    """Pipelines and splits wherever possible, at random; the rest runs on the GPU."""
     decisions: list[Decision] = []
     nodes, index = list(graph.nodes), 0
     while index < len(nodes):
@@ -448,7 +448,7 @@ def _random_pipeline(graph: Graph, nodes: list[Node], draw: random.Random) -> Pi
 
 
 def _randomly_divided(graph: Graph, whole: Pipeline, draw: random.Random) -> Pipeline:
-    """Some of its nodes divided; in one stage, now and then."""
+    """The pipeline with some of its nodes split; sometimes with a single stage."""
     if draw.random() < 0.3:
         whole = replace(whole, stage_rows=(sum(whole.stage_rows),))
     some = [device == "pim" and draw.random() < 0.7 for device in whole.devices]
@@ -495,5 +495,5 @@ def test_a_part_with_other_rows_than_its_producers_part_is_not_fused() -> None:
     graph = build.graph(build.add(build.relu(a, name="b"), build.depthwise(a, name="c"), name="d"))
     tagged = [node.placed(fused_into="a") if node.name == "b" else node for node in graph.nodes]
     rewritten = applied(graph.replace(nodes=tagged), pipeline("abcd", "pggg", (4, 5)))
-    # The halo of c makes a's stages 5 and 4 rows, while b's are 4 and 5.
+    # The halo of c makes a's stages 5 and 4 rows, but b's 4 and 5.
     assert [rewritten.node(f"b_s{stage}").placement.fused_into for stage in range(2)] == [None, None]

@@ -1,4 +1,4 @@
-"""Tables that stay in the host's memory: the same values, and only the rows that are read next on the GPU."""
+"""Tables that stay in host memory: the same values, with only the rows that are read next on the GPU."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_values_are_the_same(model: str, parts: int) -> None:
 
 @pytest.mark.parametrize("export", ["gin-ts", "sage-mean-ts", "graphconv-ts", "gatv2-ts", "appnp-ts", "sgc-dynamo"])
 def test_exports_of_every_kind_have_the_same_values(export: str) -> None:
-    """Sums of what two readers make, tables that are added to sums, and whatever else networks do with features."""
+    """Sums for two readers, tables that are added to sums, and all other uses of features in networks."""
     graph = clean(f"tests/data/gnn/{export}.onnx")
     table = next(name for name in graph.inputs if len(graph.shape(name)) == 2)
     values = {table: np.random.default_rng(0).standard_normal(graph.shape(table)).astype(np.float32)}

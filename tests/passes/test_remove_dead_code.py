@@ -1,4 +1,4 @@
-"""What no output depends on goes, with its constants."""
+"""Nodes that no output depends on are removed, with their constants."""
 
 from __future__ import annotations
 

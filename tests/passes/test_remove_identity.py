@@ -1,4 +1,4 @@
-"""Nodes that hand on their input go; what only looks like one stays."""
+"""Nodes that return their input are removed; those that only look like it stay."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Products of weights before rows are multiplied: random typed graphs by value, and what cannot be reordered."""
+"""Products of weights computed before rows are multiplied: random typed graphs by value, and cases that cannot be
+reordered."""
 
 from __future__ import annotations
 
@@ -68,7 +69,7 @@ def typed_behind_matrix(build: Builder, x: str) -> str:
 
 
 def typed_behind_typed(build: Builder, x: str) -> str:
-    """Rows 7 and 4 are of the first product's last type, rows 0, 0 and 2 of its first."""
+    """Rows 7 and 4 have the first product's last type, rows 0, 0 and 2 its first."""
     rows = build.op(GatherRows(), typed(build, x), build.constant(np.array([7, 4, 0, 0, 2]), "picks"))
     return typed(build, rows, 3, [0, 0, 1, 2, 5], "second")
 
@@ -121,7 +122,7 @@ def biased_by_rows(build: Builder, x: str) -> str:
 
 
 def test_biases_are_multiplied_by_each_types_weights() -> None:
-    """A row a type; where weights are trained, nothing is multiplied beforehand."""
+    """One row per type; if weights are trained, nothing is multiplied in advance."""
     build = Builder("g")
     graph = build.graph(biased(build, build.input(8, 6)))
     made = ReorderLinear().run(graph).graph

@@ -1,4 +1,5 @@
-"""Products by type that are added up where they lead to: random typed graphs by value, and what stays."""
+"""Products by type that are summed at their destinations: random typed graphs by value, and cases that stay as they
+are."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from support.values import assert_same_values
 
 FUSED = PassManager((SegmentGemm(), FuseTraversal()))
 EXPECTED = {"convolution": 1, "matrices": 1, "heads": 1, "loop": 1, "transformer": 1, "attention": 0}
-"""Sums of products by type; those of attention are read by its logits too."""
+"""Number of sums of products by type; those of attention are also read by its logits."""
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -32,7 +33,7 @@ def test_sums_of_products_by_type_write_no_products(name: str, edges: TypedEdges
 def summed(
     op: Spmm | None = None, shared: str = "", weight: tuple[int, ...] = (), view: bool = False, computed: bool = False
 ) -> Graph:
-    """Five products of two types, added up in three rows; the second has no edges."""
+    """Five products of two types, added up in three rows; the second row has no edges."""
     build = Builder("g", opset=18)
     pointers = build.constant(np.array([0, 2, 5]), "pointers")
     made = build.op(TypedLinear(), build.input(5, 3), build.weights(2, 3, 4), pointers, name="product")
@@ -73,7 +74,7 @@ def test_why_a_sum_stays(graph: Graph, reason: str) -> None:
 
 
 def test_products_with_a_bias_stay() -> None:
-    """Which would be added once an edge."""
+    """A bias would be added once per edge."""
     build = Builder("g", opset=18)
     structure = [build.constant(np.array(ids), name) for ids, name in (([0, 2, 4], "rowptr"), ([1, 0, 0, 2], "col"))]
     operands = (build.weights(1, 3, 4), build.constant(np.array([0, 3])), "", build.weights(1, 4))

@@ -1,4 +1,4 @@
-"""Matrices by type as one product of rows by type: random typed graphs, by value, and what has no such form."""
+"""Matrices by type as one product of rows by type: random typed graphs, by value, and cases without such a form."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_matrix_for_every_edge_and_head() -> None:
 
 
 def heads_apart(pointers: list[int], heads: int = 2, read: bool = False, folded: bool = True) -> Graph:
-    """Rows [5, heads, 3] head by head, times a matrix for every part of them, and back, as HGTConv is exported."""
+    """Rows [5, heads, 3] multiplied head by head, with a matrix for each part of them, as HGTConv is exported."""
     build = Builder("g")
     x = build.input(5, heads, 3)
     rows = build.reshape(build.op(Transpose((1, 0, 2)), x), heads * 5, 3)
@@ -96,8 +96,8 @@ def test_heads_one_after_the_other_are_heads_of_one_product(bounds: list[int], f
 @pytest.mark.parametrize(
     "graph",
     [
-        heads_apart([0, 2, 5, 8, 10]),  # heads are divided otherwise
-        heads_apart([0, 2, 7, 10]),  # not by heads at all
+        heads_apart([0, 2, 5, 8, 10]),  # heads are divided differently
+        heads_apart([0, 2, 7, 10]),  # not divided by heads at all
         heads_apart([0, 1, 5, 6, 10], read=True),
     ],
 )
@@ -129,7 +129,7 @@ def test_what_is_left_is_left() -> None:
 
 
 def by_blocks(equation: str = "abc,bcd->abd", weights: tuple[int, ...] = (2, 3, 4), read: bool = False) -> Graph:
-    """A loop over two relations whose weights are block-diagonal, as RGCNs of `num_blocks` are exported."""
+    """A loop over two relations with block-diagonal weights, as RGCNs with `num_blocks` are exported."""
     build = Builder("g")
     x, terms = build.input(12, 6), []
     for index, count in enumerate((40, 55)):
@@ -159,12 +159,12 @@ def test_blocks_that_others_read_too() -> None:
 
 
 def test_an_einsum_that_is_no_product_of_blocks() -> None:
-    """Its weights' axes are in another order."""
+    """The axes of its weights are in another order."""
     assert not SegmentGemm().run(by_blocks("abc,cbd->abd", (3, 2, 4))).changed
 
 
 def summed(biased: bool = False, reduce: str = "sum", empty: float = 0.0, alpha: float = 1.0, rows: int = 1) -> Graph:
-    """Two products behind sums over edges, added up."""
+    """The sum of two products, each after a sum over edges."""
     build = Builder("g")
     edges = rows_of(edge_list(12, 40), 12)
     structure = [build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col")]
@@ -233,7 +233,7 @@ def of_tables(columns: int = 8, twice: bool = False, read: bool = False) -> Grap
 
 
 def test_sums_over_edges_of_different_tables_are_one_product() -> None:
-    """The products of the vertices themselves, of one table, are one with all weights added up."""
+    """The products of the vertices themselves, all of one table, become one with the sum of their weights."""
     graph = of_tables()
     made = SegmentGemm().run(graph).graph
     assert kinds(made) == ["Spmm", "Spmm", "Concat", "Gemm", "Add"]
@@ -243,7 +243,7 @@ def test_sums_over_edges_of_different_tables_are_one_product() -> None:
 
 
 def test_weights_that_are_trained_are_added_up_by_nodes() -> None:
-    """Each stays a parameter; the gradient of the sum, which is that of both, is one product."""
+    """Each stays a parameter; the gradient of the sum, which both share, is one product."""
     graph = of_tables()
     made = SegmentGemm(fold=False).run(graph).graph
     assert Counter(kinds(made)) == Counter(
@@ -262,7 +262,7 @@ def test_weights_that_are_trained_are_added_up_by_nodes() -> None:
 
 
 def test_weights_that_make_rows_of_a_sum_shorter_stay_with_it() -> None:
-    """As they may be multiplied before the sum: what is left is of the vertices themselves, and four rows wide."""
+    """They may be multiplied before the sum, so only the products of the vertices themselves are combined."""
     graph = of_tables(columns=4)
     made = SegmentGemm().run(graph).graph
     assert sorted(kinds(made)) == ["Add", "Add", "Concat", "Gemm", "Gemm", "Spmm", "Spmm"]
@@ -271,7 +271,7 @@ def test_weights_that_make_rows_of_a_sum_shorter_stay_with_it() -> None:
 
 @pytest.mark.parametrize("graph", [of_tables(columns=3), of_tables(twice=True), of_tables(read=True)])
 def test_sums_of_tables_keep_their_values(graph: Graph) -> None:
-    """Of shorter rows alone, with a term that is added twice, and one that is read by others too."""
+    """Only shorter rows, with a term that is added twice, and one that is also read by others."""
     assert_same_values(graph, SegmentGemm().run(graph).graph)
 
 

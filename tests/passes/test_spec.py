@@ -1,4 +1,4 @@
-"""Passes as text: every pass prints as what reads it again, and what cannot be read names pass, option and choices."""
+"""Passes as text: every pass prints in a form that can be parsed; errors name the pass, the option and the choices."""
 
 from __future__ import annotations
 

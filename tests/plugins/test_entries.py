@@ -1,4 +1,4 @@
-"""A package beside pimflow adds a kind of unit, a machine, a policy and a pass, by its entry points alone."""
+"""Another package adds a kind of unit, a machine, a policy and a pass, by its entry points alone."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_where_it_is_not_installed_its_names_are_unknown(capsys: Capture) -> Non
 
 
 def test_a_sweep_gives_the_same_points_in_other_processes(installed: Path) -> None:
-    """In those, too, that an earlier sweep has left, which may have begun before a package was there."""
+    """Including processes that an earlier sweep left, which may have started before a package was installed."""
     sys.path.remove(str(installed))
     assert pimflow.sweep({"models": ["zoo:toy"], "policies": ["gpu"]}, jobs=2)[0]["status"] == "ok"
     sys.path.insert(0, str(installed))

@@ -1,4 +1,4 @@
-"""Prices of one content of a package are not found under another."""
+"""Prices computed with one version of a package's files are not used with another."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def now() -> bytes:
-    """The fingerprint of what is there now."""
+    """The fingerprint of the current files."""
     forget()
     return fingerprint()
 

@@ -1,4 +1,4 @@
-"""Policies, fronts and sweeps price activations that do not fit as `compile` does."""
+"""Policies, fronts and sweeps price activations that do not fit in the same way as `compile`."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pimflow.runtime.offload.spill import SpillWay
 from support.offload import machine, step
 
 KIB = 400
-"""Of memory: less than the step takes with all of its activations kept, enough for all that may leave."""
+"""Memory of the GPU: less than the step takes with all activations kept, enough if everything possible is offloaded."""
 
 
 def compiled(kib: float = KIB, base: str = "a100-ssd", policy: str = "gpu", spill: SpillWay = "auto") -> CompiledModel:
@@ -21,7 +21,7 @@ def compiled(kib: float = KIB, base: str = "a100-ssd", policy: str = "gpu", spil
 
 
 def figures(model: CompiledModel) -> tuple[float, float, bool]:
-    """What `compile --json` says."""
+    """The figures of `compile --json`."""
     document = model.document()
     spill, result = document["memory"].get("spill"), document["result"]
     if spill is None:

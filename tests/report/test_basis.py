@@ -1,4 +1,4 @@
-"""Whoever reads a speedup sees what the GPU under it stands on."""
+"""Every speedup is shown with the basis of its GPU model."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_every_shipped_target_says_it() -> None:
 
 @dataclass(frozen=True)
 class Cpu(Unit):
-    """A host that is no GPU."""
+    """A host that is not a GPU."""
 
     kind: ClassVar[str] = "cpu"
     can_host: ClassVar[bool] = True

@@ -1,4 +1,4 @@
-"""Tables of what time and energy are spent on: every one adds up to the run's total."""
+"""Tables of where time and energy are spent: each adds up to the run's total."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The Chrome trace: slices that nest, a cap with a note, byte-stable files."""
+"""The Chrome trace: nested slices, a limit with a note, byte-stable files."""
 
 from __future__ import annotations
 
@@ -53,7 +53,9 @@ def test_slices_carry_times_and_where_they_belong() -> None:
     }
     named = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert named == {"toy", "GPU stream", "PIM channels", "Regions"}
-    assert all(event["tid"] != event["pid"] for event in slices(trace))  # a viewer's badge of a "main thread"
+    assert all(
+        event["tid"] != event["pid"] for event in slices(trace)
+    )  # viewers mark such a thread as "main"
     energy_mj = {"gpu": 15, "pim": 3.25}
     assert trace["otherData"] == {"format": "pimflow-timeline/1", "makespan_us": 7.5, "energy_mj": energy_mj}
 
@@ -100,7 +102,7 @@ def test_events_beyond_the_cap_are_left_out_with_a_note() -> None:
 
 @pytest.fixture(scope="module")
 def trace() -> tuple[pimflow.CompiledModel, dict[str, Any]]:
-    """A network with halves on two devices and pipelines."""
+    """A network with nodes split between two devices, and pipelines."""
     model = pimflow.compile("zoo:mobilenet-v2", policy="pimflow", use_cache=False, check=False)
     return model, model.chrome_trace()
 

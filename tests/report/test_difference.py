@@ -1,4 +1,4 @@
-"""Two compiled models side by side: every figure is one of the two reports', and the nodes' changes add up."""
+"""Two compiled models compared: every figure is from one of the two reports, and the changes of nodes add up."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One node and its alternatives: prices are those of plans that are compiled so, and needs are enough but no more."""
+"""One node and its alternatives: prices are those of compiled plans, and break-even values are exact."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def conv2(compiled: pimflow.CompiledModel) -> Explanation:
 
 
 def conv(policy: str, target: pimflow.Target | str = "pimflow") -> pimflow.CompiledModel:
-    """One convolution that PIM is slower at."""
+    """One convolution for which PIM is slower."""
     weights = np.random.default_rng(0).standard_normal((96, 16, 1, 1)).astype(np.float32)
     model = single("Conv", (1, 16, 112, 112), [weights])
     return pimflow.compile(model, policy=policy, target=target, use_cache=False)
@@ -176,7 +176,7 @@ def test_of_a_node_that_only_a_product_is_taken_out_of_the_rest_counts_too() -> 
 
 
 def test_what_is_not_tried_would_not_be_enough(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keys are left out by bounds: trying every one finds the same."""
+    """Bounds rule keys out; trying every key finds the same."""
     slower = conv("gpu")
 
     def weighed() -> list[Verdict]:

@@ -1,4 +1,4 @@
-"""The front of time against energy: of all plans those of which no other is both faster and more frugal."""
+"""The front of time against energy: the plans that no other plan beats in both."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = [("two", "md-dp", 10), ("heavy", "md-dp", 50), ("three", "md-dp", 50), (
 
 
 def best_of(points: set[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Those that no other is below in both coordinates."""
+    """The points that no other point is below in both coordinates."""
     found: list[tuple[float, float]] = []
     for x, y in sorted(points):
         if not found or y < found[-1][1]:
@@ -54,7 +54,7 @@ def is_corner(points: list[tuple[float, float]], place: int) -> bool:
 
 @cache
 def measured(name: str, policy: str, grid: int) -> tuple[Graph, Options, list[tuple[float, float]]]:
-    """A graph, what is asked for, and the front of all of its plans."""
+    """A graph, its options, and the front of all its plans."""
     graph = GRAPHS[name]()
     options = Options(target=COSTS.target, policy=policy, grid=grid, use_cache=False)
     runs = [whole_run(graph, decisions, COSTS) for decisions in covers(graph, policy_of(options), COSTS)]

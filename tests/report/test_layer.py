@@ -1,4 +1,4 @@
-"""One layer without a model."""
+"""A single layer without a model."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_the_host_takes_what_it_takes_in_a_model(name: str) -> None:
     work = matrix_problem(found.graph, found.graph.node(name))
     assert not isinstance(work, Refusal)
     report = report_layer(work, TARGET)
-    assert report.baseline_us == pytest.approx(node.times_us["gpu"], rel=0.02)  # the model's have a bias
+    assert report.baseline_us == pytest.approx(node.times_us["gpu"], rel=0.02)  # the model's layers have a bias
     assert re.search(rf"GPU alone +{report.baseline_us:,.2f} us; PIM is [0-9.]+x as fast", report.text())
 
 

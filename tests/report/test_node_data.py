@@ -1,4 +1,4 @@
-"""Node data: every kernel with its time, and the colour of its device."""
+"""Node data: every kernel with its time and the colour of its device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reports and comparisons: every figure is read off the timeline of the rewritten graph."""
+"""Reports and comparisons: every figure is taken from the timeline of the rewritten graph."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def report_of(graph: Graph, plan: Plan) -> PlanReport:
 
 
 def plan_of(graph: Graph, *decisions: Decision) -> Plan:
-    """A plan with these decisions; all nodes that they leave out run on the GPU, in graph order."""
+    """A plan with these decisions; all other nodes run on the GPU, in graph order."""
     covered = {name: decision for decision in decisions for name in decision.nodes}
     order = dict.fromkeys(covered.get(node.name, OnDevice(node.name, "gpu")) for node in graph.nodes)
     return Plan("auto", tuple(order), 0.0, 0.0)
@@ -73,7 +73,7 @@ def test_split_row_by_row() -> None:
     split = SplitRows("conv0", 21, "newton++", ("relu1",))
     row = rows_by_name(report_of(graph, plan_of(graph, split)))["conv0"]
     macs_per_row = 28 * 128 * 256 * 9
-    moved = 2 * 0.02 + 0.02  # two Slices before, one Concat behind
+    moved = 2 * 0.02 + 0.02  # two Slices before, one Concat after
     gpu_us, pim_us = 1.0 + 21 * macs_per_row / 0.8e6, 0.5 + 7 * macs_per_row / 1.2e6
     assert (row.mode, row.fractions["pim"], row.op) == ("md-dp", 0.25, "Conv")
     assert row.busy_us["pim"] == pytest.approx(pim_us)

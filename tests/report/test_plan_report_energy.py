@@ -1,4 +1,4 @@
-"""Time and energy of a report: its totals are the timeline's, and these are the sums of the parts that it shows."""
+"""Time and energy of a report: its totals are the timeline's, and the sums of the parts that it shows."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled(request: pytest.FixtureRequest) -> dict[str, CompiledModel]:
 
 
 def spent_mj(graph: Graph, costs: CostModel, time_us: float) -> float:
-    """Energy of a run by hand: what nodes and copies of operands take, and static power over its time."""
+    """The energy of a run, computed here: nodes, copies of operands, and static power over its time."""
     nodes = sum(costs.node_cost(graph, node).energy_mj for node in graph.nodes)
     moves = [costs.transfer(graph, node) for node in graph.nodes]
     static_w: float = costs.host.spec.energy.static_w
@@ -66,7 +66,7 @@ def test_report_timeline_and_parts_agree(compiled: dict[str, CompiledModel]) -> 
 
 
 def test_parts_of_the_document_add_up(compiled: dict[str, CompiledModel]) -> None:
-    """As a reader of the JSON adds them up: in all, by device, by node, and over the nodes part by part."""
+    """Added up as a reader of the JSON would: in total, by device, by node, and over the nodes part by part."""
     for policy, model in compiled.items():
         document = json.loads(json.dumps(model.document()))
         for run in (document["baseline"], document["result"]):
@@ -107,7 +107,7 @@ def test_a_launch_of_pim_is_a_part_of_its_time() -> None:
 
 
 def test_time_is_what_bounds_a_kernel(compiled: dict[str, CompiledModel]) -> None:
-    """What hides behind the other half of a roofline is no time."""
+    """The part hidden behind the other half of a roofline takes no time."""
     model = compiled["gpu"]
     costs = model.machine.costs.host_only()
     for node in model.graph.nodes:

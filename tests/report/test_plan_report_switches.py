@@ -1,4 +1,4 @@
-"""Memory channels that change hands: who pays for that, and where it is shown."""
+"""Reassigned memory channels: which nodes pay for it, and where it is shown."""
 
 from __future__ import annotations
 

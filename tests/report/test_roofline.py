@@ -1,4 +1,4 @@
-"""Rooflines: by hand for one convolution, and no model of a kernel is faster than its machine's peaks."""
+"""Rooflines: one convolution computed by hand, and no kernel model exceeds its machine's peaks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is shown of activations that do not fit: it adds up, and a replay needs nothing else."""
+"""Reports on activations that do not fit: the figures add up, and suffice for a replay."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def short() -> tuple[CompiledModel, Spill]:
 
 
 def of_process(folder: Path) -> tuple[dict[int, str], list[dict[str, Any]], dict[str, Any]]:
-    """Tracks by number, entries, and what is told in all."""
+    """Tracks by number, entries, and the overall metadata."""
     trace = json.loads((folder / "timeline.json").read_text())
     entries = trace["traceEvents"]
     (number,) = (e["pid"] for e in entries if e["name"] == "process_name" and e["args"]["name"] == PROCESS)
@@ -71,7 +71,7 @@ def test_the_peak_of_live_bytes_is_the_one_that_is_promised(folder: Path) -> Non
 
 
 def test_rows_are_all_that_a_replay_needs(folder: Path) -> None:
-    """A clock that ticks, given what plan.json says, takes as long and has the same peak."""
+    """A tick-by-tick simulation of the rows of plan.json takes the same time and has the same peak."""
     model, spill = short()
     told = json.loads((folder / "plan.json").read_text())["memory"]["spill"]
     steps = {kernel.name: place for place, kernel in enumerate(spill.trace.kernels)}

@@ -1,4 +1,4 @@
-"""What a steady state comes to, in figures, as text, and as a trace."""
+"""The results of a steady state, as figures, as text, and as a trace."""
 
 from __future__ import annotations
 

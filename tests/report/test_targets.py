@@ -1,4 +1,4 @@
-"""Lists of machines: every unit says in its own words what it is."""
+"""Lists of machines: every unit describes itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Traces on the clock, as a table and as JSON."""
+"""Timed traces, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
 
 
 def test_a_trace_of_auto_takes_what_its_layer_takes_if_rows_are_opened_again(tmp_path: Path) -> None:
-    """Under the published rules: the controller that goes on with closed rows is faster, and its count says why."""
+    """Under the published rules, a controller that ignores closed rows is faster; its count of COMPs on closed rows
+    explains it."""
     target = override(load_target("pimflow"), timing="artifact")
     compiled = pimflow.compile("zoo:mobilenet-v2", target=target, policy="auto", use_cache=False)
     assert compiled.report.violations == {"comps_on_closed_rows": 0}

@@ -1,4 +1,4 @@
-"""Rows of reports have what a node takes in every order of elements, where its device has a choice."""
+"""Rows of reports have a node's time in every order of elements, where its device has a choice."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TAKES = {
 
 
 class Choosing(FakeCosts):
-    """Ways by a node's name."""
+    """A cost model with alternative ways by node name."""
 
     def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
         return TAKES[node.name]
@@ -66,7 +66,7 @@ def test_where_there_is_no_choice_nothing_is_said(target: pimflow.Target, policy
 
 
 def test_of_several_parts_a_way_takes_what_all_of_them_do() -> None:
-    """What lacks it counts by the way it takes, and what has no choice does not count."""
+    """A part without it counts with its actual way; a node without a choice does not count."""
     graph = convolutions("a", "b", "c")
     found = tuple(ways_there(graph, graph.nodes, "gpu", Choosing()))
     assert found == (

@@ -21,7 +21,7 @@ PIMFLOW = load_target("pimflow")
 
 
 class CountingUnit(FakeUnit):
-    """A PIM that counts how often it is asked, beside which the GPU keeps half of its channels."""
+    """A PIM that counts queries, with half of the channels left to the GPU."""
 
     choices = (*FakeUnit.choices, "none")
 
@@ -153,7 +153,7 @@ def test_measured_times_stand_in_for_the_model() -> None:
     plain, costs = costs_with(), costs_with(measured=table)
     assert costs.host_only().node_cost(graph, add).time_us == pytest.approx(123.0)
     ratio = plain.node_cost(graph, add).time_us / plain.host_only().node_cost(graph, add).time_us
-    assert ratio > 1.1  # bound by memory, so that channels count
+    assert ratio > 1.1  # memory-bound, so that channels matter
     assert costs.node_cost(graph, add).time_us == pytest.approx(123.0 * ratio)
     assert costs.node_cost(graph, graph.node("conv")) == plain.node_cost(graph, graph.node("conv"))
 
@@ -170,7 +170,7 @@ def test_costs_depend_on_shapes_and_not_on_names() -> None:
 
 
 def identity_with(key: str, value: str) -> str:
-    """Of the shipped machine with one value of its file changed; its summary is the same."""
+    """The identity of the shipped machine with one value of its file changed; its summary is the same."""
     text = to_toml(load_target("pimflow"))
     changed, count = re.subn(rf"(?m)^{key} = .*$", f"{key} = {value}", text, count=1)
     assert count == 1

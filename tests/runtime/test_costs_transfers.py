@@ -1,4 +1,4 @@
-"""A machine whose PIM nodes find their operands only where they were copied to."""
+"""A machine whose PIM nodes only find their operands where these were copied to."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels wait for what their epilogues read, wherever that is in the graph, and for nothing else."""
+"""Kernels wait for the operands of their epilogues, wherever these are in the graph, and for nothing else."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_a_kernel_that_waits_for_itself_is_a_bug() -> None:
 
 @st.composite
 def chains(draw: st.DrawFn) -> Graph:
-    """Kernels of up to three nodes on two devices, of which each node may add what other kernels make."""
+    """Kernels of up to three nodes on two devices; each node may add results of other kernels."""
     jobs: list[Job] = []
     into: dict[str, str] = {}
     made: list[str] = []

@@ -1,4 +1,4 @@
-"""What reading rows takes by where they lie: the published formulas, and who has room."""
+"""The cost of reading rows by their placement: the published formulas, and whether they fit."""
 
 from __future__ import annotations
 

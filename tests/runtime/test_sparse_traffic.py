@@ -1,4 +1,4 @@
-"""Bytes over the edges of a graph, against a cache that is run access by access."""
+"""Bytes over the edges of a graph, against a cache simulated access by access."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pimflow.sparse import generate
 
 
 def fetched(ids: list[int], row_bytes: int, cache: Cache) -> int:
-    """Bytes of lines that a cache of whole lines under least-recently-used replacement fetches."""
+    """Bytes of lines that a cache of whole lines fetches under least-recently-used replacement."""
     held: OrderedDict[int, None] = OrderedDict()
     missed = 0
     lines_per_row = -(-row_bytes // cache.line_bytes)

@@ -1,4 +1,5 @@
-"""Modulo schedules, replayed: no resource is used twice, nothing starts before what it reads, the interval holds."""
+"""Modulo schedules, replayed: no resource is used twice at once, nothing starts before its operands, the interval
+holds."""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ def test_replayed(name: str, target: str) -> None:
 
 
 def replay(graph: Graph, costs: CostModel, steady: SteadyState, count: int) -> list[int]:
-    """When each of so many inferences ends; nothing of what is replayed may be in the way of anything else."""
+    """When each of `count` inferences ends; nothing in the replay may conflict."""
     unrolled = steady.unrolled(count)
     using: dict[str, list[tuple[int, int]]] = {}
     for _, slot in unrolled:
@@ -74,7 +75,7 @@ def test_the_busiest_resource_never_rests(name: str) -> None:
 
 
 def alternating(count: int) -> Graph:
-    """A chain whose nodes run on the host and on PIM by turns."""
+    """A chain whose nodes alternate between the host and PIM."""
     net = ConvNet("chain")
     x = net.input(1, 8, 4, 4)
     for _ in range(count):
@@ -88,7 +89,7 @@ def alternating(count: int) -> Graph:
     "lengths", [(5, 5, 5, 5), (3, 4, 2, 1), (4, 1, 1, 6, 3, 1), (2, 7, 3, 1, 4, 1), (1, 2, 3, 4, 5, 3)]
 )
 def test_no_order_lets_inferences_end_sooner(lengths: tuple[float, ...]) -> None:
-    """Against all orders of the busiest resource's jobs with the other's at the earliest, by hand."""
+    """Against all orders of the busiest resource's jobs, with the other's as early as possible, by hand."""
     graph = alternating(len(lengths))
     steady = steady_state(
         graph,
@@ -101,7 +102,7 @@ def test_no_order_lets_inferences_end_sooner(lengths: tuple[float, ...]) -> None
 
 
 def least_latency(lengths: Sequence[float], interval: float) -> float:
-    """The least over all orders in which jobs follow each other without a gap, idle time in quarters among them."""
+    """The minimum over all orders in which jobs follow each other without a gap."""
     best = float("inf")
     sides = [list(range(side, len(lengths), 2)) for side in (0, 1)]
     for one in permutations(sides[0][1:]):

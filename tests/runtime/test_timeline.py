@@ -36,7 +36,7 @@ def test_a_split_takes_as_long_as_its_slower_half(gpu: float, pim: float) -> Non
 @given(times, times, times, times)
 @settings(max_examples=50)
 def test_the_two_stage_pipeline_has_the_published_closed_form(pb: float, pt: float, gb: float, gt: float) -> None:
-    """1x1 on PIM, depthwise on the GPU, bottom half first, as the top half needs the bottom's halo."""
+    """1x1 on PIM, depthwise on the GPU, bottom half first, since the top half needs the bottom's halo."""
     jobs = [
         Job("pim_b", "pim", pb, stage=0),
         Job("gpu_b", "gpu", gb, ("pim_b",), stage=0),
@@ -61,7 +61,7 @@ def three_node_pipeline(stages: int, first: float, second: float, third: float) 
 
 @pytest.mark.parametrize("stages", [2, 3, 4, 8])
 def test_stages_of_a_long_pipeline_overlap(stages: int) -> None:
-    """PIM has two of the three nodes: it is never idle but while the first and last stage are on the GPU."""
+    """PIM has two of the three nodes: it is idle only while the first and last stage are on the GPU."""
     assert timeline_of(three_node_pipeline(stages, 5, 4, 6)).makespan_us <= 11 * stages + 4 + 4
     serial = 15 * stages
     assert timeline_of(three_node_pipeline(stages, 5, 4, 6)).makespan_us < serial
@@ -96,7 +96,7 @@ def test_a_region_that_reads_from_a_later_one_is_a_bug() -> None:
 
 
 def test_nodes_that_take_no_time_hold_nothing_up() -> None:
-    """A free Slice does not wait in the GPU's queue behind a kernel."""
+    """A free Slice does not wait behind a kernel in the GPU's queue."""
     jobs = [Job("long", "gpu", 50), Job("slice", "gpu", 0), Job("conv", "pim", 20, ("slice",))]
     timeline = timeline_of(jobs)
     events = {event.node: event for event in timeline.events}
@@ -178,7 +178,7 @@ def test_regions_cut_out_take_as_long_as_in_the_whole(jobs: list[Job]) -> None:
 
 
 def fixed_orders(jobs: Sequence[Job]) -> Iterator[float]:
-    """Makespans of all issue orders of both queues (longest path by relaxation), inf where they deadlock."""
+    """Makespans of all issue orders of both queues (longest path by relaxation), inf for deadlocks."""
     by_device = [[job.name for job in jobs if job.device == device] for device in ("gpu", "pim")]
     for gpu in permutations(by_device[0]):
         for pim in permutations(by_device[1]):
@@ -226,7 +226,7 @@ def zigzag_pipeline(stages: int, prices: tuple[float, float, float, float]) -> l
 @pytest.mark.parametrize(
     ("stages", "prices", "makespan"),
     [
-        (3, (5, 2, 5, 2), 32),  # a0 a1 a2 c0 c1 c2 on PIM without a gap, then d2: served as work arrives
+        (3, (5, 2, 5, 2), 32),  # a0 a1 a2 c0 c1 c2 on PIM without a gap, then d2: in order of arrival
         (4, (4, 1, 1, 2), 23),  # c0 before a2, so that the GPU has d0 early: early stages first
     ],
 )

@@ -1,4 +1,4 @@
-"""Launches that are queued or saved: a schedule worked out anew from the prices' parts, and what it adds up to."""
+"""Queued and merged launches: the schedule is recomputed from the parts of the prices, and adds up."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def costs_of(mode: str) -> CostModel:
 
 
 def planned(costs: CostModel, policy: str = "pimflow") -> tuple[Graph, float, float]:
-    """The graph as the plan of a policy runs it, what the search says of it, and of the GPU alone."""
+    """The graph as a policy's plan runs it, the search's prediction for it, and the time of the GPU alone."""
     plan = solve(NET, Options.of(target=costs.target, policy=policy, use_cache=False), costs=costs)
     return rewritten(NET, plan, costs), plan.predicted_us, plan.baseline_us
 
@@ -48,7 +48,7 @@ def planned(costs: CostModel, policy: str = "pimflow") -> tuple[Graph, float, fl
 def worked_out(graph: Graph, events: list[Event], costs: CostModel, *, queued: bool, saved: bool) -> dict[str, float]:
     """When every node of a region ends, from the order of each device's events alone.
 
-    A kernel runs when its operands are there and its launch is over, which starts when the device is idle.
+    A kernel runs when its operands are ready and its launch has ended; the launch starts when the device is idle.
     """
     ends: dict[str, float] = {}
     free: dict[str, float] = {}
@@ -125,7 +125,7 @@ def test_no_bound_is_above_the_price(mode: str) -> None:
 def test_a_persistent_kernel_is_launched_where_the_host_has_rows_first(
     host_rows: tuple[int, ...], launched: list[bool]
 ) -> None:
-    """Of what is divided within stages that may be a later one."""
+    """For nodes split within stages, that may be a later one."""
     costs = costs_of("persistent")
     run = ("conv2", "relu3", "conv4", "relu5")
     pipeline = Pipeline(run, ("pim", "gpu", "gpu", "gpu"), (8, 10, 10), "", host_rows=(host_rows, (), (), ()))

@@ -1,4 +1,5 @@
-"""Loops over relations as one pass over all edges: random typed graphs, by ONNX Runtime, and what is not alike."""
+"""Loops over relations as one pass over all edges: random typed graphs, against ONNX Runtime, and loops whose
+iterations differ."""
 
 from __future__ import annotations
 
@@ -109,7 +110,7 @@ def test_what_is_read_by_others_too_stays_and_is_read_by_the_whole() -> None:
 
 
 def sums(ops: tuple[Spmm, Spmm] = (Spmm(), Spmm()), factor: int = 0) -> Graph:
-    """Two sums over edges, one of them perhaps times what rows do not have in common."""
+    """Two sums over edges, one of them optionally times a factor that the rows do not share."""
     build = Builder("g", opset=18)
     x, terms = build.input(12, 6), []
     for index, op in enumerate(ops):

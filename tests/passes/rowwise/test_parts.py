@@ -1,4 +1,4 @@
-"""Parts of an op one of whose constants has no dense rows: each part gets a constant of its own."""
+"""Parts of an op with a constant that has no dense rows: each part gets its own constant."""
 
 from __future__ import annotations
 

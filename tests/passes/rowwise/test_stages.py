@@ -1,4 +1,4 @@
-"""The rows of a run's nodes by stage, found from its last node backwards."""
+"""The rows of a run's nodes by stage, derived backwards from its last node."""
 
 from __future__ import annotations
 

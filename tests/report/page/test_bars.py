@@ -1,4 +1,4 @@
-"""Grouped bars: each as long as its value is away from the base, names of whatever kind as text."""
+"""Grouped bars: each is as long as the distance of its value from the base; names of any kind are text."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_bars_are_as_long_as_their_values_are_away_from_the_base() -> None:
     panel = BarPanel("speed", [[1.0, 1.5, 0.75], [1.25, 2.0, 1.0]])
     found = boxes(grouped_bars(("a", "b", "c"), SERIES, [panel], unit="x", base=1.0))
     heights = [height for *_, height in found]
-    unit = heights[4]  # of a distance of 1
+    unit = heights[4]  # per distance of 1
     assert heights == pytest.approx([0.0, 0.5 * unit, 0.25 * unit, 0.25 * unit, unit, 0.0], abs=0.03)
     base = found[0][1]
     assert found[1][1] + heights[1] == pytest.approx(base, abs=0.02)  # up
@@ -50,7 +50,7 @@ def test_a_mark_stands_at_its_value_over_its_own_bar() -> None:
     chart = grouped_bars(("a", "b"), SERIES, [panel], unit="x", mark="published")
     assert "a, ours: 3.000; published 4.000" in chart
     (in_legend, at) = re.findall(r'd="M([\d.]+) ([\d.]+)l[^"]+" class="published"', chart)
-    x, _, width, _ = boxes(chart)[2]  # ours of a
+    x, _, width, _ = boxes(chart)[2]  # our bar of a
     top = boxes(chart)[3][1]  # a bar of 4
     assert float(at[0]) == pytest.approx(x + width / 2, abs=0.02)
     assert float(at[1]) + 5 == pytest.approx(top, abs=0.02)

@@ -1,4 +1,4 @@
-"""Lines over a setting: points where their values are, names beside their ends that do not cover each other."""
+"""Lines over a setting: points at their values, and names at the ends of lines that do not overlap."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The waterfall's parts: the host alone, and what every decision changes, add up to the plan's time."""
+"""The waterfall's parts: the host alone, and the change by every decision, add up to the plan's time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A track per unit and link; what a script unfolds is what the channels do."""
+"""A track per unit and link; a script unfolds it into the activity of the channels."""
 
 from __future__ import annotations
 

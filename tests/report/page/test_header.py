@@ -1,4 +1,4 @@
-"""What stands above all else on a page."""
+"""The header of a page."""
 
 from __future__ import annotations
 

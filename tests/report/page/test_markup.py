@@ -1,4 +1,4 @@
-"""Markup from hostile texts: they are shown, never obeyed."""
+"""Markup made from hostile texts: they are shown, never interpreted."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ HOSTILE = [
 
 
 class Reader(HTMLParser):
-    """What a browser would make of markup: elements, texts, attributes."""
+    """Parses markup as a browser would: elements, texts, attributes."""
 
     def __init__(self) -> None:
         super().__init__()

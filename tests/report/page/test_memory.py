@@ -1,4 +1,4 @@
-"""Memory over time: the peak is the arena's, and what stays is told with the reason."""
+"""Memory over time: the peak is the arena's, and remaining copies are listed with the reason."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a notebook shows of results: the charts of the pages, below the table, with names as data."""
+"""Results in a notebook: the charts of the pages, below the table, with names as data."""
 
 from __future__ import annotations
 

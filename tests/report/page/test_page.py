@@ -1,4 +1,4 @@
-"""The page as a reader without scripts has it, and what hostile names make of it: text."""
+"""The page as a reader without scripts sees it, with hostile names as text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from support.onnx_models import single
 
 
 class Page(HTMLParser):
-    """Elements of a page with their texts, checked to be nested as they should."""
+    """Elements of a page with their texts, checked to be properly nested."""
 
     def __init__(self, text: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The page in a real browser, where there is one: filled and linked, it complains of nothing and asks for nothing."""
+"""The page in a real browser, if there is one: filled and linked, without complaints or requests."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stacked bars: as long as what they stand for, segment by segment."""
+"""Stacked bars: segment by segment, as long as the values that they represent."""
 
 from __future__ import annotations
 

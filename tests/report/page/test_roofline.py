@@ -1,4 +1,4 @@
-"""Points lie where their work and times say, and under the roofs."""
+"""Points are at the positions given by their work and times, and below the roofs."""
 
 from __future__ import annotations
 

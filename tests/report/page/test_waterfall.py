@@ -1,4 +1,4 @@
-"""Steps by kind: however many there are, they add up to the same."""
+"""Steps by kind: however many there are, they add up to the same total."""
 
 from __future__ import annotations
 

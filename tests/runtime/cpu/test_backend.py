@@ -1,4 +1,4 @@
-"""A CPU as a unit beside a GPU, and as a host: searched, executed, saved, verified."""
+"""A CPU as a unit with a GPU host, and as a host: searched, executed, saved, verified."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pimflow.targets import Target, load_target, parse_target, target_text
 
 
 def beside_gpu(link_gb_per_s: float) -> Target:
-    """A GPU that is slow to launch, and a CPU over a link."""
+    """A GPU with slow launches, and a CPU over a link."""
     text = target_text("pimflow-cpu").replace("launch_cycles = 5000", "launch_cycles = 500000")
     text = text[: text.index("\n[pim]")] + text[text.index("\n[cpu]") :]
     return parse_target(text.replace("link_gb_per_s = 12.3", f"link_gb_per_s = {link_gb_per_s}"), "machine.toml")

@@ -1,4 +1,4 @@
-"""The arena executor gives the model's own result, and a plan that is wrong does not."""
+"""The arena executor gives the model's own result, and a wrong plan does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from support.values import assert_close, relative_error, run_in_ort
 def error_of(graph: Graph, plan: MemoryPlan, seed: int = 0) -> float:
     """The largest relative error of any output against ONNX Runtime on the whole graph; inf for a NaN.
 
-    The graph runs as written: ONNX Runtime folds a Pad wider than the window into a pool, and then refuses the result.
+    The graph runs as written: ONNX Runtime folds a Pad wider than the window into a pool, and then rejects the result.
     """
     inputs = random_inputs(graph, seed)
     expected, actual = run_in_ort(graph, inputs), run_in_arena(graph, plan, inputs).outputs
@@ -79,7 +79,8 @@ def test_attention_in_the_arena(fused: bool) -> None:
 
 
 def test_what_a_composed_copy_reads_lives_until_the_copy_behind_it() -> None:
-    """A Concat, what runs in the room of its operands if they end with it, and then the shuffle of its channels."""
+    """A Concat; operations in the memory of its operands, if these end with it; and then the shuffle of its
+    channels."""
     build = Builder()
     x = build.conv(build.input(1, 3, 4, 4), 3)
     joined = build.concat(1, x, x)
@@ -92,7 +93,7 @@ def test_what_a_composed_copy_reads_lives_until_the_copy_behind_it() -> None:
 
 
 class Spy:
-    """Runs nodes by ONNX Runtime and remembers which."""
+    """Runs nodes with ONNX Runtime and records which."""
 
     def __init__(self, graph: Graph) -> None:
         self.kernels = NodeKernels(graph)
@@ -156,7 +157,7 @@ def moved_region(plan: MemoryPlan, index: int, offset: int) -> MemoryPlan:
 
 
 def overlapping(plan: MemoryPlan) -> MemoryPlan:
-    """`a`, live across `b`, gets `b`'s space."""
+    """`a`, live across `b`, gets `b`'s memory."""
     here, there = plan.places["a_out"].region, plan.places["b_out"].region
     return moved_region(plan, here, plan.regions[there].offset)
 
@@ -167,7 +168,7 @@ def half_overlapping(plan: MemoryPlan) -> MemoryPlan:
 
 
 def shrunk(plan: MemoryPlan) -> MemoryPlan:
-    """`a` ends with its first reader."""
+    """The lifetime of `a` ends with its first reader."""
     index = plan.places["a_out"].region
     regions = list(plan.regions)
     regions[index] = replace(regions[index], last=plan.places["a_out"].first + 1)
@@ -175,7 +176,7 @@ def shrunk(plan: MemoryPlan) -> MemoryPlan:
 
 
 def on_its_input(plan: MemoryPlan) -> MemoryPlan:
-    """The last convolution writes over its own input: no harm while kernels stage operands, but unsound."""
+    """The last convolution overwrites its own input: harmless while kernels stage operands, but invalid."""
     here, there = plan.places["last_out"].region, plan.places["sum_out"].region
     return moved_region(plan, here, plan.regions[there].offset)
 

@@ -1,4 +1,4 @@
-"""Whole compiled models in the arena: added movements vanish, values stay, plan and timeline agree."""
+"""Whole compiled models in the arena: added movements are free, values are kept, plan and timeline agree."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_mobilenet_loses_all_movements_that_the_rewrites_added(policy: str, gold
     [("squeezenet", 0), ("inception_v1", 0), ("densenet121", 0), ("shufflenet", 16)],
 )
 def test_models_with_concats_and_shuffles(name: str, kept: int) -> None:
-    """Of 16 channel shuffles one copy each stays; all other movements are places in regions."""
+    """Each of the 16 channel shuffles needs one copy; all other movements are places in regions."""
     graph = PassManager((FoldConstants(), RemoveIdentity())).run(load_model(randomised_light_model(name, seed=1))).graph
     plan = plan_memory(graph)
     plan.check()
@@ -54,7 +54,7 @@ def test_models_with_concats_and_shuffles(name: str, kept: int) -> None:
 
 
 def test_predicted_time_holds_where_the_model_itself_moves_data() -> None:
-    """Verdicts on the model's own Concats, decided for the whole graph, are those that the search priced."""
+    """Verdicts on the model's own Concats, made for the whole graph, are those that the search priced."""
     compiled = compile(randomised_light_model("squeezenet", seed=1), use_cache=False)
     assert compiled.timeline.makespan_us == pytest.approx(compiled.plan.predicted_us, rel=1e-9)
     told = {name: (verdict.free, verdict.bytes) for name, verdict in movement(compiled.graph).items()}

@@ -48,7 +48,7 @@ def verdicts(graph: Graph, region: int) -> list[tuple[str, bool, int]]:
 
 
 def assert_local(clean: Graph, compiled: Graph, decisions: Sequence[Decision]) -> None:
-    """Every decision, cut out and carried out alone, gives the verdicts that hold in the whole."""
+    """Assert that every decision, cut out and applied alone, gives the verdicts that hold in the whole graph."""
     for index, decision in enumerate(decisions):
         alone = applied(cut_subgraph(clean, decision.nodes), decision)
         assert verdicts(alone, 0) == verdicts(compiled, index)
@@ -111,7 +111,7 @@ def _block(draw: st.DrawFn, build: Builder, decisions: list[Decision], shape: st
 
 
 def _dense_block(draw: st.DrawFn, build: Builder, decisions: list[Decision], x: str) -> str:
-    """A run that begins with a Concat along channels, its parts written into the rows of one region."""
+    """A run that begins with a Concat along channels, whose parts are written into the rows of one region."""
     y = build.conv(x, 2)
     decisions.append(OnDevice(build.nodes[-1].name, "gpu"))
     start, rows = len(build.nodes), build.shape(x)[2]

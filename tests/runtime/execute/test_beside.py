@@ -1,4 +1,4 @@
-"""Work that goes on in a thread beside other work."""
+"""Work in a background thread."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_default_is_a_job_for_every_core(cores: int, monkeypatch: pytest.Mon
 
 
 def test_signals_are_the_main_threads() -> None:
-    """A thread that receives one does not wake a main thread that sleeps."""
+    """A signal that another thread receives does not wake a sleeping main thread."""
     blocked: list[set[int]] = []
     with beside(lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), 2):
         pass

@@ -1,4 +1,4 @@
-"""Several inferences in one arena give what ONNX Runtime gives, one by one; with a copy less they do not."""
+"""Several inferences in one arena give ONNX Runtime's results one by one; with one copy less they do not."""
 
 from __future__ import annotations
 

@@ -37,7 +37,7 @@ def test_outputs_of_all_kinds(name: str) -> None:
 
 
 def test_every_result_is_rounded() -> None:
-    """ONNX Runtime computes whole graphs of float16 in single precision."""
+    """ONNX Runtime computes whole float16 graphs in single precision."""
     graph = load_model(HALF)
     feeds = random_inputs(graph, 0)
     kernels = NodeKernels(graph)

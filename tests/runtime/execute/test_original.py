@@ -1,4 +1,4 @@
-"""The user's own model, run as it is: exotic element types, and outputs that are inputs."""
+"""The user's own model, run unchanged: exotic element types, and outputs that are inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running graphs by ONNX Runtime, whole and node by node."""
+"""Running graphs with ONNX Runtime, whole and node by node."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_sequences_and_optionals_are_inputs() -> None:
 
 
 def test_bf16_runs_in_single_precision() -> None:
-    """ONNX Runtime has no convolution of bf16 for a CPU."""
+    """ONNX Runtime has no bf16 convolution for CPUs."""
     w = np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(ml_dtypes.bfloat16)
     nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Relu", ["a"], ["y"])]
     model = model_of(nodes, {"x": (1, 3, 8, 8)}, constants={"w": w}, opset=22, dtype=onnx.TensorProto.BFLOAT16)
@@ -178,7 +178,7 @@ def test_absent_inputs_constants_and_unused_outputs() -> None:
 
 
 def test_types_that_onnx_runtime_cannot_hand_over() -> None:
-    """bfloat16 goes in and comes out although ONNX Runtime has no numpy type for it."""
+    """bfloat16 values go in and out, although ONNX Runtime maps them to no numpy type."""
     model = single("Cast", (3,), to=onnx.TensorProto.BFLOAT16)
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.BFLOAT16
     graph = load_model(model)

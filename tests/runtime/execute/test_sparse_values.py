@@ -1,4 +1,4 @@
-"""Sparse ops by value: against the exporters' pattern run by ONNX Runtime, and against scipy."""
+"""Values of sparse ops, against the exporters' pattern run by ONNX Runtime, and against scipy."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TYPED_WIDE = RNG.standard_normal((3, F, 6)).astype(np.float32)
 OTHER = RNG.integers(0, 12, E).astype(np.int32)
 TYPED_HEADS = RNG.standard_normal((3, 2, F, 5)).astype(np.float32)
 TO_PRODUCTS = RNG.integers(0, 40, E).astype(np.int32)
-"""Of 40 products: some are read several times, some are not, and none of the second type."""
+"""Indices into 40 products: some are read several times, some never, and none of the second type."""
 BIAS = RNG.standard_normal((3, 5)).astype(np.float32)
 LOWEST = float(np.finfo(np.float32).min)
 
@@ -99,7 +99,7 @@ CASES: dict[str, tuple[Op, list[Any]]] = {
 
 
 def result(graph: Graph, inputs: Mapping[str, Array]) -> npt.NDArray[np.float32]:
-    """The one output, by numpy and scipy."""
+    """The one output, computed with numpy and scipy."""
     return run_graph(graph, inputs)[graph.outputs[0]].astype(np.float32, copy=False)
 
 

@@ -1,4 +1,4 @@
-"""Values are right where activations leave the arena and come back, or are made again in it."""
+"""Values are right when activations leave the arena and come back, or are recomputed in it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def results(model: CompiledModel, spill: Spill) -> dict[str, Array]:
 
 @pytest.mark.parametrize("way", ["auto", "offload", "recompute"])
 def test_values_are_those_of_the_arena_that_holds_all(way: SpillWay) -> None:
-    """To the last bit, in less room."""
+    """To the last bit, in less memory."""
     model, spill = compiled_short(way)
     plan = spill.found.plan
     assert (bool(plan.offloaded), bool(plan.recomputed)) in {

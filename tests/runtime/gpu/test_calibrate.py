@@ -1,4 +1,4 @@
-"""Calibration recovers known parameters from synthetic tables, and says honestly how well."""
+"""Calibration recovers known parameters from synthetic tables, and reports its accuracy honestly."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def fitted(name: str, calibration: Calibration) -> float:
 
 
 def typical(error: ClassError) -> tuple[float, float]:
-    """Of the fit, and of rows that it did not see."""
+    """The typical errors of the fit, and on held-out rows."""
     assert error.fitted is not None
     assert error.held_out is not None
     return error.fitted.typical, error.held_out.typical
@@ -95,7 +95,7 @@ def test_a_perfect_start_stays_perfect() -> None:
 
 
 def test_held_out_rows_are_not_seen_by_their_own_fit() -> None:
-    """One depthwise kernel only: the fold that lacks it cannot learn its rate."""
+    """There is only one depthwise kernel: the fold without it cannot fit its rate."""
     rows = [row for row in synthetic(TRUE, noise=0.0) if not (isinstance(row.op, Conv2d) and row.op.groups > 4)]
     lone = synthetic(TRUE, noise=0.0)[10]
     assert isinstance(lone.op, Conv2d)

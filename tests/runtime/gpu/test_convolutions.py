@@ -1,4 +1,4 @@
-"""Which way a convolution is run in: what each puts down and costs, within the workspace, and the fastest is taken."""
+"""Convolution algorithms: the temporary memory and cost of each, within the workspace; the fastest is chosen."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_window_order_is_there_where_windows_overlap_both_ways(
 
 @pytest.mark.parametrize(("size", "dilation", "there"), [(8, 1, True), (8, 3, False), (40, 3, True), (3, 1, False)])
 def test_window_order_is_smaller_than_column_order(size: int, dilation: int, there: bool) -> None:
-    """Of three columns that a narrow map has, or of eight that two windows read six of, it would hold more than all."""
+    """With three of a narrow map's columns, or with eight where two windows read six, it would be larger."""
     width = size - 2 * dilation
     sizes = Sizes(Conv2d((3, 3), dilations=(dilation, dilation)), (1, 4, size, size), (1, 4, width, width))
     assert (sizes.windows() < 9 * 4 * width**2) == there
@@ -165,7 +165,7 @@ def test_shipped_machines_run_convolutions_as_their_models_describe_them() -> No
 def test_what_is_told_of_another_choice_is_what_it_changes(
     way: str | None, workspace_mib: float | None, told: list[str]
 ) -> None:
-    """A target that says nothing means the library, and no more is told than differs from that."""
+    """A target without a choice means the library; only differences from that are reported."""
     assert [str(change) for change in with_convolutions(load_target("pimflow"), way, workspace_mib).overrides] == told
 
 
@@ -223,7 +223,7 @@ def test_values_are_those_of_the_layout(tmp_path: Path, capsys: Capture) -> None
 
 
 def test_a_wrong_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By value the layout makes the result, not ONNX Runtime."""
+    """For values the layout itself is used, not ONNX Runtime's convolution."""
     compiled = pimflow.compile("zoo:toy", policy="gpu", convolutions="im2win", use_cache=False)
     assert compiled.verify(pim="values").passed
     monkeypatch.setattr("pimflow.runtime.gpu.backend.convolve", lambda op, inputs, way: 2 * convolve(op, inputs, way))
@@ -232,7 +232,8 @@ def test_a_wrong_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_inferences_have_workspaces_of_their_own() -> None:
-    """In flight a workspace is needed while its node runs, and takes no space of another that runs meanwhile."""
+    """In flight, a workspace is live while its node runs, and does not overlap those of nodes that run at the same
+    time."""
     found = pimflow.compile("zoo:toy", objective="throughput", convolutions="im2col", use_cache=False)
     assert found.memory_in_flight is not None
     alone = found.memory_in_flight.alone

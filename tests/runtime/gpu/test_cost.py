@@ -65,7 +65,7 @@ def with_gpu(**changes: Any) -> Target:
 
 
 def plain_gpu(**changes: Any) -> GpuSpec:
-    """One tile shape, round numbers, memory out of the way."""
+    """One tile shape, round numbers, and memory that is never the limit."""
     numbers: dict[str, Any] = {
         "sms": 10,
         "launch_cycles": 1000,
@@ -86,10 +86,10 @@ def plain_gpu(**changes: Any) -> GpuSpec:
 @pytest.mark.parametrize(
     ("m", "n", "k", "groups", "expected"),
     [
-        # step_compute of one 64x64x32 block = 131072 / 128 = 1024 cycles, of two on one SM 2048
+        # compute time of one 64x64x32 block = 131072 / 128 = 1024 cycles; of two on one SM, 2048
         (64, 64, 32, 1, 1000 + 500 + 1024),
         (64, 64, 33, 1, 1000 + 500 + 2 * 1024),
-        (640, 64, 32, 1, 1000 + 500 + 1024),  # ten blocks, one an SM
+        (640, 64, 32, 1, 1000 + 500 + 1024),  # ten blocks, one per SM
         (641, 64, 32, 1, 1000 + 500 + 2048),  # eleven: one SM has two
         (1280, 64, 32, 1, 1000 + 500 + 2048),  # twenty: a full wave
         (1281, 64, 32, 1, 1000 + 500 + 2048 + 500 + 1024),  # twenty-one: a second wave
@@ -105,7 +105,7 @@ def test_tiles_and_waves(m: int, n: int, k: int, groups: int, expected: float) -
 @pytest.mark.parametrize(
     ("k", "splits", "expected"),
     [
-        # ten steps of a block: in two parts five on an SM each, in four three (rounded up); a second launch adds up
+        # ten steps of a block: in two parts, five per SM; in four, three (rounded up); a second launch adds up
         (320, (1, 2), 2 * 1000 + 500 + 5 * 1024 + 2 * 2 * 4096 * 4 / 3200),
         (320, (2, 4), 2 * 1000 + 500 + 3 * 1024 + 2 * 4 * 4096 * 4 / 3200),
         (32, (1, 2), 1000 + 500 + 1024),  # one step: nothing to divide
@@ -184,7 +184,7 @@ def test_convolution_is_an_implicit_gemm() -> None:
 
 
 def test_pixels_between_windows_are_skipped() -> None:
-    """A 1x1 convolution at stride 2 reads one pixel of four, one of 3x3 reads them all."""
+    """A 1x1 convolution at stride 2 reads one pixel of four, a 3x3 one reads all."""
     skipped = []
     for kernel in (1, 3):
         work = gpu_work(*conv(24, 144, 56, kernel, stride=2), 2)

@@ -1,4 +1,4 @@
-"""Which parameters of a fit its rows determine: held against models whose rank is known."""
+"""The parameters of a fit that its rows determine, against models whose rank is known."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pimflow.runtime.gpu.work import GpuWork, StreamWork
 
 @dataclass(frozen=True)
 class Toy:
-    """Parameters of a model whose times are sums of powers of them."""
+    """Parameters of a model whose times are sums of products of them."""
 
     a: float = 2.0
     b: float = 3.0
@@ -24,7 +24,7 @@ class Toy:
 
 
 class ToyForm(Form[Any]):
-    """time = the terms that a sample is named after, as in "a*b+c"."""
+    """The time is the expression in a sample's name, as in "a*b+c"."""
 
     def kernel_time(self, work: GpuWork, gpu: Any, channels: int) -> KernelTime:
         raise NotImplementedError
@@ -51,7 +51,7 @@ class ToyForm(Form[Any]):
         (["a*b", "a*b*a*b", "c"], (), 3, 2, ("a", "b")),  # as many rows as parameters, and still not enough
         (["a*b*c"] * 9, (), 3, 1, ("a", "b", "c")),
         (["a", "a"], (), 1, 1, ()),
-        (["a"], ("c",), 2, 1, ("c",)),  # it moved, and now no row depends on it
+        (["a"], ("c",), 2, 1, ("c",)),  # it is fitted, but no row depends on it
         (["max(a, b)", "c"], (), 2, 2, ()),
         (["7"], (), 0, 0, ()),
     ],

@@ -32,7 +32,7 @@ ALL = FP16.memory_channels
 
 
 def with_gemm(gpu: MeasuredGpuSpec, **changes: Any) -> MeasuredGpuSpec:
-    """The GPU with other kernels for products."""
+    """The GPU with other matrix product kernels."""
     library = gpu.library
     return with_library(gpu, product=replace(library.product, gemm=replace(library.product.gemm, **changes)))
 
@@ -70,21 +70,21 @@ def pixels(m: int, n: int, k: int, gpu: MeasuredGpuSpec) -> GpuCost:
 
 
 def test_one_wave_at_peak() -> None:
-    """40 SMs, a 64 x 64 tile each: 64 x 64 x 320 multiply-accumulates at 512 a cycle."""
+    """40 SMs with one 64 x 64 tile each: 64 x 64 x 320 multiply-accumulates at 512 per cycle."""
     cycles = 64 * 64 * 320 / 512
     assert product(64 * 40, 64, 320, plain()).compute_us == pytest.approx(cycles / 1590)
     assert product(64 * 41, 64, 320, plain()).compute_us == pytest.approx(2 * cycles / 1590)
 
 
 def test_a_short_main_loop_waits_for_its_steps() -> None:
-    """8 blocks of 64 x 64 are held at a time: 320 blocks wait 10 steps and a fill once, 321 twice."""
+    """8 blocks of 64 x 64 are resident at a time: 320 blocks wait 10 steps and a fill once, 321 twice."""
     gpu = with_gemm(plain(), step_us=7.0, fill_us=5.0)
     assert product(64 * 320, 64, 320, gpu).compute_us == pytest.approx(75.0)
     assert product(64 * 321, 64, 320, gpu).compute_us == pytest.approx(150.0)
 
 
 def test_k_is_cut_where_that_pays() -> None:
-    """One tile, 100 steps: in four parts 25 steps, plus adding up four fp32 tiles, written and read."""
+    """One tile, 100 steps: in four parts 25 steps each, plus the sum of four fp32 tiles, written and read."""
     gpu = with_gemm(plain(), step_us=7.0, splits=(1, 4), split_us=2.0, operand_gb_per_s=1000.0)
     adding_us = 2.0 + 2 * 4 * 64 * 64 * 4 / 1e6
     assert product(64, 64, 3200, gpu).compute_us == pytest.approx(25 * 7.0 + adding_us)
@@ -153,7 +153,7 @@ def convolution(channels: int, filters: int, size: int, kernel: int = 3, stride:
 
 
 def test_a_first_layer_runs_on_the_vector_lanes() -> None:
-    """Windows over three channels: 1/8 of the peak, though they are fewer than eight."""
+    """Windows over three channels run at 1/8 of the peak, so they take longer than those over eight."""
     eight, three = (work_cost(convolution(channels, 64, 224), FP16, ALL) for channels in (8, 3))
     assert three.compute_us > eight.compute_us
     without = with_library(FP16, convolution=replace(FP16.library.convolution, few_channels=None))
@@ -161,7 +161,7 @@ def test_a_first_layer_runs_on_the_vector_lanes() -> None:
 
 
 def test_other_channels_are_padded_to_multiples_of_eight() -> None:
-    """Of pointwise convolutions whatever their number, of others from eight on; never of fp32."""
+    """For pointwise convolutions, any number of channels; for others, from eight on; never in fp32."""
     for channels, kernel, same in ((6, 1, 8), (20, 1, 24), (20, 3, 24), (1152, 1, 1152)):
         costs = [work_cost(convolution(count, 48, 14, kernel), FP16, ALL).compute_us for count in (channels, same)]
         assert costs[0] == costs[1]
@@ -176,7 +176,8 @@ def test_groups_of_few_channels_are_padded_too() -> None:
 
 
 def test_winograd_is_taken_where_it_is_faster() -> None:
-    """F(4x4, 3x3) multiplies 36 times in place of 144: on a large map of many channels, and at stride 1 alone."""
+    """F(4x4, 3x3) multiplies 36 times instead of 144: chosen for a large map with many channels, and only at stride
+    1."""
     without = with_library(FP32, convolution=replace(FP32.library.convolution, winograd=None))
 
     def times(work: MatrixWork) -> tuple[float, float]:
@@ -245,7 +246,7 @@ def test_a_pointwise_convolution_takes_the_kernel_of_a_product_where_that_is_fas
 
 
 def gradient_of(images: int, channels: int, size: int, kernel: int, groups: int = 1) -> tuple[GpuWork, GpuWork]:
-    """Work of a convolution that keeps channels and map, and of the gradient of its weights as it is written."""
+    """Work of a convolution that keeps channels and map size, and of its weight gradient as exported."""
     pads = (kernel // 2,) * 4
     x, y = (Value(name, (images, channels, size, size), "float16") for name in "xy")
     w = Value("w", (channels, channels // groups, kernel, kernel), "float16")
@@ -263,7 +264,7 @@ def gradient_of(images: int, channels: int, size: int, kernel: int, groups: int 
 @pytest.mark.parametrize("images", [1, 16])
 @pytest.mark.parametrize(("channels", "size", "kernel"), [(64, 56, 3), (64, 56, 1), (256, 14, 3), (16, 224, 7)])
 def test_gradients_of_weights_cut_their_long_sums(images: int, channels: int, size: int, kernel: int) -> None:
-    """As a product of the same sizes, cut like products, with nothing padded: images are in the place of channels."""
+    """Like a product of the same sizes, with split-K and without padding; images take the place of channels."""
     ahead, back = gradient_of(images, channels, size, kernel)
     assert isinstance(back, MatrixWork)
     forward, gradient, table = work_cost(ahead, FP16, ALL), work_cost(back, FP16, ALL), FP16.library.product.gemm
@@ -274,7 +275,7 @@ def test_gradients_of_weights_cut_their_long_sums(images: int, channels: int, si
 
 
 def test_patches_of_an_image_are_no_gradient() -> None:
-    """16x16 elements each, 14x14 of them: a vision transformer's first layer."""
+    """14x14 patches of 16x16 elements each: a vision transformer's first layer."""
     assert not Window((1, 14, 14), 3, (16, 16), (16, 16), (1, 1), 0).is_weight_gradient
     assert Window((3, 16, 16), 1, (209, 209), (1, 1), (1, 1), 0).is_weight_gradient
 

@@ -1,4 +1,4 @@
-"""Tables of measured times: round trips, look-ups, and errors that name the line."""
+"""Tables of measured times: round trips, lookups, and errors that name the line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Profiling: which kernels are timed, the CPU's timer, and the CUDA timer over a stand-in for torch."""
+"""Profiling: the kernels that are timed, the CPU's timer, and the CUDA timer with a fake torch."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def toy() -> Graph:
 
 
 class FixedTimer:
-    """Takes as long as it is told, in the order told."""
+    """A timer that returns given times in order."""
 
     machine, versions, dtype = "fake", "0", "float32"
 
@@ -46,7 +46,7 @@ def test_every_kernel_once_and_the_median_of_its_runs(toy: Graph) -> None:
     assert seen[-1] == (len(timer.asked), len(timer.asked))
     times = {row.time_us for row in rows if isinstance(row.op, Conv2d)}
     assert times == {4.0}
-    assert not any(isinstance(row.op, Gemm) for row in rows)  # could not be run, left out
+    assert not any(isinstance(row.op, Gemm) for row in rows)  # they could not be run, and are left out
     conv = next(node for node in toy.nodes if isinstance(node.op, Conv2d))
     assert MeasuredTable(rows).time_us(conv.op, [toy.value(name) for name in conv.inputs]) == 4.0
 
@@ -87,7 +87,7 @@ def test_options_are_checked(toy: Graph) -> None:
         profile_model(toy, "cpu", repeats=0)
 
 
-# --- CUDA, over a stand-in --------------------------------------------------------------------------------------------
+# --- CUDA, with a fake ------------------------------------------------------------------------------------------------
 
 
 class FakeTensor:

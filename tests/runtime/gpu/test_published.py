@@ -1,4 +1,4 @@
-"""Published tables of measured kernels: every format, and what is wrong with a file."""
+"""Published tables of measured kernels: every format, and errors in a file."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_column_major_product_is_the_transposed_one(tmp_path: Path) -> None:
 
 
 def test_what_the_columns_of_products_mean(tmp_path: Path) -> None:
-    """NeuSight's n is what is summed over, and a linear layer has a bias."""
+    """NeuSight's n is the summed dimension, and a linear layer has a bias."""
     batched = read_rows(write(tmp_path, "x1_fp32_bmm.csv", "us,b,m,n,k", "39.0,32,54,36,3"))[0]
     assert (batched.inputs, batched.outputs) == (((32, 54, 36), (32, 36, 3)), ((32, 54, 3),))
     linear = read_rows(write(tmp_path, "x1_fp32_linear.csv", "us,b,m,n,k", "39.0,1,54,36,3"))[0]

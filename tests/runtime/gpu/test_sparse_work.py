@@ -1,4 +1,4 @@
-"""What sparse ops ask of a GPU: bytes by the graph's statistics, against a cache that is run row by row."""
+"""The GPU's work for sparse ops: bytes from the graph's statistics, against a cache simulated row by row."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ KEPT_ASIDE: dict[str, Callable[[], Graph]] = {
 
 @pytest.mark.parametrize("name", KEPT_ASIDE)
 def test_a_sampled_price_is_within_a_tenth_of_an_exact_count(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """As of graphs too large to be counted whole."""
+    """As for graphs that are too large for an exact count."""
     monkeypatch.setattr(stack_distance, "EXACT_ACCESSES", 0)
     graph = KEPT_ASIDE[name]()
     edges, row_bytes = graph.num_edges, 2 * WIDTH
@@ -123,7 +123,7 @@ def test_half_of_the_channels_have_half_of_the_cache() -> None:
 
 
 def test_rows_that_all_hit_are_bound_by_the_second_level_cache() -> None:
-    """32 channels x 64 bytes a cycle."""
+    """32 channels x 64 bytes per cycle."""
     graph = generate.uniform(200, 100_000)
     cost = spmm_cost(graph, load_target("pimflow").gpu)
     passed = 100_000 * (2 * WIDTH + 6) + 8 * 201 + 200 * 2 * WIDTH
@@ -165,7 +165,7 @@ def test_other_ops_over_edges() -> None:
 
 
 def test_long_rows_of_a_softmax_are_read_again_from_the_cache() -> None:
-    """Of 8 heads in 16 bits 3,072 edges are 48 KiB."""
+    """With 8 heads in 16 bits, 3,072 edges take 48 KiB."""
     for degree, again in ((3072, 0), (3073, 2 * 3073 * 16)):
         rowptr = np.array([0, degree, degree + 5])
         logits = result(degree + 5, 8)
@@ -199,7 +199,7 @@ def test_tiles_have_rows_of_one_type_only() -> None:
 
 
 def test_rows_that_a_product_reads_by_index_pass_the_cache_as_those_of_a_gather() -> None:
-    """Beside the gather and the product apart, the rows between them are neither written nor read again."""
+    """Compared with a separate gather and product, the rows in between are neither written nor read again."""
     ids = np.random.default_rng(0).integers(0, 3000, 20_000)
     x, w, pointers = result(3000, WIDTH), Value("w", (3, WIDTH, 16), "float32"), Value("pointers", (4,), "int64")
     index, bounds, out = Value("index", (20_000,), "int32"), np.array([0, 5000, 5001, 20_000]), result(20_000, 16)
@@ -222,7 +222,8 @@ def test_rows_that_a_product_reads_by_index_pass_the_cache_as_those_of_a_gather(
 
 
 PRODUCTS, EDGES, ROWS = 6000, 9000, 2500
-"""Products by type, of which some are read twice, each type's in the order of destinations, and these."""
+"""Products by type, sorted by destination within each type; edges that read them, some twice; and rows of the
+result."""
 
 
 def typed_sum(known: bool = True, scaled: bool = False) -> tuple[list[Value | None], Arrays]:
@@ -271,7 +272,7 @@ def test_products_that_are_added_up_pass_the_cache_twice_and_start_from_zeros(sc
 
 
 def test_additions_take_the_time_that_they_need_in_the_cache() -> None:
-    """Where the cache holds everything and is slow, in both forms of the cost model."""
+    """With a cache that holds everything but is slow, in both forms of the cost model."""
     given, constants = typed_sum()
     plain = replace(GPU, l2_kib=float(1 << 20), l2_bytes_per_channel_cycle=0.01)
     (board,) = (unit for unit in load_target("rtx3090").units.values() if isinstance(unit, MeasuredGpuSpec))

@@ -1,4 +1,4 @@
-"""Convolutions of tensors in column and window order equal ONNX Runtime's; the tensors hold what they are said to."""
+"""Convolutions of tensors in column and window order equal ONNX Runtime's; the tensors have the predicted contents."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WAYS: tuple[Algorithm, ...] = tuple(way for way in get_args(Algorithm) if way !=
 
 @st.composite
 def convolutions(draw: st.DrawFn) -> tuple[Conv2d, tuple[int, int, int, int], int]:
-    """An op, the shape of its input, and its output channels: whatever ONNX allows, small."""
+    """An op, the shape of its input, and its output channels: any small case that ONNX allows."""
     pair = st.tuples(st.integers(1, 3), st.integers(1, 3))
     kernel, strides, dilations = draw(st.tuples(st.integers(1, 4), st.integers(1, 4))), draw(pair), draw(pair)
     pads = draw(st.tuples(*(st.integers(0, 2) for _ in range(4))))
@@ -60,7 +60,7 @@ def test_every_way_gives_what_onnx_runtime_gives(made: tuple[Conv2d, tuple[int, 
 @settings(max_examples=60)
 @given(convolutions())
 def test_the_tensors_hold_what_is_counted(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
-    """Counted cell by cell: which (channel, row of results, column, tap) there are, and which windows."""
+    """Counted cell by cell: the distinct (channel, row of results, column, tap), and the windows."""
     op, shape, out = made
     x = np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
     windows, columns = in_window_order(x, op), in_columns(x, op)

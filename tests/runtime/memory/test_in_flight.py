@@ -1,4 +1,4 @@
-"""Arenas of steady states, replayed: what is alive at the same time lies apart, and no copy is too many."""
+"""Arenas of steady states, replayed: values alive at the same time do not overlap, and no copy is superfluous."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from support.in_flight import NETS, TARGETS, one_copy_less, placed, planned
 
 
 def clashes(memory: MemoryInFlight, steady: SteadyState, count: int) -> int:
-    """How many pairs of regions, of any of so many inferences, are alive at once and overlap in the arena."""
+    """The number of pairs of regions, in any of `count` inferences, that are alive at once and overlap in the arena."""
     held = [
         (life.first + number * steady.interval, life.last + number * steady.interval, region.offset, region.bytes)
         for number in range(count)
@@ -70,7 +70,7 @@ def test_values_live_as_long_as_they_are_read() -> None:
 
 @pytest.mark.parametrize("name", ["inverted", "fire", "attention"])
 def test_a_longer_interval_needs_less_memory(name: str) -> None:
-    """What is left of the arena decides how long the busiest device rests; no longer than it must."""
+    """The free space of the arena determines how long the busiest device idles; it idles no longer than necessary."""
     graph, costs, steady = planned(name, "pimflow")
     memory = placed(name, "pimflow")
     assert least_rest_us(graph, costs.target, costs, memory.alone, memory.arena_bytes) == 0.0

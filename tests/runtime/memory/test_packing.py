@@ -1,4 +1,4 @@
-"""Packing blocks: apart, near the bound, near the optimum."""
+"""Packing blocks: without overlap, near the bound, near the optimum."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_packing_keeps_blocks_apart_and_stays_near_the_bound(items: list[Block])
 @given(blocks.map(lambda items: items[:5]))
 @settings(max_examples=60)
 def test_packing_of_few_blocks_is_near_the_optimum(items: list[Block]) -> None:
-    """An optimal packing is reached by placing the blocks, in some order, each as low as it goes."""
+    """Placing the blocks in some order, each at the lowest offset, gives an optimal packing."""
     best = min(lowest_first(order) for order in permutations(items))
     assert best <= assert_packed(items) <= 1.35 * best
 
@@ -73,7 +73,7 @@ def test_with_a_room_they_take_no_more(items: list[Block], spare: int) -> None:
 
 
 def test_what_lies_beyond_the_room_is_placed_earlier() -> None:
-    """Five blocks that the first try leaves a gap between."""
+    """Five blocks for which the first try leaves a gap."""
     items = [Block(256, 4, 9), Block(192, 2, 6), Block(384, 10, 16), Block(320, 1, 3), Block(192, 4, 10)]
     assert pack(items)[1] == 704
     offsets, total = pack_within(items, 640)

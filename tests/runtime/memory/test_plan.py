@@ -1,4 +1,4 @@
-"""Places, lifetimes and peaks: closed forms, soundness by a plain oracle, and size."""
+"""Places, lifetimes and peaks: closed forms, soundness by a simple oracle, and size."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def test_a_value_that_others_read_or_that_goes_out_is_not_written_over() -> None
 
 
 def test_nodes_of_one_region_of_the_program_share_no_space() -> None:
-    """A chain in four steps of two; in one step it takes all, as any two of its nodes may run together."""
+    """A chain in four regions of two nodes; as one region it takes the memory of all nodes, since any two may run at
+    once."""
     build = Builder()
     x = build.input(1, 4, 8, 8)
     for index in range(8):

@@ -1,4 +1,4 @@
-"""A model is held against the memory of the GPU that it is compiled for, where the target says how much there is."""
+"""A model is checked against the memory of the target's GPU, if the target states its size."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_what_fits_and_what_does_not_is_a_line_of_the_summary(
 
 
 def pim_with(capacity_gib: float) -> Target:
-    """The paper's machine with so much memory on its GPU."""
+    """The paper's machine with this much memory on its GPU."""
     return replace(load_target("pimflow"), memory=Memory(GpuMemory(capacity_gib, 0.0)))
 
 

@@ -1,4 +1,5 @@
-"""Sums over edges on the channels of a whole machine: refused by statistics, taken where they pay, values proven."""
+"""Sums over edges on the channels of a whole machine: refused by statistics, chosen where they pay, verified by
+value."""
 
 from __future__ import annotations
 
@@ -36,12 +37,12 @@ PIMFLOW = load_target("pimflow")
 
 
 def clocked(clock_mhz: float) -> Target:
-    """The machine with PIM of another clock."""
+    """The machine with another PIM clock."""
     return replace(PIMFLOW, units=Table({**PIMFLOW.units, "pim": replace(PIMFLOW.pim, clock_mhz=clock_mhz)}))
 
 
 def cached(l2_kib: float) -> Target:
-    """The machine with another second-level cache of the GPU."""
+    """The machine with another L2 cache of the GPU."""
     return replace(PIMFLOW, units=Table({**PIMFLOW.units, "gpu": replace(PIMFLOW.gpu, l2_kib=l2_kib)}))
 
 
@@ -49,7 +50,7 @@ FAST = clocked(1e6)
 
 
 def sum_model(vertices: int, width: int) -> bytes:
-    """A sum over edges as exporters write it, with a bias and an activation behind it."""
+    """A sum over edges as exporters write it, followed by a bias and an activation."""
     make, shape = helper.make_node, (vertices, width)
     nodes = [
         make("Gather", ["edge_index", "zero"], ["src"], axis=0),
@@ -129,7 +130,7 @@ def test_what_is_placed_is_not_asked_again() -> None:
 @pytest.mark.parametrize("groups", [[0, 40, 0, 9, 2], [0, 1000], [0, 0, 0, 0, 5]])
 @pytest.mark.parametrize("beside", [1.0, 30.0, 400.0])
 def test_no_division_beats_the_bound(groups: list[int], beside: float) -> None:
-    """The densest so many groups on one side, for every number of them."""
+    """The densest groups on one side, for every number of them."""
     counts = GroupCounts(np.array(groups), 0, 0)
     sizes = [edges for edges in range(len(groups) - 1, 0, -1) for _ in range(groups[edges])]
     times = [max(0.7 * taken, beside * (1 - sum(sizes[:taken]) / sum(sizes))) for taken in range(len(sizes) + 1)]
@@ -173,7 +174,8 @@ def test_edges_with_the_same_ends_are_rounded_as_one(operand: str) -> None:
 
 
 def test_the_host_adds_up_partial_results_and_is_busy_with_it() -> None:
-    """1200 sources are three blocks: a row of partial sums for each that a destination reads, in single precision."""
+    """1200 sources are three blocks: each contributes a row of partial sums to every destination, in single
+    precision."""
     costs, graph = CostModel(PIMFLOW), on_pim(program(SMALL))
     node = graph.node("sum")
     cost = costs.node_cost(graph, node).detail
@@ -229,7 +231,7 @@ def test_streams_that_would_be_too_long_are_refused_before_they_are_packed(monke
 
 
 def test_rows_of_a_sum_are_not_divided() -> None:
-    """Every part would be a graph of its own, to be measured and packed."""
+    """Every part would be a separate graph to measure and pack."""
     graph = program(SMALL)
     pricer = Pricer(graph, CostModel(FAST), PriceCache(None, ""))
     offered = [candidate.decisions for candidate in Candidates(graph, find_policy("auto"), pricer)]
@@ -238,7 +240,7 @@ def test_rows_of_a_sum_are_not_divided() -> None:
 
 
 def test_a_dense_graph_is_taken_verified_saved_and_loaded(tmp_path: Path) -> None:
-    """Where groups are full and the channels fast enough, the plan has the sum on PIM, by itself."""
+    """With full groups and fast enough channels, the plan puts the sum on PIM alone."""
     rng = np.random.default_rng(0)
     pairs = np.stack([rng.integers(0, 300, 4_000), rng.integers(0, 40, 4_000)])
     model = Path(__file__).parents[2] / "data" / "gnn" / "gin-ts.onnx"
@@ -258,7 +260,8 @@ def planned(graph: Graph, target: Target = PIMFLOW) -> tuple[Graph, Plan, PlanRe
 
 
 def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
-    """Blocks of 512 KiB of features pass a cache of 384 row by row: groups of 15 or 16 edges go to PIM, 1.6x faster."""
+    """Blocks of 512 KiB of features exceed a cache of 384 KiB row by row: groups of 15 or 16 edges run on PIM, 1.6x
+    faster."""
     graph, target = program(dense_blocks(1, 256, 0.95, 200, 1024)), cached(384)
     made, plan, report = planned(graph, target)
     (split,) = plan.decisions
@@ -280,7 +283,7 @@ def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
 
 
 def test_without_dense_groups_nothing_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A graph with Reddit's density, and roads: statistics alone say no, in one line."""
+    """A graph with Reddit's density, and a road network: statistics alone rule it out, in one line."""
     monkeypatch.delattr(aggregation, "pack")
     monkeypatch.delattr(edge_split, "divided")
     for adjacency, features in ((like("reddit", 1 / 32, keep="density"), 256), (road_grid(80, 80, in_order=True), 64)):
@@ -307,7 +310,7 @@ def test_divisions_are_those_of_the_statistics_best_first() -> None:
 
 
 def test_a_divided_sum_is_verified_saved_and_loaded(tmp_path: Path) -> None:
-    """On a GPU with a small cache small blocks do; bias and activation follow the sum of both parts."""
+    """On a GPU with a small cache, small blocks suffice; bias and activation follow the sum of both parts."""
     edges = dense_blocks(2, 128, 0.95, 800, 256)
     pairs = np.stack([edges.col, np.repeat(np.arange(256), np.diff(edges.rowptr))])
     graph = pimflow.sparse.Graph.from_edge_index(pairs, 256)

@@ -1,4 +1,5 @@
-"""What statistics refuse would not have paid: against every division of random graphs, where the verdict just turns."""
+"""Whatever statistics refuse would not have paid: against every division of random graphs, near the break-even
+point."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ Rest = Callable[[np.random.Generator, int], tuple[Longs, Longs]]
 
 
 def machine(clock_mhz: float, l2_kib: float) -> Target:
-    """With PIM of one clock and a GPU of one cache."""
+    """A machine with this PIM clock and GPU cache."""
     changed = {
         "pim": replace(PIMFLOW.pim, clock_mhz=clock_mhz),
         "gpu": replace(PIMFLOW.gpu, l2_kib=l2_kib),
@@ -32,12 +33,12 @@ def machine(clock_mhz: float, l2_kib: float) -> Target:
 
 
 def anywhere(rng: np.random.Generator, edges: int) -> tuple[Longs, Longs]:
-    """Rows that seldom are in the cache."""
+    """Rows that are rarely in the cache."""
     return rng.integers(0, VERTICES, edges), rng.integers(0, VERTICES, edges)
 
 
 def loops(rng: np.random.Generator, edges: int) -> tuple[Longs, Longs]:
-    """The same row again and again, always in the cache: the host's part is cheaper than its share of all."""
+    """The same row again and again, always in the cache: the host's part costs less than its share of the total."""
     own = np.repeat(np.arange(VERTICES), edges // VERTICES + 1)
     return own, own
 
@@ -48,13 +49,13 @@ def hubs(rng: np.random.Generator, edges: int) -> tuple[Longs, Longs]:
 
 
 def neighbours(rng: np.random.Generator, edges: int) -> tuple[Longs, Longs]:
-    """Rows close by, one a group."""
+    """Nearby rows, one per group."""
     into = rng.integers(0, VERTICES, edges)
     return (into + 16 * rng.integers(0, 2, edges)) % VERTICES, into
 
 
 def program(size: int, density: float, share: float, rest: Rest, width: int, seed: int) -> Graph:
-    """Sums over dense blocks in random order of destinations, and over other edges, so many times as many."""
+    """Sums over dense blocks with destinations in random order, and over `rest` times as many other edges."""
     rng = np.random.default_rng(seed)
     dst, src = np.nonzero(np.kron(np.eye(VERTICES // size), rng.random((size, size)) < density))
     others = rest(rng, int(share * len(src)))
@@ -71,7 +72,7 @@ def refused(graph: Graph, target: Target) -> bool:
 
 
 def turning_clock_mhz(graph: Graph, l2_kib: float) -> float:
-    """The fastest clock of PIM, to 1 %, at which it is refused."""
+    """The fastest PIM clock, to 1 %, at which it is refused."""
     low, high = 20.0, 20_000.0
     while high > 1.01 * low:
         middle = (low * high) ** 0.5

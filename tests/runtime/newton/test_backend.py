@@ -1,4 +1,4 @@
-"""Newton's backend: what is priced is lowered once, wherever its weights are."""
+"""Newton's backend: a priced program is lowered once, wherever its weights are."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Operands of 8 bits: half the bytes, twice the elements a COMP, exact sums; else nothing."""
+"""8-bit operands: half the bytes, twice the elements per COMP, exact sums; everything else is the same."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ INT8 = with_int8()
 
 
 def own_operands(target: pimflow.Target) -> pimflow.Target:
-    """The machine without its multipliers for 8 bits."""
+    """The machine without its 8-bit multipliers."""
     return target.with_units(pim=replace(target.pim, int8=None))
 
 
 def operands_of(compiled: pimflow.CompiledModel) -> list[str]:
-    """Of every program, what it multiplies."""
+    """The operand type of every program."""
     return [program.pim.operand for program in compiled.programs.values()]
 
 
@@ -163,7 +163,7 @@ def test_operators_of_bytes(name: str) -> None:
 
 @pytest.mark.parametrize("kind", ["ConvInteger", "MatMulInteger"])
 def test_sums_of_bytes_are_not_left_to_latches_that_they_overflow(kind: str) -> None:
-    """A unit with fp16 latches takes what scales make smaller, and bytes where it adds them up in 32 bits."""
+    """A unit with fp16 latches accepts values that scales make smaller, and bytes if it accumulates them in 32 bits."""
     backends = [NewtonBackend("pim", load_target("hbm-pim").pim), NewtonBackend("pim", with_int8("hbm-pim").pim)]
     graph = NarrowProducts().run(load_model(OPERATORS[kind])).graph
     halves, in_bytes = (backend.work(graph, graph.nodes[0]) for backend in backends)

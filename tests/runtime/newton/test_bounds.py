@@ -1,4 +1,4 @@
-"""What no mapping of a layer is faster than."""
+"""Lower bounds on the time of any mapping of a layer."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_no_mapping_of_all_that_there_are_is_faster(problem: MatrixProblem, pim:
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
 @pytest.mark.parametrize("target", ["pimflow", "hbm-pim", "aim-gddr6"])
 def test_the_chosen_mapping_is_near(target: str, timing: str) -> None:
-    """Near enough to leave work out of the running."""
+    """Near enough to skip work."""
     spec = load_target(target).pim
     backend = NewtonBackend("pim", replace(spec, timing=replace(spec.timing, default=timing)))
     told = []
@@ -74,7 +74,7 @@ def test_the_chosen_mapping_is_near(target: str, timing: str) -> None:
     ("target", "timing"), [("pimflow", "strict"), ("pimflow", "artifact"), ("aim-gddr6", "strict")]
 )
 def test_a_layer_says_how_near_it_is_to_its_bounds(target: str, timing: str) -> None:
-    """No layer is below a bound, and some are near."""
+    """No layer is below a bound, and some are near it."""
     spec = load_target(target).pim
     backend = NewtonBackend("pim", replace(spec, timing=replace(spec.timing, default=timing)))
     within = {}
@@ -91,7 +91,7 @@ def test_a_layer_says_how_near_it_is_to_its_bounds(target: str, timing: str) -> 
 
 
 def test_the_bus_carries_what_is_read_once_and_every_result() -> None:
-    """A kernel of 1 with strides of 2 reads a quarter: 4 x 9 x 2 elements; 9 pixels in 2 tiles return 16 fp32 each."""
+    """A 1x1 kernel with stride 2 reads a quarter: 4 x 9 x 2 elements; 9 pixels in 2 tiles return 16 fp32 each."""
     problem, spec = ConvProblem(1, 4, 32, 5, 5, (1, 1), (2, 2)), load_target("pimflow").pim
     told = NewtonBackend("pim", spec).explain(problem, "auto")
     assert isinstance(told, NewtonLayer)
@@ -101,7 +101,8 @@ def test_the_bus_carries_what_is_read_once_and_every_result() -> None:
 def test_what_fills_by_turns_waits_for_its_fills() -> None:
     """32 > 16 channels, 112 x 112: a channel has 1,568 COMPs and 784 READRES, its group 6,272 slots in 196 fills.
 
-    3 cycles a COMP, 2 a slot, 7 beyond a fill, 3 for each READRES that is not behind a fill; 12 refreshes of 105.
+    3 cycles per COMP, 2 per slot, 7 in addition for a fill, 3 for each READRES that does not follow a fill; 12
+    refreshes of 105.
     """
     problem, spec = ConvProblem(1, 32, 16, 112, 112, (1, 1)), load_target("pimflow").pim
     told = NewtonBackend("pim", spec).explain(problem, "auto")

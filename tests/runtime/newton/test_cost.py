@@ -1,4 +1,4 @@
-"""What a problem costs on PIM: the parts of its time."""
+"""The cost of a problem on PIM: the parts of its time."""
 
 from __future__ import annotations
 

@@ -24,14 +24,14 @@ def test_strict_by_cause() -> None:
     parts = dict(timing_profile(PLAIN, "strict").energy(TIMING).parts_j)
     assert parts == pytest.approx(
         {
-            "activation": 8 * 4 * 1e-12,  # four banks a G_ACT
+            "activation": 8 * 4 * 1e-12,  # four banks per G_ACT
             "column_read": 64 * 16 * 10e-12,  # every bank, every COMP
             "mac": 64 * 256 * 100e-12,  # 16 banks of 16 multipliers
             "buffer_read": 64 * 1e3 * 1e-12,  # one slot, broadcast
             "buffer_write": 10 * 1e4 * 1e-12,  # 320 bytes in bursts of 32
-            "transfer": (320 + 3 * 64) * 1e5 * 1e-12,  # fills in, 16 fp32 results a READRES out
+            "transfer": (320 + 3 * 64) * 1e5 * 1e-12,  # fills in, 16 fp32 results out per READRES
             "refresh": 1e6 * 1e-12,
-            "static": 5e-6 * 1e-3,  # 5 us of 1 mW
+            "static": 5e-6 * 1e-3,  # 5 us at 1 mW
         }
     )
 

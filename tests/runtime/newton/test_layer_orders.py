@@ -1,5 +1,4 @@
-"""A layer tells what window order (im2win) costs where it is not chosen, and what the best other mapping does where it
-is."""
+"""A layer reports the cost of window order (im2win) if it is not chosen, and of the best other mapping if it is."""
 
 from __future__ import annotations
 
@@ -43,7 +42,7 @@ def test_both_orders_are_told(problem: ConvProblem, is_chosen: bool) -> None:
 
 
 def test_without_window_order_it_is_what_a_machine_costs_that_has_none_of_it() -> None:
-    """Of machines alike but for that, and of problems that have other mappings in common, no more is found there."""
+    """A machine that differs only in that it cannot use window order finds no faster mapping."""
     other = told(CHOSEN).other_order
     assert other is not None
     assert other.cycles <= told(CHOSEN, free=False).cost.cycles

@@ -1,4 +1,4 @@
-"""Cycles of aggregations against the step-by-step oracles, and which way to share them out is the fastest."""
+"""Cycles of aggregations against the step-by-step oracles, and the fastest way to divide them among channels."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) 
         cycles, issued = oracle(entry.stream, PIM, timing)
         found = time_stream(entry.stream, PIM, timing, "hidden", True)
         assert (found.cycles, found.ref, found.prea) == (cycles, issued["REF"], issued["PREA"])
-        for channel in entry.channels:  # the streams of a class take as long as its first
+        for channel in entry.channels:  # the streams of a class take as long as its first one
             assert time_stream(program.streams[channel], PIM, timing, "hidden", True) == found
         slowest = max(slowest, cycles)
     assert cost.cycles == slowest
@@ -53,7 +53,7 @@ def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) 
 
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
 def test_cycles_of_dense_groups_alone_are_the_oracles(timing: str) -> None:
-    """As a division leaves them: rows without an edge, neighbouring columns in loops."""
+    """As a split leaves them: rows without an edge, neighbouring columns in loops."""
     edges = dense_blocks(3, 64, 0.8, 400, 24)
     dense, _ = divided(edges.rowptr, edges.col, 16, 13)
     assert 0 < len(dense.col) < len(edges.col)
@@ -86,7 +86,7 @@ def test_the_number_of_groups_that_closed_forms_choose_is_near_the_best(width: i
 
 
 def test_features_are_written_into_the_banks_every_time() -> None:
-    """32 columns of 16 sources x 16 banks x 2 bytes a block, in bursts of 32 bytes; every channel holds a tile."""
+    """32 columns of 16 sources x 16 banks x 2 bytes per block, in bursts of 32 bytes; every channel holds a tile."""
     edges = random_edges(1024, 64, 500, 256, 1)
     cost = best(edges, "newton+")
     bus = PIM.timing.strict

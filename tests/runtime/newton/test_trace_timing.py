@@ -1,4 +1,5 @@
-"""Text traces on the clock: timed as the nests they came from, in bounded memory; wrong ones are told clearly."""
+"""Timed text traces: the same times as the nests that they came from, in bounded memory; clear errors for wrong
+ones."""
 
 from __future__ import annotations
 
@@ -140,7 +141,7 @@ def test_missing_file_and_folder(tmp_path: Path) -> None:
 
 
 def test_a_long_trace_takes_bounded_memory(tmp_path: Path) -> None:
-    """25,000 lines, most of them new, and one line of 8 MB of zero bytes: a MB or two while they are read."""
+    """25,000 lines, most of them distinct, and one line of 8 MB of zero bytes: one or two MB while they are read."""
     acts = tuple(GAct(group, row(0, ("t", 1))) for group in range(4))
     program = stream(gwrite(16), Loop("t", 4096, (*acts, COMP, READRES)))
     file = tmp_path / "long.pim.gz"

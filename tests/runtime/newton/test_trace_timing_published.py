@@ -1,4 +1,4 @@
-"""Published traces: oracle, engine over nests and text timer all say what the published simulator says."""
+"""Published traces: the oracle, the engine over nests and the text timer all agree with the published simulator."""
 
 from __future__ import annotations
 

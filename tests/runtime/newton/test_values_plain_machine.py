@@ -1,4 +1,4 @@
-"""The vectorised interpreter against one that executes command by command, and on streams that are wrong."""
+"""The vectorised interpreter against one that executes command by command, and on wrong streams."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def corrupt(items: tuple[Item, ...], kind: type, field: str, by: int) -> tuple[I
 def test_a_wrong_address_gives_a_wrong_value_or_an_error(kind: type, field: str, by: int) -> None:
     program, source, weights, right = small_program()
     streams = list(program.streams)
-    for channel in program.channel_groups[0]:  # alike in the whole group, which sees one buffer
+    for channel in program.channel_groups[0]:  # equal in the whole group, which shares one buffer
         streams[channel] = CommandStream(channel, corrupt(streams[channel].body, kind, field, by))
     assert tuple(streams) != program.streams
     try:

@@ -1,4 +1,4 @@
-"""What no plan goes below, against every way of running, keeping and dropping."""
+"""Lower bounds on the peak of any plan, against every order of running, keeping and dropping."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_with_drives_it_is_what_one_kernel_touches(trace: Trace) -> None:
 
 
 def test_what_is_read_together_has_to_be_made_one_after_the_other() -> None:
-    """Two branches through 8 bytes that end in 1 each: the second runs beside what the first one left."""
+    """Two branches through 8 bytes that end in 1 each: the second runs while the result of the first is in memory."""
     trace = trace_of([1, 8, 1, 8, 1, 1], [{0}, {1}, {0}, {3}, {2, 4}], 1)
     sizes = [buffer.bytes for buffer in trace.buffers]
     assert least_room(trace, sizes, drives=True, enough=NEVER).bytes == 9

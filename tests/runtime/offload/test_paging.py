@@ -1,4 +1,5 @@
-"""What has no room leaves, as often as it takes: followed by other means, and replayed by value."""
+"""Buffers that do not fit are offloaded as often as necessary: followed by another simulation, and replayed by
+value."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from support.offload import traces
 @given(traces(), st.floats(10.0, 500.0), st.integers(0, 2000))
 @settings(max_examples=150)
 def test_a_plan_for_any_room_that_holds_every_kernel(trace: Trace, rate: float, spare: int) -> None:
-    """Time and peak are those of another simulation, in which every kernel finds what it is to read."""
+    """Time and peak are those of another simulation, which checks that every kernel finds its operands."""
     touched = max(sum(trace.buffers[b].bytes for b in {*k.reads, *k.writes}) for k in trace.kernels)
     channel = Channel(rate, 1.37 * rate, 0.11)
     assert paged(trace, channel, touched - 1) is None

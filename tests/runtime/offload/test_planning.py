@@ -1,4 +1,4 @@
-"""Plans that page beside those of the search: what one kernel touches is room enough, and no plan is worse for them."""
+"""Paging plans in addition to those of the search: memory for a single kernel suffices, and no plan becomes worse."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CHANNEL = Channel(1000.0, 1000.0, 10.0, 8000.0)
 
 
 def read_twice(layers: int) -> Trace:
-    """A chain whose backward pass reads all that is saved twice: forwards, and backwards."""
+    """A chain whose backward pass reads all saved buffers twice: in forward and in reverse order."""
     plain = chain(layers)
     ahead = [Kernel(f"again{layer}", 1000.0, (layer,), ()) for layer in range(layers)]
     kernels = (*plain.kernels[:layers], *ahead, *plain.kernels[layers:])
@@ -28,7 +28,8 @@ def read_twice(layers: int) -> Trace:
 
 @pytest.mark.parametrize("offload", [True, False])
 def test_room_for_one_kernel_is_enough_with_drives(offload: bool) -> None:
-    """All leaves twice; the search, by which it leaves once, does not get below half of it."""
+    """Everything is offloaded twice; the search alone, which offloads a buffer at most once, needs at least twice the
+    memory."""
     trace = read_twice(8)
     wish = Wish(offload=offload, limit_bytes=trace.touched_bytes)
     alone, found = searched(trace, CHANNEL, wish), plan_activations(trace, CHANNEL, wish)
@@ -51,7 +52,8 @@ def test_no_wish_is_met_worse_than_by_the_search() -> None:
 
 @pytest.mark.parametrize("seed", [2, 3, 6])
 def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In no room slower, in some faster; a clock takes as long as promised, in as much room."""
+    """Plans made in stages are never slower, and for some limits faster; a tick-by-tick simulation confirms time and
+    memory."""
     trace, channel = random_chain(seed), Channel(300.0, 300.0, 10.0, 8000.0)
     peak = follow(trace, ActivationPlan()).peak_bytes
     wishes = [Wish(limit_bytes=peak * share // 8) for share in (3, 4, 5, 8)]
@@ -69,8 +71,8 @@ def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("seed", range(6))
 def test_hardly_a_choice_is_better(seed: int) -> None:
-    """Of all ways to keep, offload and recompute the buffers of a chain, each tried; half of these plans were up to
-    17 % slower without exchanges."""
+    """Of all ways to keep, offload or recompute the buffers of a chain, each is tried; without exchanges, half of these
+    plans were up to 17 % slower."""
     trace, channel = random_chain(seed, layers=5), Channel(300.0, 300.0, 10.0, 8000.0)
     wish = Wish(limit_bytes=5 * follow(trace, ActivationPlan()).peak_bytes // 8)
     plans = []

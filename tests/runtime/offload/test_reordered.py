@@ -1,4 +1,4 @@
-"""Plans in another order, against every way of running, keeping and dropping, and value by value."""
+"""Plans in another order, against every order of running, keeping and dropping, and by value."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ def sizes_of(trace: Trace) -> list[int]:
 
 
 def held(trace: Trace, order: tuple[int, ...]) -> tuple[int, int]:
-    """Runs all steps as what they compute of what they find, and checks it: the most bytes there, of what is read again
-    before it is made anew, and the time."""
+    """Run all steps symbolically, with results that record their operands, and check each operand; return the peak of
+    bytes alive (read again before they are made again) and the time."""
     expected: list[list[object]] = []
     memory: dict[int, object] = {}
     for place, kernel in enumerate(trace.kernels):
@@ -80,7 +80,8 @@ def test_where_there_is_room_all_runs_once() -> None:
 
 
 def test_what_is_computed_in_place_is_made_again_from_the_start() -> None:
-    """Buffer 1 is made, added to in place, seen as a view, and wanted again at the end, beside which 3 has no room."""
+    """Buffer 1 is made, updated in place, read through a view, and needed again at the end, when it does not fit next
+    to 3."""
     kernels = (
         Kernel("inputs", 0.0, (), (0,)),
         Kernel("make", 1.0, (0,), (1,)),

@@ -16,11 +16,11 @@ from support.offload import Events, chain
 
 LAYERS, LAYER_US, LAYER_BYTES = 24, 1000.0, 1_000_000
 RELOADED = LAYER_BYTES / (2 * LAYER_US)
-"""Bytes a microsecond at which a layer comes back while the next one's backward pass runs."""
+"""Rate in bytes per microsecond at which a layer is loaded during the next one's backward pass."""
 
 
 def picked(rate: float) -> tuple[int, float]:
-    """How many layers the rule offloads at a share of that rate, and how much of the step it waits, in percent."""
+    """How many layers the rule offloads at a fraction of that rate, and what percentage of the step is waiting."""
     trace, channel = chain(LAYERS, LAYER_US, LAYER_BYTES), Channel(rate * RELOADED, rate * RELOADED)
     plan = adaptive_rule(trace, channel, least_elements=0)
     return len(plan.offloaded), 100 * follow(trace, plan, channel).stall_us / trace.time_us
@@ -28,7 +28,7 @@ def picked(rate: float) -> tuple[int, float]:
 
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 2.0])
 def test_the_layers_are_those_of_the_formula(rate: float) -> None:
-    """Layer i is offloaded while (i + 2) V <= B (3 L - 2 i) T: solved for i by hand."""
+    """Layer i is offloaded while (i + 2) V <= B (3 L - 2 i) T; solved for i by hand."""
     expected = 0
     while expected < LAYERS and (expected + 2) <= rate * (3 * LAYERS - 2 * expected) / 2:
         expected += 1
@@ -51,13 +51,13 @@ def test_small_tensors_stay() -> None:
 
 
 def test_modules_are_asked_back_as_a_whole() -> None:
-    """Two modules of two layers: the first one's as the second one's backward pass begins."""
+    """Two modules of two layers: the first module's load starts with the second one's backward pass."""
     plan = adaptive_rule(chain(4), Channel(1e9, 1e9), modules=(0, 2), least_elements=0)
     assert plan.loads == ((3, 4), (2, 4), (1, 4), (0, 4))
 
 
 def test_what_is_asked_back_as_it_is_made_is_stored_in_vain() -> None:
-    """The last layer's: the channel is free, so its store begins, and the first layer's load waits for its end."""
+    """For the last layer: the channel is free, so its store begins, and the first layer's load waits for its end."""
     trace, channel = chain(2), Channel(1000.0, 250.0)
     plan = adaptive_rule(trace, channel, least_elements=0)
     assert plan.loads == ((1, 2), (0, 2))
@@ -96,7 +96,9 @@ def test_events_that_are_followed_apart_say_the_same(data: st.DataObject) -> Non
     trace = Trace(
         (*ahead, *back), layers, tuple(Buffer(f"saved{number}", size, size) for number, size in enumerate(sizes))
     )
-    rate = data.draw(st.sampled_from([0.25, 1.0, 4.0, 16.0]))  # all times are exact, and so is what happens at once
+    rate = data.draw(
+        st.sampled_from([0.25, 1.0, 4.0, 16.0])
+    )  # all times are exact, also of simultaneous events
     back_again, memory = data.draw(st.sampled_from([(0.5, math.inf), (1.0, 2.0), (2.0, math.inf)]))
     channel = Channel(rate, back_again * rate, memory_bytes_per_us=memory * rate)
     modules = tuple(sorted(data.draw(st.sets(st.integers(0, layers - 1)))))

@@ -1,4 +1,4 @@
-"""Following a training step: against a clock that ticks, and by hand."""
+"""Following a training step: against a tick-by-tick simulation, and by hand."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from support.offload import Clock, chain, traces
 
 
 def changes(run: Run) -> list[tuple[float, int, int]]:
-    """Memory that is taken, or given back: (time, bytes, buffer)."""
+    """Memory taken or released: (time, bytes, buffer)."""
     return [(moment.time_us, moment.bytes, moment.which) for moment in run.log if moment.what in ("take", "give")]
 
 
@@ -28,7 +28,7 @@ def test_nothing_is_moved() -> None:
 
 
 def test_one_buffer_that_comes_back_in_time() -> None:
-    """Stored from 1 to 2 ms, when the second layer has read it; asked back as that layer's backward pass begins."""
+    """Stored from 1 to 2 ms, after the second layer has read it; loaded when that layer's backward pass begins."""
     run = follow(chain(4), ActivationPlan(((0, 6),)), Channel(1000.0, 1000.0))
     assert [(transfer.kind, transfer.begin_us, transfer.end_us) for transfer in run.transfers] == [
         ("store", 1000.0, 2000.0),
@@ -43,7 +43,7 @@ def test_one_buffer_that_comes_late() -> None:
 
 
 def test_what_is_asked_back_before_it_is_stored_never_left() -> None:
-    """One store has not begun and is withdrawn; one is under way, and what it writes is in vain."""
+    """One store has not begun and is cancelled; another is in progress, and its write is useless."""
     slow = Channel(100.0, 100.0)
     run = follow(chain(2), ActivationPlan(((1, 2), (0, 3))), slow)
     assert [(transfer.kind, transfer.buffer) for transfer in run.transfers] == [("store", 0)]
@@ -51,13 +51,13 @@ def test_what_is_asked_back_before_it_is_stored_never_left() -> None:
 
 
 def test_one_buffer_that_is_made_again() -> None:
-    """From the one before it, which is there; it takes its layer's forward pass once more."""
+    """From the previous buffer, which is in memory; this takes its layer's forward pass once more."""
     run = follow(chain(4), ActivationPlan((), {1: (1,)}))
     assert (run.time_us, run.recompute_us, run.peak_bytes) == (13_000.0, 1000.0, 3_000_000)
 
 
 def test_what_is_made_again_of_something_that_is_made_again() -> None:
-    """Layer 2 of layer 1, which is made before it, and stays until its own backward pass."""
+    """Layer 2 from layer 1, which is recomputed first, and stays until its own backward pass."""
     run = follow(chain(4), ActivationPlan((), {1: (1,), 2: (2,)}))
     assert [rerun.place for rerun in run.reruns] == [1, 2]
     assert [rerun.begin_us for rerun in run.reruns] == [6000.0, 7000.0]
@@ -65,7 +65,7 @@ def test_what_is_made_again_of_something_that_is_made_again() -> None:
 
 
 def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
-    """The input of the layer is read by nothing else behind the turn."""
+    """Nothing else after the turning point reads the input of the layer."""
     buffers = (Buffer("x", 10, 10), Buffer("y", 20, 20), Buffer("z", 40, 40), Buffer("t", 5, 5))
     kernels = (
         Kernel("a", 1.0, (), (0,)),
@@ -85,7 +85,7 @@ def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
 
 
 def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -> None:
-    """s and t on the way, and x, which the backward pass has read before."""
+    """Intermediate s and t, and x, which the backward pass has read before."""
     buffers = tuple(Buffer(name, size, size) for name, size in {"x": 10, "s": 20, "t": 40, "z": 5}.items())
     kernels = (
         Kernel("x", 1.0, (), (0,)),
@@ -110,7 +110,7 @@ def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -
 
 
 def test_what_is_made_beside_and_over_does_not_stay() -> None:
-    """One kernel makes a and b; b was read for the last time as a is made again: it is given back at once."""
+    """One kernel makes a and b; b was read for the last time before a is recomputed, so it is released at once."""
     buffers = (Buffer("a", 10, 10), Buffer("b", 20, 20), Buffer("g", 40, 40))
     kernels = (
         Kernel("a, b", 1.0, (), (0, 1)),
@@ -131,7 +131,8 @@ def test_what_is_made_beside_and_over_does_not_stay() -> None:
 
 
 def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None:
-    """The fifth layer waits for the first store; the third's, asked back before the second is stored, never begins."""
+    """The fifth layer waits for the first store; the third's, requested back before the second is stored, never
+    begins."""
     plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
     run = follow(chain(5), plan, Channel(200.0, 1e6))
     assert run.starts_us[4] == 6000.0
@@ -160,12 +161,12 @@ def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
     limit = data.draw(st.sampled_from([None, 100 * max(sizes) + 300, 1500]))
     plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again, limit_bytes=limit)
     run = follow(trace, plan, channel)
-    tick_us = 1.0 if math.isinf(channel.memory_bytes_per_us) else 0.2  # kernels beside transfers end between ticks
+    tick_us = 1.0 if math.isinf(channel.memory_bytes_per_us) else 0.2  # kernels during transfers end between ticks
     stored = {transfer.buffer: transfer.end_us for transfer in run.transfers if transfer.kind == "store"}
     apart = (abs(run.ends_us[ask - 1] - stored.get(buffer, math.inf)) for buffer, ask in plan.loads)
-    # what is asked back as its store ends is loaded or not as times are rounded
+    # whether a buffer is loaded that is requested back when its store ends depends on rounding
     assume(all(us > 2 * tick_us for us in apart))
-    # so is what a kernel gives back there before a load or behind it that begins as another transfer ends
+    # so does memory that a kernel releases before or after a load that begins when another transfer ends
     behind = [own.begin_us for before, own in pairwise(run.transfers) if own.begin_us == before.end_us]
     assume(all(abs(begin_us - end_us) > 2 * tick_us for begin_us in behind for end_us in run.ends_us))
     time_us, peak = Clock(trace, plan, channel, float("inf") if limit is None else limit, tick_us).run()
@@ -175,7 +176,7 @@ def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
 
 
 def test_what_is_moved_passes_the_memory_that_kernels_read() -> None:
-    """A store of 1,000 us at a tenth of the memory's bandwidth: the kernel beside it takes a tenth of that longer."""
+    """A store of 1,000 us at a tenth of the memory's bandwidth: a concurrent kernel takes a tenth of that longer."""
     channel = Channel(1000.0, 1000.0, memory_bytes_per_us=10_000.0)
     run = follow(chain(4), ActivationPlan(((0, 6),)), channel)
     assert [transfer.kind for transfer in run.transfers] == ["store", "load"]
@@ -185,7 +186,7 @@ def test_what_is_moved_passes_the_memory_that_kernels_read() -> None:
 
 
 class OneByOne(_Follower):
-    """Runs no kernels together."""
+    """Runs every kernel separately."""
 
     def _quiet_until(self, place: int) -> int:
         return place
@@ -196,7 +197,7 @@ class OneByOne(_Follower):
 def test_kernels_beside_which_nothing_happens_run_together_as_one_by_one(
     trace: Trace, data: st.DataObject, rate: float
 ) -> None:
-    """To the last bit; and what exceeds a bound is given up either way."""
+    """To the last bit; both also abort when a bound is exceeded."""
     trace = replace(trace, kernels=tuple(replace(each, time_us=each.time_us // 2) for each in trace.kernels))
     ways = {buffer: data.draw(st.sampled_from(["keep", "offload", "again"])) for buffer in trace.saved}
     again = {b: made for b, way in ways.items() if way == "again" and (made := chain_of(trace, b)) is not None}

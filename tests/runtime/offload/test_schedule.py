@@ -1,4 +1,4 @@
-"""Energies of a schedule in which activations leave and come back: by hand."""
+"""Energies of a schedule in which activations are offloaded and loaded: by hand."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from support.offload import compiled_short
 
 
 def test_a_transfer_spends_what_drives_link_and_memory_do() -> None:
-    """52 W while the drives work, 80 pJ a byte of the link, and what a byte of the GPU's memory takes."""
+    """52 W while the drives work, 80 pJ per byte of the link, and the energy per byte of the GPU's memory."""
     model, spill = compiled_short()
     schedule = model.spilled_schedule
     assert schedule is not None
@@ -27,7 +27,7 @@ def test_a_transfer_spends_what_drives_link_and_memory_do() -> None:
 
 
 def test_kernels_spend_what_they_do_otherwise_and_busy_power_for_longer() -> None:
-    """Each as often as it runs; static power for as long as all takes."""
+    """Each as often as it runs; static power for the whole time."""
     model, spill = compiled_short()
     schedule, run = model.spilled_schedule, spill.found.run
     assert schedule is not None

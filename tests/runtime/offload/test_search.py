@@ -1,4 +1,4 @@
-"""Plans for activations: no worse than any "keep from the i-th on", and better where the SSDs cannot keep up."""
+"""Plans for activations: no worse than any "keep from the i-th on", and better if the SSDs cannot keep up."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ RELOADED = 1_000_000 / 2000.0
 
 
 def least_of_prefixes(trace: Trace, channel: Channel) -> int:
-    """The least peak of all "keep from the i-th on" that do not slow the step down, by trying each."""
+    """The lowest peak of all "keep from the i-th on" that do not slow the step down, by trying each."""
     runs = (
         follow(trace, ActivationPlan(asked_back(trace, channel, trace.saved[:count], {})), channel)
         for count in range(len(trace.saved) + 1)
@@ -60,7 +60,7 @@ def test_the_peak_is_the_one_that_a_replay_measures(seed: int) -> None:
 
 
 def test_a_limit_is_met_as_fast_as_can_be() -> None:
-    """Half of what is saved, over a channel that cannot keep up: some layers wait, and no more than have to."""
+    """Half of the saved bytes, over a channel that cannot keep up: some layers wait, but no more than necessary."""
     trace, channel = chain(LAYERS), Channel(0.2 * RELOADED, 0.2 * RELOADED)
     limit = 12_000_000
     found = searched(trace, channel, Wish(recompute=False, limit_bytes=limit)).run
@@ -72,7 +72,8 @@ def test_a_limit_is_met_as_fast_as_can_be() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
-    """The least peak at no more time than allowed; or, with a limit, the fastest and then the one that writes least."""
+    """The lowest peak within the allowed time; or, with a limit, the fastest plan and then the one that writes
+    least."""
     trace, rate = random_chain(seed), (0.2, 0.5, 1.0)[seed % 3] * RELOADED
     channel, peak = Channel(rate, rate), follow(trace, ActivationPlan()).peak_bytes
     for limit in (None, int(0.5 * peak), int(0.8 * peak), peak):
@@ -131,7 +132,7 @@ def test_what_is_made_of_what_is_made_again_makes_no_plan_worse(seed: int, monke
 
 @pytest.mark.parametrize("sizes", [(1, 6, 5, 2, 3), (2, 6, 1, 5, 1), (2, 4, 3, 2, 3), (3, 4, 4, 1, 1)])
 def test_no_choice_of_what_is_made_again_needs_less(sizes: tuple[int, ...]) -> None:
-    """Every choice, followed by a clock; that of the search is the least."""
+    """Every choice is simulated tick by tick; the search's is the lowest."""
     trace = replace(chain(5, 10.0), buffers=tuple(Buffer(str(size), 100 * size, size) for size in sizes))
     choices = [{layer: (layer,) for layer in layers} for count in range(6) for layers in combinations(range(5), count)]
     least = min(Clock(trace, ActivationPlan((), again), Channel(1.0, 1.0)).run()[1] for again in choices)
@@ -198,7 +199,7 @@ def test_without_ssds_everything_that_helps_is_recomputed() -> None:
 
 
 def test_nothing_is_written_in_vain() -> None:
-    """The last layers are wanted back at once: offloading them would lower no peak."""
+    """The last layers are needed again at once: offloading them would not lower the peak."""
     trace, channel = chain(LAYERS), Channel(1e6, 1e6)
     found = searched(trace, channel, Wish(recompute=False))
     assert LAYERS - 1 not in found.plan.offloaded
@@ -212,7 +213,7 @@ def test_nothing_is_written_in_vain() -> None:
 
 
 def test_what_can_be_made_again() -> None:
-    """From what is saved, over what is not; what that takes that is made again itself is made before."""
+    """From saved buffers, via unsaved ones; if it needs another recomputed buffer, that is recomputed first."""
     buffers = tuple(Buffer(name, 10, 10) for name in "abcd")
     kernels = (
         Kernel("a", 1.0, (), (0,)),
@@ -230,7 +231,7 @@ def test_what_can_be_made_again() -> None:
 
 
 def test_what_is_drawn_is_not_made_again() -> None:
-    """Nor what would be made of it, were it not saved."""
+    """Nor are buffers computed from it, unless it is saved."""
     buffers = tuple(Buffer(name, 10, 10) for name in "abc")
     kernels = (
         Kernel("a", 1.0, (), (0,), draws=True),
@@ -246,7 +247,8 @@ def test_what_is_drawn_is_not_made_again() -> None:
 
 
 def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> None:
-    """y is made from x, which a later kernel overwrites: x is saved as that left it. z, made from that, may be."""
+    """y is made from x, which a later kernel overwrites: x is saved as overwritten. z, made from that, may be
+    recomputed."""
     buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y", "z"))
     kernels = (
         Kernel("x", 1.0, (), (0,)),
@@ -263,7 +265,7 @@ def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> Non
 
 
 def test_what_else_a_kernel_makes_is_not_undone() -> None:
-    """x and y are made by one kernel, and x is overwritten: were y made again, x would be what it was before."""
+    """One kernel makes x and y, and x is then overwritten: recomputing y would reset x."""
     buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y"))
     kernels = (
         Kernel("x, y", 1.0, (), (0, 1)),

@@ -1,4 +1,4 @@
-"""What does not fit into the GPU's memory compiles to a plan that fits."""
+"""A step that does not fit into the GPU's memory compiles to a plan that fits."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", polic
 
 
 def noisy(kib: float, way: SpillWay) -> CompiledModel:
-    """A training step of layers that are each scaled by noise."""
+    """A training step of layers that are each scaled by random noise."""
     build = Builder()
     x = build.input(512, 32)
     for _ in range(4):
@@ -37,7 +37,7 @@ def noisy(kib: float, way: SpillWay) -> CompiledModel:
 
 
 def test_a_plan_that_fits() -> None:
-    """At three quarters of what all take; a clock that ticks says the same of its time and its peak."""
+    """With three quarters of the memory of keeping all; a tick-by-tick simulation gives the same time and peak."""
     whole = compiled(1 << 20)
     assert whole.spill is None
     needed = gpu_bytes(whole.memory)
@@ -62,17 +62,17 @@ def test_a_plan_that_fits() -> None:
 
 
 def test_the_steps_are_those_of_the_schedule() -> None:
-    """With all kept they take as long, and as much is alive as the memory planner finds."""
+    """With everything kept, the time is the same, and the bytes alive are those that the memory planner finds."""
     spill = compiled(400, "recompute").spill
     assert spill is not None
     model = compiled(1 << 20)
     kept = follow(spill.trace, ActivationPlan())
     assert kept.time_us == pytest.approx(model.timeline.makespan_us)
-    assert kept.peak_bytes == pytest.approx(model.memory.live_bytes, rel=1e-3)  # which aligns what it counts
+    assert kept.peak_bytes == pytest.approx(model.memory.live_bytes, rel=1e-3)  # which aligns the sizes
 
 
 def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
-    """And with the step that makes it impossible, if there is one: no plan at all goes below what that touches."""
+    """And with the limiting step, if there is one: no plan needs less than what that step touches."""
     model = compiled(150)
     told, spill = dict(model.about), model.spill
     assert told["GPU memory"].startswith("DOES NOT FIT")
@@ -87,7 +87,8 @@ def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
 
 @pytest.mark.parametrize("more", [2 << 10, 16 << 10])
 def test_with_drives_all_fits_that_can(more: int) -> None:
-    """In what one step reads and writes, or little more: inputs leave too, and buffers more than once; by value."""
+    """With the memory of a single step's operands, or little more: inputs are offloaded too, and buffers more than
+    once; by value."""
 
     def at(kib: float) -> CompiledModel:
         return pimflow.compile(residual_step(), target=machine(kib), policy="gpu", use_cache=False, check=False)
@@ -111,8 +112,7 @@ def test_with_drives_all_fits_that_can(more: int) -> None:
 
 @pytest.mark.parametrize(("share", "plain_us"), [(0.55, None), (0.75, 1443.3)])
 def test_steps_in_another_order(share: float, plain_us: float | None) -> None:
-    """Where nothing fits in the schedule's order, or makes again what takes longer; by value in the arena that is
-    promised."""
+    """If nothing fits in the schedule's order, or a plan recomputes slower kernels; by value in the promised arena."""
 
     def at(kib: float) -> CompiledModel:
         tight = machine(kib, "rtx3090")
@@ -137,7 +137,7 @@ def test_steps_in_another_order(share: float, plain_us: float | None) -> None:
 
 @pytest.mark.parametrize(("way", "share"), [("auto", 0.6), ("recompute", 0.7)])
 def test_what_is_drawn_is_kept_until_it_is_read(way: SpillWay, share: float) -> None:
-    """Drawn again it would be something else: noise is kept where what is made of it is made again, in any order."""
+    """Drawn again it would differ: noise is kept if values made from it are recomputed, in any order."""
     model = noisy(1 << 20, way)
     spill = noisy(share * gpu_bytes(model.memory) / 1024, way).spill
     assert spill is not None
@@ -167,7 +167,7 @@ def test_one_way_alone_or_none() -> None:
 
 
 def test_a_plan_with_pim_is_followed_step_by_step() -> None:
-    """What is divided is a step; without SSDs some of it is computed again."""
+    """A part of a split node is a step; without SSDs some of them are recomputed."""
     model = compiled(1 << 20, base="pimflow", policy="md-dp")
     tight = compiled(0.9 * gpu_bytes(model.memory) / 1024, base="pimflow", policy="md-dp")
     assert tight.spill is not None

@@ -70,7 +70,7 @@ def test_the_way_to_the_modules_and_back_is_on_the_timeline() -> None:
 
 @pytest.mark.parametrize("policy", ["pim", "auto"])
 def test_modules_draw_power_while_the_host_works(policy: str) -> None:
-    """5 W each, and 25 W of the CPU and its board, whatever runs; under `auto` the host does all of it."""
+    """5 W each, and 25 W of the CPU and its board, whatever runs; under `auto` the host does everything."""
     found = compiled("gin-dynamo", GRAPH, policy)
     assert found.timeline.energy_mj["static"] == pytest.approx((16 * 5.0 + 25.0) * found.timeline.makespan_us * 1e-3)
     copied = found.timeline.energy_mj.get("transfer", 0.0)
@@ -150,7 +150,7 @@ def test_what_its_cores_have_no_kernel_for_is_said() -> None:
 def test_attention_sums_on_the_cores_with_weights_of_every_head(model: str, operand: str) -> None:
     found = compiled(model, GRAPH, operand=operand)
     placed = {(node.kind, node.device) for node in found.graph.nodes if node.op.is_sparse}
-    grouped = {("TypedLinear", "cpu")}  # queries, keys and values of one table may be one product of the host
+    grouped = {("TypedLinear", "cpu")}  # queries, keys and values of one table may be one product on the host
     assert placed - grouped == {("Spmm", "dpu"), ("EdgeSoftmax", "cpu"), ("Sddmm", "cpu")}
     verification = found.verify(pim="values")
     assert verification.passed
@@ -168,7 +168,7 @@ def test_weights_of_one_call_are_on_the_timeline_and_in_the_trace() -> None:
 
 
 def test_heads_that_need_more_room_than_there_is_stay_on_the_host() -> None:
-    """Whatever a softmax makes of them: 8 bits of each leave room for 2**17 edges a vertex."""
+    """Whatever the softmax yields: with 8 bits per weight, sums have room for 2**17 edges per vertex."""
     hub = Graph.from_edge_index(np.stack([np.arange(200_000) % 50, np.zeros(200_000, np.int64)]), 50)
     rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=hub, target=machine()).nodes
     assert "can reach" in {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}["Spmm"]

@@ -1,4 +1,4 @@
-"""Cores that are followed event by event: against the simulation that goes cycle by cycle, and by hand."""
+"""Cores followed event by event: against the cycle-by-cycle simulation, and by hand."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def followed(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int) -
 
 
 def random_rows(draw: random.Random) -> list[int]:
-    """Rows of about one length, or of all lengths; the latter with rows without non-zeros."""
+    """Rows of similar lengths, or of all lengths; the latter include rows without non-zeros."""
     if draw.random() < 0.5:
         length, rows = draw.randint(1, 4), draw.choice([16, 32, 48])
         return [length + draw.choice([0, 0, 1]) for _ in range(rows)]
@@ -48,7 +48,7 @@ def test_short_lists_take_what_a_simulation_takes(strategy: Strategy, columns: i
 
 @pytest.mark.parametrize("sync", ["lock-free", "lock"])
 def test_long_lists_are_sampled(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where tasklets wait for the engine now and then: bounds alone are 5 % too low."""
+    """Here tasklets sometimes wait for the DMA engine: bounds alone are 5 % too low."""
     monkeypatch.setattr(following, "MOST_EVENTS", 1600)
     spec, strategy = machine(tasklets=7), Strategy(1, 1, "coo", "nnz-exact", "nnz-exact", sync)
     rowptr = np.cumsum([0, *[1, 2, 3, 60, 9, 30] * 28])
@@ -72,7 +72,7 @@ def test_one_non_zero_takes_its_steps_one_after_another() -> None:
 
 
 def test_a_price_has_the_slowest_of_short_lists() -> None:
-    """Rows of 1 and of 5: the core with those of 5 is followed."""
+    """Rows of 1 and of 5: the core with rows of 5 is followed."""
     spec = machine(cores=2, ranks=1)
     strategy = Strategy(1, 1, "csr", "row", "row")
     rowptr = np.cumsum([0, *[1] * 32, *[5] * 32])

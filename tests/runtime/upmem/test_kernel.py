@@ -1,4 +1,4 @@
-"""The closed form of a core against a simulation that goes cycle by cycle, and against what was published of it."""
+"""The closed form of a core against a cycle-by-cycle simulation, and against published figures."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from support.upmem.machine import machine
 from support.upmem.simulated import shared, simulated
 
 PER_MS = {4: 3033.81, 8: 1762.68, 16: 963.18, 32: 507.20}
-"""Non-zeros that one core aggregates in a millisecond, by columns of int32: measured by PyGim's authors."""
+"""Non-zeros that one core aggregates per millisecond, by columns of int32: measured by PyGim's authors."""
 CORE_STRATEGIES = [entry for entry in strategies_of(1) if entry.cores in ("row", "nnz-exact")]
 
 
@@ -48,7 +48,7 @@ def test_random_lists_take_what_a_simulation_takes(strategy: Strategy, columns: 
 
 @pytest.mark.parametrize("strategy", CORE_STRATEGIES[:5:2], ids=str)
 def test_tasklets_that_do_not_fill_the_pipeline_do_not_wait_for_it(strategy: Strategy) -> None:
-    """Eleven of them: n i instructions and issue_cycles i + d cycles are nearly as long."""
+    """Eleven of them: n i instructions and issue_cycles i + d cycles are nearly equal."""
     spec, rowptr = machine(tasklets=11), np.arange(0, 11 * 3 * 12 + 1, 3, dtype=np.int64)
     assert modelled(rowptr, strategy, spec, 32) == pytest.approx(simulated(rowptr, strategy, spec, 32), rel=0.03)
 
@@ -67,7 +67,7 @@ def test_a_value_a_head_is_read_and_charged(strategy: Strategy, columns: int, he
 
 @pytest.mark.parametrize(("element", "columns", "read_bytes"), [("int32", 1, 8), ("int8", 3, 8), ("int16", 5, 16)])
 def test_only_transfers_are_whole_words(element: ElementType, columns: int, read_bytes: int) -> None:
-    """What fills the last word of a row is moved, and not multiplied."""
+    """The padding of a row's last word is transferred, but not multiplied."""
     model = CoreModel(machine(), RowForm(columns, element))
     assert model.form.read_bytes == model.form.written_bytes == read_bytes
     assert model.instructions("csr") == pytest.approx(30.5 + 20.68 * columns)

@@ -1,4 +1,4 @@
-"""Prices and the tuner's pick beside whole small machines that are simulated event by event."""
+"""Prices and the tuner's choice compared with whole small machines that are simulated event by event."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from support.upmem.oracle_machine import stages_us
 
 UNIFORM = KINDS["uniform"](20, 60)
 FIRST_ROW = Graph.from_edge_index(np.array([[7], [0]]), 150)
-"""One edge: its core is slower than the one that clears most rows, or the other way round."""
+"""One edge: its core is slower than the core that clears most rows, or the reverse."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""The tuner's pick beside the best of all strategies."""
+"""The tuner's choice compared with the best of all strategies."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_fewer_edges_than_tasklets_and_uneven_columns(
 
 
 def test_on_few_cores_the_pick_is_the_best_even_of_one_edge() -> None:
-    """Here equal shares promise less of the best strategy than of others, and four were timed."""
+    """Here equal shares promise less for the best strategy than for others; four were timed."""
     graph = Graph.from_edge_index(np.array([[4], [3]]), 10)
     tuner = Tuner(machine(cores=6, ranks=2, launch_us=0.0), graph, Aggregation(4, "int32"))
     ranking = tuner.rank()
@@ -54,7 +54,8 @@ def test_on_few_cores_the_pick_is_the_best_even_of_one_edge() -> None:
 
 
 def test_edges_are_counted_by_parts_only_where_that_may_pay() -> None:
-    """Few edges a vertex: loading and merging take longest. Many, and columns that four parts share unevenly: no."""
+    """With few edges per vertex, loading and merging dominate; with many, but shared unevenly by four parts, it does
+    not pay."""
     sparse = Tuner(SPEC, band(5000, 10_000), Aggregation(64, "int32"))
     assert sparse.rank().best.strategy.edge_parts == 1
     assert not any(sparse.pricing.parts.counted(count) for count in (2, 4, 8))

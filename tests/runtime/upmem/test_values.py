@@ -71,7 +71,7 @@ def test_quantised_sums_are_those_of_whole_numbers(element: Any, weighted: bool)
 @pytest.mark.parametrize("strategy", ["1x4 csr row nnz", "2x2 coo nnz-exact nnz-exact lock", "4x1 csr nnz nnz"])
 @pytest.mark.parametrize("element", ["int32", "fp32"])
 def test_every_head_has_its_own_weights(strategy: str, element: Any) -> None:
-    """Three heads of four columns over four, two or one feature parts: parts have columns of one head or of several."""
+    """Three heads of four columns over four, two or one feature parts: parts have columns of one or several heads."""
     graph = graph_of(weighted=False)
     draw = np.random.default_rng(7)
     features = draw.normal(size=(graph.num_src, 12)).astype(np.float32)

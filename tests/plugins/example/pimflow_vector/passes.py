@@ -1,4 +1,4 @@
-"""A pass of one's own, for `pimflow opt -p`."""
+"""A custom pass, for `pimflow opt -p`."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pimflow.passes import Pass, PassResult
 
 @dataclass(frozen=True)
 class ForgetTags(Pass):
-    """Removes the free notes on nodes."""
+    """Removes the tags of nodes."""
 
     name: ClassVar[str] = "forget-tags"
 
     def run(self, graph: Graph) -> PassResult:
-        """Changes no node but for its tags."""
+        """Remove the tags, and change nothing else."""
         nodes = tuple(replace(node, tags=()) for node in graph.nodes)
         return PassResult(replace(graph, nodes=nodes), changed=nodes != graph.nodes)

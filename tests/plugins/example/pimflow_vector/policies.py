@@ -1,4 +1,4 @@
-"""A policy of one's own: which candidates the search may choose from."""
+"""A custom policy: the candidates that the search may choose from."""
 
 from __future__ import annotations
 

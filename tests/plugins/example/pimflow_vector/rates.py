@@ -1,3 +1,3 @@
-"""What the units do at once."""
+"""The number of elements that a unit processes at once."""
 
 LANES = 4

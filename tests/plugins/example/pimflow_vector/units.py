@@ -1,4 +1,4 @@
-"""Units of kind `vector`: like a CPU beside the host, with lanes that all do the same."""
+"""Units of kind `vector`: like a second CPU, with SIMD lanes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class VectorSpec(CpuSpec):
 
 
 class VectorUnit(CpuBackend):
-    """A CPU whose cores work on `LANES` times as many elements."""
+    """A CPU whose cores process `LANES` times as many elements."""
 
     title = "Vector unit"
 

@@ -1,4 +1,4 @@
-"""Attention in all spellings: projections, scores, softmax, sum of values."""
+"""Attention in all forms: projections, scores, softmax, weighted sum of values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from support.onnx_models import newest_opset
 
 B, S, P, HEADS, D = 2, 16, 8, 4, 32
 H = HEADS * D
-SCORES = 2 * B * HEADS * S * S * D  # queries by keys, and weights by values
+SCORES = 2 * B * HEADS * S * S * D  # queries times keys, and weights times values
 
 QKV: Mapping[str, Sequence[int]] = {"q": (B, S, H), "k": (B, S, H), "v": (B, S, H)}
 
@@ -42,7 +42,7 @@ def standard() -> onnx.ModelProto:
 
 
 def standard_apart() -> onnx.ModelProto:
-    """Heads on an axis of their own, and half as many of keys."""
+    """Heads on a separate axis, with half as many heads of keys."""
     inputs = {"q": (B, HEADS, S, D), "k": (B, HEADS // 2, S, D), "v": (B, HEADS // 2, S, D)}
     return kept_model("Attention", inputs, opset=23)
 
@@ -118,7 +118,7 @@ def test_lengths_that_are_data_are_said() -> None:
 
 
 def test_types_other_than_float_have_a_place_of_their_own() -> None:
-    """The quantised spelling has its past elsewhere."""
+    """The quantised form has its past at another position."""
     constants = {
         "w": np.ones((H, 3 * H), np.int8),
         "b": normal(3 * H),

@@ -1,4 +1,4 @@
-"""If, Loop and Scan: the kernels of their bodies, as often as they run; what decides that at run time is said."""
+"""If, Loop and Scan: the kernels of their bodies, as often as they run; a count unknown until run time is reported."""
 
 from __future__ import annotations
 
@@ -39,7 +39,8 @@ CELL = [helper.make_node("MatMul", ["h", "W"], ["m"]), helper.make_node("Tanh", 
 
 
 def loop(trips: str, *, stops: str = "", weights: int = SIZE) -> onnx.ModelProto:
-    """h = tanh(h W), as often as the value named says, or until the body stops: by its count, or by what it makes."""
+    """h = tanh(h W), repeated as often as the named value says, or until the body stops, by its count or by its
+    result."""
     state = (TensorProto.FLOAT, (4, weights))
     goes_on = {
         "": [helper.make_node("Identity", ["c"], ["on"])],
@@ -89,7 +90,7 @@ def branches() -> onnx.ModelProto:
 
 
 def alone(model: onnx.ModelProto, name: str = "kept") -> tuple[list[object], str]:
-    """Kernels and what is unknown of one node of a model."""
+    """The kernels of a model's only node, and what is unknown about it."""
     graph = load_model(model)
     host = Machine(load_target("pimflow")).costs.host
     work = node_work(graph, graph.node(name), 2)

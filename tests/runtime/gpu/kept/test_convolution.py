@@ -1,4 +1,4 @@
-"""Convolutions that stay operators: as implicit GEMMs over their windows."""
+"""Convolutions that stay ONNX operators: priced as implicit GEMMs over their windows."""
 
 from __future__ import annotations
 

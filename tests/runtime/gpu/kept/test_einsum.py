@@ -1,4 +1,4 @@
-"""Einsum: products by the labels that are kept and summed, from the left."""
+"""Einsum: pairwise products from the left, by the labels that are kept and summed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Kept gathers and scatters are priced by the rows that their index touches, against a cache that is run row by row."""
+"""Gathers and scatters that stay ONNX operators are priced by the rows that their index touches, against a cache
+simulated row by row."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ def test_an_index_that_is_not_known_or_picks_one_row_streams() -> None:
 
 
 def test_accesses_of_any_number_are_listed_and_beyond_some_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every column by an index of its own: in pieces the same as at once, and measured by a sample as well as whole."""
+    """Every column has its own index. Processing in pieces gives the same as at once; a sample is close to the
+    whole."""
     index = (RNG.random((EDGES, WIDTH)) ** 4 * ROWS).astype(np.int64)
     graph = gather("GatherElements", index, (EDGES, WIDTH), (ROWS, WIDTH))
     (whole,) = work_of(graph).accesses

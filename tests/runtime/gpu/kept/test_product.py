@@ -1,4 +1,4 @@
-"""Products that stay operators: their sizes and bytes, whatever stands between the operands."""
+"""Products that stay ONNX operators: their sizes and bytes, whatever other operands come in between."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""LSTM, GRU and RNN: an input product, and a product and a pointwise kernel a step."""
+"""LSTM, GRU and RNN: an input product, and a product and a pointwise kernel per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which kept operators are known, and what is said of the others."""
+"""ONNX operators with a cost rule, and the messages for others."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_every_rule_is_of_an_operator_that_exists() -> None:
 
 
 def test_whatever_multiplies_can_leave_the_host_in_part_or_has_a_reason_not_to() -> None:
-    """Bodies of If, Loop and Scan too; typed ops have rules of their own, of ranks and types."""
+    """This includes the bodies of If, Loop and Scan; typed ops have rules of their own, for ranks and types."""
     typed = {("", "Gemm"), ("", "MatMul")}
     value = Value("x", (2, 2))
     for domain, op_type in sorted(set(KEPT) - set(EXPANSIONS) - typed):
@@ -70,7 +70,7 @@ def test_whatever_multiplies_can_leave_the_host_in_part_or_has_a_reason_not_to()
 
 
 def part_unknown() -> onnx.ModelProto:
-    """A product, and one whose rows are told at run time."""
+    """A product, and one whose number of rows is known only at run time."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["a"], "known"),
         helper.make_node("NonZero", ["a"], ["n"], "chosen"),
@@ -126,7 +126,7 @@ def test_a_comparison_says_it_and_counts_kept_products() -> None:
 
 
 def test_kept_operators_of_a_measured_table_are_read_and_not_fitted(tmp_path: Path) -> None:
-    """A table has digests in place of bodies, and whatever shapes its author wrote."""
+    """A table has digests in place of bodies, and arbitrary shapes."""
     odd_shapes = [
         MeasuredRow(OnnxOp(op_type), ((2, 3),), ((2, 3),), "float32", 5.0)
         for _, op_type in KEPT

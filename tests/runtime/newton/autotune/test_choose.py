@@ -1,4 +1,4 @@
-"""What a search of mappings says of the time alone, against the price of the chosen program."""
+"""A mapping search for the time alone, against the price of the chosen program."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PROBLEMS: tuple[MatrixProblem, ...] = (
 @pytest.mark.parametrize("timing", ["artifact", "strict"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_the_time_alone_is_that_of_the_price(policy: str, timing: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither makes streams; both say what the streams take."""
+    """Neither makes streams; both predict the time of the streams."""
     pim = load_target("pimflow").pim
     search = MappingSearch(timing_profile(replace(pim, launch_us=1.5), timing))
     for problem in PROBLEMS:

@@ -1,4 +1,4 @@
-"""What a second buffer, freely paired slots or window strips bring, and that every shipped machine can be used."""
+"""The gains from a second buffer, freely paired slots or window strips; every shipped machine can be used."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_more_hardware_is_faster(timing: str) -> None:
     ids=["halves", "pool", "both"],
 )
 def test_buffers_that_are_filled_beside_comps(changes: dict[str, Any]) -> None:
-    """Changes of hardware: the halves of a buffer by turns, or those that other groups of channels do not need."""
+    """Changes of hardware: alternate halves of a buffer, or use buffers that other groups of channels do not need."""
     assert cycles("strict", **changes) < 0.9 * cycles("strict")
     for problem in (MatmulProblem(1, 1280, 320), ConvProblem(1, 40, 240, 14, 14, (1, 1))):
         for timing in ("strict", "artifact"):
@@ -63,7 +63,7 @@ def test_buffers_that_are_filled_beside_comps(changes: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("sizes", [(64, 384, 7), (16, 16, 14)], ids=str)
 def test_no_option_makes_a_choice_slower(sizes: tuple[int, int, int]) -> None:
-    """Nor do several at once: a choice without them can be made with them."""
+    """Nor do several at once: any choice without them is also possible with them."""
     in_channels, out_channels, size = sizes
     layer = ConvProblem(1, in_channels, out_channels, size, size, (1, 1))
     machines = list(product((1, 2), (False, True), (False, True)))
@@ -133,7 +133,8 @@ def test_every_target_maps_and_explains(name: str, timing: str) -> None:
 
 
 def test_tiles_share_a_row_where_pixels_are_few() -> None:
-    """28 > 672 on 1x1: 42 tiles of two slots lie three in a row, the vector three times in the buffer: one row each."""
+    """28 > 672 as 1x1: 42 tiles of two slots, three per row, with the vector three times in the buffer: one row
+    each."""
     cost = chosen(ConvProblem(1, 28, 672, 1, 1, (1, 1)), TARGET, "auto", "artifact")
     assert isinstance(cost, PimCost)
     assert cost.mapping.tiles_per_row == cost.mapping.runs[0].copies == 3

@@ -24,7 +24,7 @@ TARGET = load_target("pimflow")
 def layers() -> tuple[tuple[ConvProblem, int, bool], ...]:
     """(layer, published cycles, whether the published stream is complete) for four buffers, GWRITE hidden.
 
-    The table counts the commands of one channel, so a stream is taken for complete if 16 like it have enough COMPs.
+    The table counts the commands of one channel, so a stream counts as complete if 16 like it have enough COMPs.
     """
     found = []
     with TABLE.open() as file:
@@ -95,12 +95,13 @@ def test_newton_is_not_slower_than_published() -> None:
     ],
 )
 def test_a_remainder_of_one_pixel_a_fill_is_shared_by_all_groups(layer: ConvProblem, published: int) -> None:
-    """More than half a buffer is left over: beside whole chunks it must not stand for one of them."""
+    """More than half a buffer is left over, and must not take the place of a whole chunk."""
     assert cost(layer, "newton++").cycles < published
 
 
 def test_cycles_of_every_layer(golden: Golden) -> None:
-    """How much faster `auto` is than the published streams, and how many layers it maps by profile."""
+    """The speedup of `auto` over the published streams, and the number of layers that it maps differently per
+    profile."""
     header = ("channels", "map", "kernel", "stride", "published", "newton+", "newton++", "auto", "strict newton++",
               "strict auto")  # fmt: skip
     rows = [

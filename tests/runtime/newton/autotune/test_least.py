@@ -1,4 +1,4 @@
-"""What mappings take at least, told before they are laid out."""
+"""Lower bounds on the time of mappings, known before they are laid out."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PIM = load_target("pimflow").pim
 
 
 def shares_of_least(problem: MatrixProblem, pim: PimSpec, every: int = 1) -> list[float]:
-    """Of mappings of a problem, what they take at least over what they take."""
+    """The lower bound on the time of each mapping of a problem, relative to its time."""
     profile, shape = timing_profile(pim, "strict"), geometry(problem, pim)
     timer, costs = StreamTimer(profile), profile.least_visits()
     found = []
@@ -45,7 +45,7 @@ def test_no_mapping_is_faster(problem: MatrixProblem, pim: PimSpec, every: int) 
 
 
 class Unbounded(StrictProfile):
-    """Says of no mapping what it takes at least."""
+    """A profile without lower bounds."""
 
     def least_visits(self) -> None:
         """Nothing is known."""
@@ -60,7 +60,7 @@ def test_nothing_is_lost_by_what_is_not_timed(problem: MatrixProblem, pim: PimSp
 
 
 def test_mappings_are_near() -> None:
-    """Near enough that most need no exact timing."""
+    """Near enough that most mappings need no exact timing."""
     for problem in (ConvProblem(1, 96, 24, 28, 56, (1, 1)), MatmulProblem(64, 768, 768)):
         told = sorted(share for share in shares_of_least(problem, PIM) if share)
         assert told[len(told) // 2] > 0.96

@@ -1,4 +1,4 @@
-"""Shares of channel groups moved by what they take: by hand, and what that brings."""
+"""Shares of channel groups rebalanced by their times: by hand, and the gain from it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ WHOLE, TAIL = ChunkRun(32, 1), ChunkRun(16, 2)
 
 
 def two_groups(first: int, tail: int) -> Mapping:
-    """Of 120 pixels one group does `first` of the whole chunk and `tail` of the other."""
+    """Of 120 pixels, one group does `first` of the whole chunk and `tail` of the other."""
     groups = (
         ChannelGroup(12, (Share(0, 0, first), Share(1, 0, tail))),
         ChannelGroup(4, (Share(0, first, 120), Share(1, tail, 120))),

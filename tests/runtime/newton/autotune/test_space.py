@@ -12,7 +12,7 @@ from pimflow.runtime.newton.profiles import timing_profile
 from support.newton.problems import PIM
 
 FIVE_FIT = ConvProblem(1, 96, 24, 56, 56, (1, 1))
-"""Of 6 slots; its second tile's pixels are divided among channels."""
+"""A layer with 6 slots; its second tile's pixels are divided among channels."""
 
 
 def chosen(problem: MatrixProblem, timing: str) -> PimCost:

@@ -1,4 +1,5 @@
-"""Profile `artifact`: the engine over loop nests against the cycle-by-cycle controller, and each constraint's edge."""
+"""Profile `artifact`: the engine over loop nests against the cycle-by-cycle controller, and the limits of each
+constraint."""
 
 from __future__ import annotations
 
@@ -94,7 +95,8 @@ def test_closed_form_per_tile(count: int, per_tile: int) -> None:
     assert second - first == per_tile
 
 
-# Per constraint: a stream in which it decides the issue of the last command, and one in which something longer does.
+# For each constraint: a stream in which it determines the issue of the last command, and one in which another is
+# longer.
 EDGES = {
     "act_to_act": (stream(SWEEP[:2]), stream(SWEEP[0], COMP, READRES, gwrite(), SWEEP[1])),
     "act_to_comp": (stream(SWEEP[0], COMP), stream(gwrite(), SWEEP[0], COMP)),
@@ -118,7 +120,7 @@ def test_each_constraint_counts_exactly_where_it_binds(name: str) -> None:
 
 @pytest.mark.parametrize(("interval", "end"), [(1899, 1899 + 350), (1900, 1900 + 11)])
 def test_a_request_is_seen_in_the_cycle_after_a_readres(interval: int, end: int) -> None:
-    """READRES issues at 1898. A request at 1899 is served before the G_ACT0; one at 1900 finds the G_ACT0 issued."""
+    """READRES issues at 1898. A request at 1899 is served before the G_ACT0; at 1900 the G_ACT0 has been issued."""
     program = stream(*([COMP] * 949), READRES, SWEEP[0])
     assert cycles(stream(*([COMP] * 949))) == 1897
     timing = time_stream(program, with_timing("artifact", refresh_interval=interval), "artifact", "hidden")
@@ -143,7 +145,7 @@ def test_the_end_of_the_trace_is_read_a_cycle_after_its_last_command(program: Co
 
 
 def test_a_request_in_the_cycle_after_the_last_refresh_is_never_seen() -> None:
-    """Published: 2399 cycles and 5 REF. Were the stream to go on, the sixth request would be served too."""
+    """Published: 2399 cycles and 5 REF. If the stream continued, the sixth request would be served too."""
     tile = (COMP, READRES, *SWEEP, *SWEEP * 5, COMP, READRES)
     machine = {"refresh_interval": 400, "ref_to_act": 350}
     pim = with_timing("artifact", **machine)
@@ -171,7 +173,7 @@ def test_rows_are_opened_again_before_a_comp(late: int, refs: int) -> None:
 
 
 def test_rows_are_not_opened_again_for_a_sweep() -> None:
-    """The stream opens all rows itself: whether the controller would makes no difference."""
+    """The stream opens all rows itself, so reopening makes no difference."""
     program = stream(gwrite(), Loop("t", 300, (gwrite(), *SWEEP, comps(8), READRES)))
     published, reopening = (time_stream(program, PIM, "artifact", "hidden", reopens) for reopens in (False, True))
     assert published == reopening
@@ -180,7 +182,7 @@ def test_rows_are_not_opened_again_for_a_sweep() -> None:
 
 
 def test_comps_on_closed_rows_are_counted() -> None:
-    """Two pixels a fill: behind the first READRES a refresh may have closed the rows."""
+    """Two pixels per fill: after the first READRES a refresh may have closed the rows."""
     program = stream(gwrite(), Loop("t", 3000, (*SWEEP, comps(8), READRES, comps(8), READRES)))
     published, reopening = (time_stream(program, PIM, "artifact", "hidden", reopens) for reopens in (False, True))
     assert published.ref > 100

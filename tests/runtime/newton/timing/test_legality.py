@@ -1,4 +1,4 @@
-"""What hardware would refuse is refused under `strict`, with the index of the command in the expanded stream."""
+"""Commands that hardware would refuse are refused under `strict`, with their index in the expanded stream."""
 
 from __future__ import annotations
 

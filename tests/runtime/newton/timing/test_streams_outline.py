@@ -1,4 +1,4 @@
-"""What a mapping search times, shapes without operands, against the streams that are made in the end."""
+"""The outlines that a mapping search times, shapes without operands, against the final streams."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile
 
 
 def test_mappings_that_differ_in_one_thing_are_told_apart() -> None:
-    """G_ACTs before a fill, and copies of its pixels: what else their fills and tiles are is the same."""
+    """G_ACTs before a fill, and copies of its pixels; their fills and tiles are otherwise the same."""
     few, pim = MatmulProblem(2, 128, 300), MACHINES["free pairing"]
     copied = [entry.mapping for entry in candidates(few, timer(pim, "strict").profile) if entry.scheme.copied]
     tiled = [replace(mapping, runs=tuple(replace(run, copies=1) for run in mapping.runs)) for mapping in copied]

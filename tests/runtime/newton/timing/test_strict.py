@@ -1,4 +1,4 @@
-"""Profile `strict`: the engine against the step-by-step rules, closed forms, and each parameter where it binds."""
+"""Profile `strict`: the engine against the step-by-step rules, closed forms, and each parameter where it is binding."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_equals_oracle_on_other_machines(program: CommandStream, pim: PimSpec, l
 
 @pytest.mark.parametrize(("count", "per_tile"), [(1, 87), (5, 87), (6, 90), (8, 96), (32, 168)])
 def test_closed_form_per_tile(count: int, per_tile: int) -> None:
-    """3*tFAW + max(tRCD + (n-1)*tCCD_L + tRTP, tRAS) + tRP; the first rule takes over from tRAS behind n = 5."""
+    """3*tFAW + max(tRCD + (n-1)*tCCD_L + tRTP, tRAS) + tRP; beyond n = 5, the first term of the maximum is larger."""
     tile = (*SWEEP, comps(count), READRES)
     first, second = (cycles(stream(gwrite(), Loop("t", tiles, tile))) for tiles in (100, 101))
     assert second - first == per_tile == 3 * 17 + max(11 + (count - 1) * 3 + 2, 25) + 11
@@ -112,11 +112,11 @@ def test_closed_form_per_tile_at_the_short_delay(count: int, per_tile: int) -> N
 
 @pytest.mark.parametrize(("bursts", "per_tile"), [(1, 169), (28, 169), (29, 171), (32, 177)])
 def test_closed_form_per_tile_and_fill(bursts: int, per_tile: int) -> None:
-    """Behind the last COMP: READRES (tCCD_L + tDRAIN), its second burst, GWRITE (tRTW), its bursts, tCWL + tBL."""
+    """After the last COMP: READRES (tCCD_L + tDRAIN), its second burst, GWRITE (tRTW), its bursts, tCWL + tBL."""
     tile = (gwrite(16 * bursts), *SWEEP, comps(32), READRES)
     first, second = (cycles(stream(Loop("t", tiles, tile))) for tiles in (100, 101))
     fill = 3 + 2 + 2 + 6
-    rows = max(2 + 11, fill + 1) + 3 * 17 + 11  # a G_ACT in order behind the GWRITE
+    rows = max(2 + 11, fill + 1) + 3 * 17 + 11  # a G_ACT waits for the GWRITE before it
     assert second - first == per_tile == max(rows, fill + (bursts - 1) * 2 + 7 + 2) + 31 * 3
 
 
@@ -137,12 +137,12 @@ def result(t: StrictTiming, readres: int) -> int:
 
 
 def write(t: StrictTiming, bursts: int) -> int:
-    """From the issue of a GWRITE to its data in the buffer."""
+    """From the issue of a GWRITE until its data are in the buffer."""
     return (bursts - 1) * max(t.t_bl, t.t_ccd_s) + t.t_cwl + t.t_bl
 
 
-# Per parameter: a stream, the closed form of its cycles, and the value beyond which the parameter decides them, with
-# others changed so that there is one.
+# For each parameter: a stream, the closed form of its cycles, and the value above which the parameter determines them,
+# with other parameters changed so that such a value exists.
 EDGES: dict[str, tuple[CommandStream, Closed, int, dict[str, int]]] = {
     "t_faw": (stream(START, COMP), lambda t: max(2 + 3 * t.t_faw + t.t_rcd, 1 + write(t, 1)), 17, {"t_cwl": 61}),
     "t_rcd": (stream(START, COMP), lambda t: max(2 + 3 * t.t_faw + t.t_rcd, 1 + write(t, 1)), 11, {"t_cwl": 61}),
@@ -209,7 +209,7 @@ def test_each_rule_by_its_closed_form_on_both_sides_of_its_edge(name: str) -> No
 
 @pytest.mark.parametrize(("result_bytes", "bursts"), [(1, 1), (2, 1), (3, 2), (4, 2), (6, 3), (7, 4), (32, 16)])
 def test_a_readres_moves_all_its_results(result_bytes: int, bursts: int) -> None:
-    """16 banks, 32 bytes a burst: the second READRES waits for the first, as long as draining does or longer."""
+    """16 banks, 32 bytes per burst: the second READRES waits for the first, as long as draining or longer."""
     pim = dataclasses.replace(NO_REFRESH, result_bytes=result_bytes)
     program = stream(START, COMP, READRES, COMP, READRES)
     assert cycles(program, pim) == 69 + max(1 + 5, 2 * bursts) + 2 * (bursts - 1) + 11 + 2
@@ -217,7 +217,7 @@ def test_a_readres_moves_all_its_results(result_bytes: int, bursts: int) -> None
 
 @pytest.mark.parametrize(("t_ras", "prea"), [(23, 76), (24, 78), (25, 78), (26, 79), (27, 80)])
 def test_the_controller_takes_a_free_cycle_of_the_command_bus(t_ras: int, prea: int) -> None:
-    """The GWRITE at 77 comes first; 79 is after the last but one."""
+    """The GWRITE at 77 comes first; 79 follows the last but one."""
     pim = with_timing("strict", NO_REFRESH, t_ras=t_ras)
     program = stream(START, COMP, READRES, gwrite(16), SWEEP[0])
     assert cycles(program, pim) == prea + 11
@@ -226,7 +226,7 @@ def test_the_controller_takes_a_free_cycle_of_the_command_bus(t_ras: int, prea: 
 
 @pytest.mark.parametrize("t_mod", [0, 1, 32])
 def test_modes_change_between_registers_and_banks(t_mod: int) -> None:
-    """To registers for the GWRITE, to banks for the sweep, to registers for the READRES, to banks behind its bursts."""
+    """To registers for the GWRITE, to banks for the sweep, to registers for the READRES, to banks after its bursts."""
     pim = with_timing("strict", NO_REFRESH, t_mod=t_mod)
     read = 1 + t_mod + 1 + t_mod + 3 * 17 + 11 + 3 + 2 + t_mod
     assert cycles(stream(START, COMP, READRES), pim) == read + 2 + 11 + 2
@@ -245,7 +245,7 @@ def test_a_request_made_when_the_sweep_could_start_goes_first(late: int, refs: i
 
 
 def test_issue_times_of_one_tile_step_by_step() -> None:
-    """The oracle's own schedule, written out by hand: the anchor that both engine and oracle hang on."""
+    """The oracle's own schedule, written out by hand: the reference for both engine and oracle."""
     program = stream(gwrite(32), SWEEP, COMP, COMP, READRES, gwrite(16), SWEEP[0])
     _, _, log = oracle(program, NO_REFRESH)
     assert log == [
@@ -253,7 +253,7 @@ def test_issue_times_of_one_tile_step_by_step() -> None:
         (2, "G_ACT"), (19, "G_ACT"), (36, "G_ACT"), (53, "G_ACT"),  # tFAW
         (64, "COMP"), (67, "COMP"),  # tRCD, tCCD_L
         (72, "READRES"),  # tCCD_L + tDRAIN
-        (78, "PREA"),  # tRAS after the last G_ACT, before the sweep has its turn
+        (78, "PREA"),  # tRAS after the last G_ACT, before the sweep
         (80, "GWRITE"),  # a second burst of results, tRTW
         (89, "G_ACT"),  # tRP
     ]  # fmt: skip
@@ -262,7 +262,7 @@ def test_issue_times_of_one_tile_step_by_step() -> None:
 
 def test_with_one_buffer_comp_waits_for_the_fill() -> None:
     head = (gwrite(), *SWEEP, comps(5))
-    # The fill waits tCCD_L for the last COMP to read the buffer, the COMP for 31 bursts, tCWL and tBL.
+    # The fill waits tCCD_L until the last COMP has read the buffer, the COMP for 31 bursts, tCWL and tBL.
     assert cycles(stream(head, gwrite(), COMP)) - cycles(stream(head, COMP)) == 62 + 7 + 2
 
 
@@ -307,7 +307,7 @@ def test_a_forced_refresh_serves_every_request(postponed: int, forced: int) -> N
     assert (timing.ref, timing.commands.g_act, timing.prea) == (forced, 8, 1)
 
 
-# At 100 a request is made that may not wait. COMPs issue at 64, 67, .. 97, 100.
+# At 100 a request is made that may not be postponed. COMPs issue at 64, 67, .. 97, 100.
 FORCED = {"t_refi": 100, "t_rfc": 20, "max_postponed_refreshes": 0}
 
 
@@ -329,7 +329,7 @@ def test_a_forced_refresh_closes_rows_and_a_comp_opens_them_again(t_refi: int, p
 
 
 def test_rows_are_not_opened_again_for_a_sweep_or_for_a_fill() -> None:
-    """The READRES would issue at 102. The stream goes on when the REF has: READRES at 112, a fill, a new sweep."""
+    """The READRES would issue at 102. The stream continues after the REF: READRES at 112, a fill, a new sweep."""
     pim = with_timing("strict", **FORCED)
     program = stream(START, comps(12), READRES, gwrite(16), SWEEP, COMP)
     timing = timed(program, pim)

@@ -1,6 +1,7 @@
-"""`aim-gddr6` beside the open AiM simulator (Ramulator 2, preset GDDR6_AiM_timing), which knows no refresh of GDDR6.
+"""`aim-gddr6` compared with the open AiM simulator (Ramulator 2, preset GDDR6_AiM_timing), which models no GDDR6
+refresh.
 
-The cycles are what that simulator gives for programs of WR_GB, MAC_ABK and RD_MAC on one channel, for 20 and 60 rounds.
+The cycles are that simulator's for programs of WR_GB, MAC_ABK and RD_MAC on one channel, for 20 and 60 rounds.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ PROGRAMS: dict[str, tuple[Callable[[int], CommandStream], int, int, int]] = {
         lambda rounds: stream((fill(64) + ROW + mac(64) + READ) * rounds), 8240, 24720, 0,
     ),
 }  # fmt: skip
-"""A program of so many rounds, its cycles there for 20 and 60, and by how many cycles a round it takes longer there."""
+"""A program of a number of rounds, its cycles there for 20 and 60, and how many more cycles it takes there per
+round."""
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
