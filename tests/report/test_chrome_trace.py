@@ -53,9 +53,7 @@ def test_slices_carry_times_and_where_they_belong() -> None:
     }
     named = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
     assert named == {"toy", "GPU stream", "PIM channels", "Regions"}
-    assert all(
-        event["tid"] != event["pid"] for event in slices(trace)
-    )  # viewers mark such a thread as "main"
+    assert all(event["tid"] != event["pid"] for event in slices(trace))  # viewers mark such a thread as "main"
     energy_mj = {"gpu": 15, "pim": 3.25}
     assert trace["otherData"] == {"format": "pimflow-timeline/1", "makespan_us": 7.5, "energy_mj": energy_mj}
 

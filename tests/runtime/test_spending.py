@@ -70,9 +70,7 @@ def test_a_node_by_hand() -> None:
     events = event_costs(graph, timeline, costs)
     spent = spending("abc", ((event.event.node, event) for event in events), 100.0, timeline.makespan_us)
     assert timeline.makespan_us == 10
-    assert spent["a"].share_parts_us == {
-        "gpu": {"first": 2.25, "second": 2.25}
-    }  # 3 of 6 us next to copy and PIM
+    assert spent["a"].share_parts_us == {"gpu": {"first": 2.25, "second": 2.25}}  # 3 of 6 us next to copy and PIM
     assert spent["b"].share_parts_us == {"transfer": {"load": 0.5}, "pim": {"first": 0.5, "second": 0.5}}
     assert spent["b"].busy_parts_us == {"transfer": {"load": 1.0}, "pim": {"first": 1.0, "second": 1.0}}
     assert spent["b"].energy_parts_mj == {

@@ -1,4 +1,4 @@
-"""The cheaper order of product and aggregation is taken: narrow rows are gathered."""
+"""The cheaper order of product and aggregation is chosen: narrow rows are gathered."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stretches that are alike: what is listed of the first of them, moved to the others, is what is listed everywhere."""
+"""Repeated stretches: the candidates of the first one, shifted to the others, are those listed at each place."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from support.graphs import ConvNet, inverted_residuals
 
 
 def repeating_net(seed: int, times: int) -> Graph:
-    """Five blocks again and again: chains, residuals, forks, gates, weights and values shared; one of them is odd."""
+    """Five blocks repeated: chains, residuals, forks, gates, shared weights and values; one of the blocks differs."""
     rng = random.Random(seed)
     net = ConvNet(f"repeating{seed}")
     x = far = net.input(1, 32, 14, 14)
@@ -47,7 +47,7 @@ def repeating_net(seed: int, times: int) -> Graph:
 
 
 def weights_by_turns() -> Graph:
-    """Layers that read the same weights as the one before them, or others: parts of one graph with as many operands."""
+    """Layers that read the previous one's weights or others: their stretches differ in which operands are equal."""
     net = ConvNet("turns")
     x = net.input(1, 32, 14, 14)
     one, other = net.weights(32, 32, 1, 1), net.weights(32, 32, 1, 1)
@@ -58,7 +58,7 @@ def weights_by_turns() -> Graph:
 
 
 def read_again_at_the_end() -> Graph:
-    """Equal layers, the result of one of which is read once more behind all others."""
+    """Equal layers; the result of one of them is read again after all others."""
     net = ConvNet("again")
     x = kept = net.input(1, 32, 14, 14)
     for index in range(80):
@@ -68,7 +68,8 @@ def read_again_at_the_end() -> Graph:
 
 
 def forks_and_one_that_is_none() -> Graph:
-    """Three branches each; the first of one fork reads something else, so that the others of it may not run at once."""
+    """Three branches each; the first branch of one fork reads something else, so that its others may not run at
+    once."""
     net = ConvNet("forks")
     x = far = net.input(1, 32, 14, 14)
     for index in range(14):
@@ -109,7 +110,7 @@ def test_what_is_listed_once_is_what_is_listed_everywhere(name: str) -> None:
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_what_is_alike_costs_the_same(name: str) -> None:
-    """Prices are kept by what they depend on, as text."""
+    """Prices are cached as text, by what they depend on."""
     graph, once = GRAPHS[name], candidates_of(GRAPHS[name], once=True)
     outputs = frozenset(graph.outputs)
     for one in once:

@@ -1,4 +1,4 @@
-"""Bounds on what decisions take: never above the price, and tight enough that little is built."""
+"""Lower bounds on the time of decisions: never above the price, and tight enough to avoid most rewrites."""
 
 from __future__ import annotations
 
@@ -128,14 +128,14 @@ def test_rows_that_are_divided_within_stages_cost_what_their_timeline_says(stage
 
 
 def residual_block() -> Graph:
-    """Two 3x3 convolutions, the sum of what goes in and comes out."""
+    """Two 3x3 convolutions, and the sum of their result and their input."""
     net = ConvNet("block")
     x = net.layer(net.input(1, 32, 14, 14), 64, 1)
     return net.graph(net.relu(net.add(x, net.layer(net.relu(net.layer(x, 64, 3)), 64, 3))))
 
 
 def series() -> Graph:
-    """Convolutions over time, of which a unit computes only the product that is in them."""
+    """One-dimensional convolutions, of which a unit computes only the product inside."""
     build = Builder("series")
     x = build.input(1, 8, 64)
     for _ in range(3):
@@ -145,7 +145,7 @@ def series() -> Graph:
 
 
 class CarryingOut(Pricer):
-    """Prices everything by carrying it out."""
+    """Prices every decision by applying it."""
 
     def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
         return self._carried_out_us(decisions)
@@ -159,7 +159,7 @@ def test_a_machine_on_which_free_places_cost_something_is_told_nothing() -> None
 
 
 def test_bounds_of_divided_branches_are_below_their_price() -> None:
-    """Branches at once take no less than any of them, nor than what each device does in all."""
+    """Concurrent branches take at least the longest branch, and at least the total work of each device."""
     graph, costs = GRAPHS["fire"], FakeCosts()
     pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     candidates = Candidates(graph, find_policy("auto"), pricer)
@@ -178,7 +178,7 @@ def test_bounds_of_divided_branches_are_below_their_price() -> None:
 
 
 def modules(*, dealt: bool) -> Graph:
-    """Two branches whose channels are put side by side, twice; `dealt` out in turn between."""
+    """Two branches with concatenated channels, twice; with `dealt`, the channels are interleaved in between."""
     net = ConvNet("modules")
     x = net.input(1, 32, 14, 14)
     for _ in range(2):
@@ -199,7 +199,7 @@ JOINED = {
 
 @pytest.mark.parametrize("name", JOINED)
 def test_what_is_put_together_costs_what_its_parts_say(name: str) -> None:
-    """Whatever is put together in covers that are drawn takes, to the last bit, what it does carried out."""
+    """Joined decisions in randomly drawn covers take, to the last bit, the time that they have when applied."""
     costs, _ = COSTS["pimflow"]
     graph = PassManager(CLEANUP).run(JOINED[name]).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
@@ -226,7 +226,7 @@ def test_what_is_put_together_costs_what_its_parts_say(name: str) -> None:
 
 
 class CountingUnit(FakeUnit):
-    """A unit that says beforehand what its work takes, and counts how often it is asked for the price."""
+    """A unit that gives a lower bound on its time, and counts how often it is asked for the price."""
 
     def __init__(self, told: float) -> None:
         super().__init__(slow_down=8.0)

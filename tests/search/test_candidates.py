@@ -1,4 +1,4 @@
-"""The candidates that a policy offers: which, over which nodes, at which rows and stages."""
+"""The candidates that a policy offers: their kinds, nodes, rows and stages."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_branches_run_beside_each_other_on_different_devices() -> None:
 
 
 def downsampled() -> Graph:
-    """A residual block whose other branch is a convolution: conv0 and conv1, beside them conv2, and their sum."""
+    """A residual block with a convolution in its other branch: conv0 and conv1, conv2 in parallel, and their sum."""
     net = ConvNet("downsampled")
     x = net.input(1, 32, 8, 8)
     return net.graph(net.add(net.layer(net.layer(x, 64), 64, 3), net.layer(x, 64)))
@@ -179,7 +179,7 @@ def test_runs_go_through_branches() -> None:
     "graph", [dense_block(6), fire_modules(), *map(random_net, range(12))], ids=lambda net: net.name
 )
 def test_runs_are_those_that_can_be_cut_into_stages(graph: Graph) -> None:
-    """Of all stretches that grow from a unit, not of neighbours alone that read each other."""
+    """All connected stretches that contain a unit, not only neighbours that read each other."""
     scene = candidates_of(graph, "auto")[0].scene
     units = scene.units
     stops = [range(start + 2, min(start + 8, len(units)) + 1) for start in range(len(units))]
@@ -338,7 +338,7 @@ def test_what_is_put_together_is_cut_in_two_at_every_unit() -> None:
 
 
 def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> None:
-    """conv2 waits for neither conv0 nor conv1, which waits for conv0."""
+    """conv2 waits for neither conv0 nor conv1; conv1 waits for conv0."""
     left = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
     whole = Pipeline(("conv0", "conv1", "conv2"), ("pim", "gpu", "pim"), (4, 4), "auto")
     alone = [OnDevice(f"conv{place}", "pim", "auto") for place in range(3)]
@@ -521,7 +521,7 @@ def test_rows_are_divided_otherwise_of_one_node_in_one_stage() -> None:
 
 
 def test_what_is_near_a_plan_is_probed_where_devices_wait() -> None:
-    """A shorter first stage; rows divided in halves at both ends of the run; each once."""
+    """A shorter first stage; rows split in halves at both ends of the run; each once."""
     maker, _ = candidates_of(heavy_chain(), "auto")
     run = tuple(node.name for node in maker.order)
     able = [place for place, unit in enumerate(maker.order) if unit.op.is_contraction]

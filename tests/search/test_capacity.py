@@ -1,4 +1,4 @@
-"""What fits into the memories of units: plans that do, and where every weight lies."""
+"""The memories of units: plans that fit, and the place of every weight."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def compiled(model: str, policy: str, rows: int) -> CompiledModel:
 
 
 def placed_weights(model: CompiledModel) -> dict[tuple[str, int], WeightLayout]:
-    """The layouts by weights and first row; parts that share rows have to arrange the weights alike."""
+    """The layouts by weights and first row; parts that share rows must arrange the weights in the same way."""
     found: dict[tuple[str, int], WeightLayout] = {}
     for name, program in model.programs.items():
         assert isinstance(program, PimProgram)
@@ -79,7 +79,7 @@ def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
 
 
 def test_a_plan_that_fits_is_found_where_no_time_is_left_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of what was priced on the way to the best plan: what was not, is in no plan."""
+    """It is found among the candidates that were priced for the best plan; unpriced ones are in no plan."""
 
     def too_late(*given: Any, **how: Any) -> PricedSpace:
         space = price_space(*given, **how)
@@ -101,7 +101,8 @@ def test_a_plan_that_fits_is_found_where_no_time_is_left_for_it(monkeypatch: pyt
 
 
 def test_nodes_that_share_weights_do_not_share_rows() -> None:
-    """One reads them as they are, the other transposed: what lies in the banks differs, though the mappings do not."""
+    """One reads them as they are, the other transposed: the contents of the banks differ, though the mappings are
+    equal."""
     build = Builder()
     weights = build.weights(64, 64)
     x = build.input(4, 64)

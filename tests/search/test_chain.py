@@ -16,7 +16,7 @@ from pimflow.search.ilp import SolverName, available_solvers, solve_intervals
 
 
 def brute_force(n: int, intervals: list[Interval[int]]) -> float:
-    """Least cost over every subset of intervals that covers 0 .. n-1 once (no ordering, no recurrence)."""
+    """The minimum cost over every subset of intervals that covers 0 .. n-1 once (no ordering, no recurrence)."""
     best = math.inf
     for size in range(n + 1):
         for subset in itertools.combinations(intervals, size):

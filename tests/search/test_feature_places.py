@@ -1,4 +1,4 @@
-"""Models whose features the GPU does not hold: plans that fit, the cheapest of them, and why there is none."""
+"""Models whose features are not in GPU memory: plans that fit, the cheapest of them, and why there is none."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def compiled(model: str, mib: float, tables: str = "auto", policy: str = "gpu") 
 
 
 def replayed(graph: Graph) -> int:
-    """The most that the GPU holds when nodes run one after the other: what is there and is still to be read."""
+    """The peak of GPU memory when nodes run one after the other: values that exist and are still to be read."""
     steps, held = [node for nodes in regions(graph) for node in nodes], in_host(graph)
     last = {name: at for at, node in enumerate(steps) for name in node.inputs if name}
     last.update(dict.fromkeys(graph.outputs, len(steps)))
@@ -71,7 +71,7 @@ def test_what_does_not_fit_gets_a_plan_that_does(model: str) -> None:
 
 
 def test_what_is_promised_before_the_search_is_what_the_plan_takes() -> None:
-    """A mean that starts from the least feature: plans run its branches in another order than the export has them."""
+    """With a mean that starts from the smallest feature, plans run its branches in another order than the export."""
     model = str(Path(__file__).parents[1] / "data" / "gnn" / "sage-min-ts.onnx")
     made = compiled(model, 1000, "aligned")
     (told,) = (note for note in made.notes if note.startswith("place-features: x: "))
@@ -175,7 +175,7 @@ def test_embeddings_that_are_looked_up_lie_in_the_host() -> None:
 
 
 def least_transfer_us(model: CompiledModel) -> float:
-    """What bringing rows takes at least, by a linear program: of each row of a table, bytes that come by each way."""
+    """The minimum time to transfer rows, by a linear program: for each row of a table, the bytes by each way."""
     memory = model.machine.target.memory
     assert memory is not None
     assert memory.pcie is not None

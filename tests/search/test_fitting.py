@@ -1,4 +1,5 @@
-"""The cheapest cover that fits into the memories is the integer program's, however little is known of candidates."""
+"""The cheapest cover that fits into the memories equals the integer program's, even if little is known of
+candidates."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ DEVICES = ("pim", "dpu")
 
 @dataclass(frozen=True)
 class Space:
-    """Candidates, each of which stands for those a period behind it as well, and the shares of their costs, and of what
-    they keep, that are known."""
+    """Candidates, each of which also stands for its copies one or more periods later, and the known shares of their
+    costs and of their memory."""
 
     size: int
     period: int
@@ -32,7 +33,7 @@ class Space:
     capacities: dict[str, int]
 
     def pool(self) -> Pool[int]:
-        """The candidates by what is known of them; those of which all is known are priced."""
+        """The candidates with their known costs; those that are fully known are priced."""
         pool: Pool[int] = Pool(self.size)
         for place, (one, share) in enumerate(zip(self.intervals, self.known, strict=True)):
             entry = Entry(place, one.start, one.stop, place, share * one.cost, priced=share == 1)
@@ -40,7 +41,7 @@ class Space:
         return pool
 
     def everywhere(self) -> list[Interval[Load]]:
-        """All candidates wherever they may be."""
+        """All candidates at all of their positions."""
         return [
             Interval(one.start + shift, one.stop + shift, one.cost, one.payload)
             for one in self.intervals
@@ -50,7 +51,7 @@ class Space:
 
 @dataclass
 class Looks:
-    """Prices candidates in two looks, as long as there is time."""
+    """Prices candidates in two steps, as long as there is time."""
 
     space: Space
     left: int = 10**6
@@ -74,7 +75,7 @@ class Looks:
 
 @st.composite
 def spaces(draw: st.DrawFn) -> Space:
-    """Positions that can be covered without memory, and candidates that are cheaper and take some."""
+    """Positions that can be covered without memory, and cheaper candidates that need some."""
     size = draw(st.integers(1, 7))
     period = draw(st.integers(1, size))
     memories = draw(st.integers(1, 2))
@@ -92,7 +93,7 @@ def spaces(draw: st.DrawFn) -> Space:
 
 
 def by_integer_program(space: Space) -> float:
-    """The optimum, by a solver that shares nothing with the one that is tested."""
+    """The optimum, by a solver that shares nothing with the tested one."""
     intervals = space.everywhere()
     problem = pulp.LpProblem("fit", pulp.LpMinimize)
     new_variable = getattr(problem, "add_variable", pulp.LpVariable)  # PuLP before 3.3 has only the class
@@ -152,7 +153,7 @@ def test_nothing_fits_where_everything_needs_more() -> None:
 
 
 def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number() -> None:
-    """A knapsack of 40 distinct pairs: its labels are many, and every one is compared with one other."""
+    """A knapsack of 40 distinct pairs: there are many labels, and each is compared with one other."""
     n = 40
     found: list[Interval[Load]] = [Interval(place, place + 1, 1000.0 + place, (0,)) for place in range(n)]
     found += [Interval(place, place + 1, 1.0 * (place * 37 % 101), (100 + place * 53 % 97,)) for place in range(n)]
@@ -165,7 +166,7 @@ def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number(
 
 
 def test_what_fills_the_memory_is_proven_at_once_of_layers_that_are_all_alike() -> None:
-    """At one price all of them may leave or stay: as many leave as there is room for, without any partial cover."""
+    """At some price of memory, each may leave or stay: as many leave as fit, without any partial cover."""
     layers: list[Interval[Load]] = [Interval(0, 1, 5.0, (0,)), Interval(0, 1, 1.0, (2,))]
     found = fit(Space(1000, 1, layers, [1.0, 0.0], [0.0, 0.0], {"pim": 900}), most_labels=0)
     assert found is not None

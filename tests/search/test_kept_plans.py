@@ -1,4 +1,4 @@
-"""Plans kept on disk: found for what they were searched for, and for nothing else."""
+"""Plans cached on disk: found for the same search, and for no other."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_nodes_of_other_names_have_a_plan_of_their_own(tmp_path: Path) -> None:
 
 
 def searches(target: Target, folder: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Plan, int]:
-    """The plan on a machine, and how many mappings were searched for."""
+    """The plan on a machine, and the number of mapping searches."""
     found = count_calls(monkeypatch, choose, "candidates")
     costs = CostModel(target)
     plan = solve(

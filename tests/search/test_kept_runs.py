@@ -1,4 +1,4 @@
-"""A model that ran once is not run again, as long as nothing that its run depends on has changed."""
+"""A model that has run is not run again, as long as nothing that its run depends on has changed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def model_of(weight: float) -> onnx.ModelProto:
 
 @pytest.fixture
 def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
-    """What was run, in turn."""
+    """The models that were run, in order."""
     seen: list[object] = []
 
     def told(model: str | bytes, *arguments: Any) -> Any:
@@ -46,7 +46,7 @@ def test_the_original_and_what_was_compiled_run_once(tmp_path: Path, runs: list[
 
 @pytest.fixture
 def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The models of which ONNX Runtime was asked whether it runs them, in turn."""
+    """The models that were checked by ONNX Runtime, in order."""
     seen: list[str] = []
 
     class Told(GraphSession):

@@ -1,4 +1,4 @@
-"""Streams kept on disk: written again as they were, and never in place of others."""
+"""Streams cached on disk: written again unchanged, and never in place of others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def archived(monkeypatch: pytest.MonkeyPatch) -> list[PimProgram]:
-    """The programs whose streams were archived, one after the other."""
+    """The programs whose streams were archived, in order."""
     return count_calls(monkeypatch, backend, "archive_program")
 
 

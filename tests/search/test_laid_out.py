@@ -1,4 +1,4 @@
-"""What layouts say of their parts, and of which of them parts are all that takes time."""
+"""Properties of layouts' parts, and the parts that account for all of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The lower bound of the makespan: below every plan, and what other programs make of the same machine."""
+"""The lower bound on the makespan: below every plan, and equal to what other programs compute for the same machine."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ ROUNDING = 1 + 1e-9
 
 
 def fast_gpu() -> Target:
-    """A machine on which launches and waves cost little, so that divisions of all kinds pay."""
+    """A machine on which launches and waves are cheap, so that splits of all kinds pay."""
     changes = {"gpu.launch_cycles": 300, "gpu.step_cycles": 40.0, "gpu.fill_cycles": 40.0, "gpu.splits": [1, 4]}
     return override("pimflow", changes)
 
@@ -67,7 +67,7 @@ def bound_of(graph: Graph, costs: Costs) -> MakespanBound:
 
 @dataclass(frozen=True)
 class Shown:
-    """A graph that a failing test shows as what it is made of, not with all its weights."""
+    """A graph whose repr, in a failing test, shows how it was made instead of all its weights."""
 
     graph: Graph
 
@@ -77,7 +77,7 @@ class Shown:
 
 @st.composite
 def chains(draw: st.DrawFn) -> Graph:
-    """Three convolutions of few rows, one after the other, with something elementwise between them."""
+    """Three convolutions with few rows, one after the other, with elementwise ops between them."""
     build = Builder(seed=draw(st.integers(0, 9)))
     x = build.input(1, draw(st.sampled_from([16, 64])), draw(st.integers(4, 6)), draw(st.sampled_from([7, 30])))
     for _ in range(3):
@@ -93,7 +93,7 @@ def chains(draw: st.DrawFn) -> Graph:
 
 
 def every_decision(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
-    """All decisions over consecutive units of a chain: start, stop, and what is decided; nothing is left out."""
+    """All decisions on consecutive units of a chain: start, stop, and the decisions; nothing is left out."""
     scene = Candidates(graph, find_policy("auto"), pricer).scene
     for unit in scene.units:
         anchor, followers = unit.anchor, tuple(node.name for node in unit.nodes[1:])
@@ -120,7 +120,7 @@ def every_decision(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tup
 
 
 def neighbours_divided(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
-    """Two units, each in two parts that wait for the rows that they read, in one stage."""
+    """Two units, each split into two parts that wait for the rows that they read, in one stage."""
     scene = Candidates(graph, find_policy("auto"), pricer).scene
     for first, second in pairwise(scene.units):
         names = tuple(node.name for node in (*first.nodes, *second.nodes))
@@ -133,7 +133,7 @@ def neighbours_divided(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int,
 
 
 def put_together(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
-    """Decisions over units that follow each other, without a meeting between them: some of all pairs."""
+    """Decisions on consecutive units without a synchronisation between them: a sample of all pairs."""
     found = [one for one in every_decision(graph, pricer) if not isinstance(one[2][0], Pipeline) or one[0] == 0]
     pairs = (pair for pair in product(found, found) if pair[0][1] == pair[1][0])
     for (start, _, first), (_, stop, second) in islice(pairs, 0, None, 37):
@@ -146,7 +146,7 @@ def _single(decision: Decision) -> Single:
 
 
 def cheapest_of_all(graph: Graph, costs: Costs) -> float:
-    """What the cheapest of all plans takes: as regions add up, the cheapest cover is found node by node."""
+    """The time of the cheapest plan: the times of regions add up, so the cheapest cover is found node by node."""
     pricer = Pricer(graph, costs, PriceCache(None, ""))  # type: ignore[arg-type]
     size = len(graph.nodes)
     ending: dict[int, list[tuple[int, float]]] = {stop: [] for stop in range(size + 1)}
@@ -203,7 +203,7 @@ def test_no_policy_finds_a_plan_below_it(name: str, machine: str) -> None:
 
 
 def test_measured_times_bound_parts_too() -> None:
-    """A kernel that was measured to be fast may be a part of a node: whatever has its name may be as fast."""
+    """A kernel with a fast measured time may be a part of a node, so all nodes with its op may be as fast."""
     graph = PassManager(CLEANUP).run(heavy_chain(14)).graph
     target = load_target("pimflow")
     conv = next(node for node in graph.nodes if isinstance(node.op, Conv2d))
@@ -215,7 +215,7 @@ def test_measured_times_bound_parts_too() -> None:
 
 @pytest.mark.parametrize("fused", [False, True])
 def test_load_is_what_a_linear_program_finds(fused: bool) -> None:
-    """Of what is fused, a unit leaves what meets a second tensor to the host."""
+    """If a fused node reads a second tensor, a unit leaves it to the host."""
     graph, costs = inverted_residuals(2), FakeCosts()
     left = {}
     if fused:
@@ -239,7 +239,8 @@ def test_load_is_what_a_linear_program_finds(fused: bool) -> None:
 
 
 def closed_form(graph: Graph, name: str) -> tuple[float, float | None]:
-    """What `FakeCosts` take for a node on the GPU, and on PIM at the best choice, by its docstring; None: cannot."""
+    """The time of a node under `FakeCosts` on the GPU, and on PIM with the best choice, from its docstring; None:
+    cannot run."""
     node = graph.node(name)
     shape = graph.shape(node.output)
     if node.placement.fused_into is not None or node.op.is_movement:
@@ -256,7 +257,7 @@ def closed_form(graph: Graph, name: str) -> tuple[float, float | None]:
 
 
 def test_path_is_the_longest_of_a_network_that_nothing_can_overlap() -> None:
-    """Reductions over whole maps read all of what is before them, so that no part of two layers runs at once."""
+    """Global reductions read all of what precedes them, so that no parts of two layers run at once."""
     build = Builder()
     x = build.input(1, 64, 12, 12)
     for _ in range(3):
@@ -299,7 +300,7 @@ def test_a_machine_whose_units_do_not_pay_is_bound_by_its_host() -> None:
 
 
 def two_recurrent(op_type: str) -> Graph:
-    """Two layers on one input that wait for nothing else; each has a product of all steps, and its steps."""
+    """Two independent layers on one input; each has a product of all steps, and its steps."""
     steps, features, hidden = 12, 256, 64
     rng = np.random.default_rng(0)
     gates = {"LSTM": 4, "GRU": 3}[op_type] * hidden
@@ -316,7 +317,7 @@ def two_recurrent(op_type: str) -> Graph:
 
 @pytest.mark.parametrize("op_type", ["LSTM", "GRU"])
 def test_steps_of_recurrent_layers_stay_with_the_host(op_type: str) -> None:
-    """Whoever computes their products: no placement of both takes less, nor much more than the bound."""
+    """Wherever their products are computed: no placement of both takes less than the bound, or much more."""
     graph, target = two_recurrent(op_type), load_target("pimflow")
     costs = CostModel(target)
     names = [node.name for node in graph.nodes if not node.op.is_movement]

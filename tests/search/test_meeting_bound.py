@@ -1,4 +1,5 @@
-"""What nodes take that all others wait for: against every way to cut them into runs, and kernels in every two parts."""
+"""The time of nodes that all others wait for: against every way to cut them into runs, and every split into two
+parts."""
 
 from __future__ import annotations
 
@@ -26,7 +27,7 @@ FAST = CostModel(override("pimflow", {"gpu.launch_cycles": 300, "gpu.step_cycles
 
 
 def alternating(strided: bool = False) -> Graph:
-    """Pointwise and depthwise convolutions by turns, as in MobileNetV2; the second pointwise one may drop rows."""
+    """Alternating pointwise and depthwise convolutions, as in MobileNetV2; the second pointwise one may skip rows."""
     build = Builder()
     x = build.input(1, 32, 28, 28)
     for place in range(2):
@@ -42,13 +43,13 @@ def times_of(graph: Graph, costs: CostModel) -> tuple[LeastTimes, dict[str, Time
 
 
 def bound_of(graph: Graph, costs: CostModel) -> tuple[float, dict[str, float]]:
-    """Without what the host does for epilogues."""
+    """The bound without the host's work for epilogues."""
     least, times = times_of(graph, costs)
     return meeting_bound(graph, times, {}, least)
 
 
 def cheapest_cut(graph: Graph, costs: CostModel) -> float:
-    """Of a chain of convolutions: every way to cut it, each run at a price of its own."""
+    """The cheapest way to cut a chain of convolutions, with a separate price for each run."""
     least, times = times_of(graph, costs)
     names = [name for name, time in times.items() if time.whole_us]
     prices = np.linspace(0, 1, 501)
@@ -86,7 +87,7 @@ def test_it_is_above_the_balance_of_loads_where_kernels_are_launched_once_a_part
 
 
 def in_two_parts_or_more(graph: Graph, name: str) -> float:
-    """The least that the host takes for a node in parts, over all ways to divide its rows."""
+    """The minimum host time of a node in parts, over all ways to split its rows."""
     node = graph.node(name)
     rows = node_rows(graph, node)
     best = {(0, 0): 0.0}
@@ -136,7 +137,7 @@ def test_only_what_all_others_wait_for_counts(graph: Graph) -> None:
 
 
 def test_what_drops_rows_is_not_waited_for() -> None:
-    """Rows that a convolution does not read may be made while it, or what is behind it, runs."""
+    """Rows that a convolution does not read may be computed while it, or a later node, runs."""
     for graph, waists in ((alternating(), 5), (alternating(strided=True), 2)):
         names = [name for name, time in times_of(graph, COSTS)[1].items() if time.whole_us]
         assert set(bound_of(graph, COSTS)[1]) == set(names[:waists])

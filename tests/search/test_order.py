@@ -57,7 +57,7 @@ def test_swish_is_one_unit() -> None:
 
 
 def test_fusions_that_exclude_each_other_still_give_an_order() -> None:
-    # p is to follow a, q is to follow d; p reads what d leads to and q reads what a leads to
+    # p must follow a, q must follow d; p reads what depends on d, and q reads what depends on a
     graph = toy({"a": "x", "b": "a", "d": "x", "e": "d", "p": "ae", "q": "db"}, "pq", fused={"p": "a", "q": "d"})
     order = names(execution_order(graph))
     assert sorted(order) == sorted("abdepq")
@@ -113,7 +113,7 @@ def reached(start: str, steps: dict[str, set[str]], without: str = "") -> set[st
 
 
 def nearest(node: str, start: str, steps: dict[str, set[str]]) -> str:
-    """The immediate dominator by its definition: what the node cannot be reached without, the last of all such."""
+    """The immediate dominator by its definition: of the nodes on every path to the node, the last one."""
     cuts = {other for other in steps if other != node and node not in reached(start, steps, without=other)}
     return next(cut for cut in cuts if all(cut not in reached(start, steps, without=other) for other in cuts - {cut}))
 
@@ -188,7 +188,7 @@ def test_long_chain_is_linear() -> None:
 
 
 def fork_joins_by_networkx(order: tuple[Node, ...], ends: tuple[str, ...]) -> list[ForkJoin]:
-    """Fork-joins of `toy` graphs as dominators and post-dominators have them."""
+    """Fork-joins of `toy` graphs from networkx's dominators and post-dominators."""
     last = len(order)
     makers = {node.output: index for index, node in enumerate(order)}
     flow = nx.DiGraph([(makers.get(name, -1), index) for index, node in enumerate(order) for name in node.inputs])

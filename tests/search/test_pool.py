@@ -1,4 +1,4 @@
-"""The cheapest cover, priced only where it may matter, is the one that pricing everything finds."""
+"""The cheapest cover, with candidates priced only if they may matter, equals the one found by pricing everything."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.5, 7.0])  # few, so that covers tie
 def lazily(
     size: int, intervals: list[Interval[int]], known: list[float], step: float, period: int
 ) -> tuple[Pool[int], set[int]]:
-    """The pool once its cheapest cover is priced, and which candidates were: bounds rise by `step` at a look.
+    """The pool after its cheapest cover is priced, and the set of priced candidates; bounds rise by `step` each time.
 
-    Each stands for those a period behind it, and so on.
+    Each candidate also stands for its copies one or more periods later.
     """
     pool: Pool[int] = Pool(size)
     for place, (interval, share) in enumerate(zip(intervals, known, strict=True)):
@@ -36,7 +36,7 @@ def lazily(
 
 
 def everywhere(size: int, intervals: list[Interval[int]], period: int) -> list[Interval[int]]:
-    """Candidates and those that they stand for, in the order of the list."""
+    """The candidates and the copies that they stand for, in the order of the list."""
     return [
         Interval(one.start + shift, one.stop + shift, one.cost, one.payload)
         for one in intervals
@@ -68,7 +68,7 @@ def test_it_is_the_cover_that_pricing_everything_finds(data: st.DataObject) -> N
 @given(st.data())
 @settings(max_examples=100)
 def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
-    """Of stretches that never tie the dynamic program over all of them finds the same, at costs given from outside."""
+    """The dynamic program over all stretches, which never tie, finds the same, at costs given from outside."""
     size = data.draw(st.integers(1, 7))
     period = data.draw(st.integers(1, size))
     spans = {(index, index + 1) for index in range(period)}
@@ -101,7 +101,7 @@ def test_what_cannot_be_is_no_candidate() -> None:
 @given(st.data())
 @settings(max_examples=100)
 def test_what_is_near_the_cheapest_cover_is_in_one_that_costs_little_more(data: st.DataObject) -> None:
-    """Every cover, counted one by one, says what the cheapest with a candidate costs."""
+    """The cheapest cost with each candidate is found by enumerating every cover."""
     size = data.draw(st.integers(1, 6))
     period = data.draw(st.integers(1, size))
     spans = {(index, index + 1) for index in range(period)}

@@ -172,7 +172,7 @@ def test_folder_in_place_of_the_file_is_one_warning(tmp_path: Path) -> None:
 def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
     blocked = tmp_path / "cache"
     blocked.write_text("not a folder")
-    said = f"the price cache in {re.escape(str(blocked))}: .*; continuing without it"  # once, whatever is kept there
+    said = f"the price cache in {re.escape(str(blocked))}: .*; continuing without it"  # once, whatever is cached there
     with pytest.warns(CacheWarning, match=said) as caught:
         fill(blocked)
     assert len(caught) == 1
@@ -371,7 +371,7 @@ def test_a_fifo_in_place_of_the_file_is_one_warning_and_no_wait(tmp_path: Path) 
 def test_clear_removes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
     fill(tmp_path)
     ours = table_file(tmp_path)
-    ours.with_suffix(".123.tmp").touch()  # of a process that was killed
+    ours.with_suffix(".123.tmp").touch()  # left by a killed process
     others = {"mine.prices", "mine.profile", "a" * 32, "notes.tmp"}
     for name in others:
         (tmp_path / name).touch()

@@ -1,4 +1,4 @@
-"""Prices are kept by content: of two constants of equal shape that change what a unit does, none takes the other's."""
+"""Prices are cached by content: two constants of equal shape that change a unit's work have different prices."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _registered() -> Iterator[None]:
 
 
 def product(op: Op, rows_kept: int, name: str = "w") -> Graph:
-    """[64, 2048] @ [2048, 512], all but the first rows of the weights zero."""
+    """[64, 2048] @ [2048, 512], with all but the first rows of the weights zero."""
     weights = np.zeros((2048, 512), np.float32)
     weights[:rows_kept] = 1.0
     build = Builder()
@@ -42,7 +42,7 @@ def product(op: Op, rows_kept: int, name: str = "w") -> Graph:
 
 
 class PruningPim(NewtonBackend):
-    """A PIM that skips the rows of zeros too."""
+    """A PIM that also skips rows of zeros."""
 
     def cost(self, work: NewtonWork, choice: str) -> PimCost | Refusal:
         assert isinstance(work, PrunedWork)
@@ -83,7 +83,7 @@ def test_one_table_and_one_cost_model_price_both_graphs_right(decision: Decision
 
 
 class CountingTimer:
-    """Every kernel takes a microsecond more than the one before."""
+    """A timer whose every kernel takes a microsecond more than the previous one."""
 
     dtype, machine, versions = "float32", "none", "0"
 
@@ -96,7 +96,7 @@ class CountingTimer:
 
 
 def two_products() -> Graph:
-    """The same product with dense weights behind one with sparse weights, and with the sparse ones again."""
+    """The same product with dense weights after one with sparse weights, and then with the sparse ones again."""
     build = Builder()
     x = build.input(8, 16)
     sparse, dense = np.zeros((16, 16), np.float32), np.ones((16, 16), np.float32)

@@ -1,4 +1,4 @@
-"""Everything that prices the host alone pays for the Pads that its library needs where padding is uneven."""
+"""Whatever prices the host alone includes the Pads that its library needs for uneven padding."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pimflow.onnxio.export import to_onnx
 
 
 def model(*, apart: bool) -> bytes:
-    """A convolution that is padded below and on the right alone, by itself or by a Pad."""
+    """A convolution with padding below and on the right only, in the convolution or in a Pad."""
     build = Builder()
     x = build.input(1, 16, 28, 28)
     if apart:
@@ -37,7 +37,7 @@ def test_inspect_layer_train_and_compile_pay_for_it(target: str) -> None:
     kernels = {kernel.name: kernel.time_us for kernel in pimflow.train(model(apart=False), target=target).trace.kernels}
     pads = {name: time_us for name, time_us in kernels.items() if name.startswith("pad_")}
     assert pads["pad_x"] == pytest.approx(two["pad"])
-    assert len(pads) == 2  # and one behind, for the gradient of the weights
+    assert len(pads) == 2  # and one after it, for the gradient of the weights
     assert kernels["conv"] == pytest.approx(two["conv"])
 
 

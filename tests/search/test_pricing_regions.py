@@ -1,4 +1,4 @@
-"""What a decision costs cut out of its graph, against what it costs where all others are carried out beside it."""
+"""The cost of a decision cut out of its graph, against its cost with all others applied as well."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a search tells: shares, time left, nothing that it cannot know."""
+"""Progress messages of a search: shares, time left, and nothing that it cannot know."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pimflow.search.progress import SearchProgress
 
 
 class Clock:
-    """Seconds that pass when told."""
+    """A clock that advances when told."""
 
     def __init__(self) -> None:
         self.now = 100.0

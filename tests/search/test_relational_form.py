@@ -1,4 +1,4 @@
-"""The form of relational layers that is chosen is the cheapest of all that passes make, by counts of the graph."""
+"""The chosen form of relational layers is the cheapest of all that passes can make, from counts of the graph."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def us(graph: Graph) -> float:
 
 
 def forms(graph: Graph, passes: tuple[Pass, ...]) -> list[Graph]:
-    """What all sets of passes make, each form once."""
+    """The distinct forms that all sets of passes make."""
     found = [graph]
     for made in passes:
         found += [result.graph for result in map(made.run, found) if result.changed]
@@ -71,7 +71,7 @@ def test_no_form_that_the_passes_make_costs_less(name: str, edges: TypedEdges) -
 
 
 def test_products_of_loops_may_be_grouped_instead() -> None:
-    """One loop as one pass would leave the products of all others without those that they are grouped with."""
+    """Converting one loop into one pass would leave the products of all others without those they are grouped with."""
     graph = largest(random_edges(50, 2, 60), *[random_edges(50, 1, 60)] * 3)
     passes = relational_form(graph, COSTS, OPTIONS).passes
     assert SegmentGemm not in map(type, passes)
@@ -80,13 +80,13 @@ def test_products_of_loops_may_be_grouped_instead() -> None:
 
 
 def room_for(size: float) -> CostModel:
-    """A machine whose GPU has so many bytes of memory."""
+    """A machine with this many bytes of GPU memory."""
     memory = {"memory.gpu.capacity_gib": size / GIB, "memory.gpu.reserved_gib": 0.0}
     return Machine.of(Options(policy="gpu", target=override("rtx3090", memory))).costs
 
 
 def test_what_the_memory_has_no_room_for_is_not_chosen_where_another_form_fits() -> None:
-    """With less memory it is the cheapest of the forms that fit; with too little for any, the cheapest of all."""
+    """With less memory, the cheapest of the forms that fit is chosen; if none fits, the cheapest of all."""
     graph = film(random_edges(400, 4, 4000))
     ample = room_for(GIB)
     marks = relational_form(graph, ample, OPTIONS).passes[-2:]
@@ -114,7 +114,7 @@ def test_both_peaks_are_told() -> None:
 
 
 def test_what_does_not_pay_is_left() -> None:
-    """Of 512 features the messages' product is read again for less than another product of all of them would cost."""
+    """With 512 features, reading the messages' product again costs less than another product of all of them."""
     wide = attention(DENSE, 512)
     for graph, leave in ((wide, ("logit_j",)), (attention(DENSE), ())):
         passes = relational_form(graph, COSTS, OPTIONS).passes
@@ -123,7 +123,8 @@ def test_what_does_not_pay_is_left() -> None:
 
 
 def test_a_pass_that_pays_nowhere_says_what_it_would_cost() -> None:
-    """All of 512 features by type, and again for two logits, where queries are read by others too."""
+    """A product of all 512 features by type, and another one for two logits, because queries are also read by
+    others."""
     graph = attention(DENSE, 512)
     graph = graph.replace(outputs=(*graph.outputs, graph.node("typed_i").output))
     chosen = relational_form(graph, COSTS, OPTIONS)
@@ -159,7 +160,8 @@ def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -
 
 
 def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:
-    """Of RGAT's two products of weights one had better be done first in a step, and the cheapest set does neither."""
+    """Of RGAT's two products of weights, one should be computed first in a training step; the cheapest set does
+    neither."""
     edges = np.random.default_rng(0).integers(0, [[300], [300], [3]], (3, 4000))
     adjacency = Adjacency.from_edge_index(edges[:2], 300, None, edges[2])
     graph = load_with_graph(onnx.load(EXPORTS / "rgat-ts.onnx"), {}, adjacency).graph
@@ -177,7 +179,7 @@ def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:
 
 
 def test_operations_and_bytes_are_those_of_an_enumeration_of_edges() -> None:
-    """Every edge looked at in turn, in plain Python: attention in its first form, and in its last."""
+    """Every edge enumerated in plain Python: attention in its first form, and in its last."""
     features, columns, heads, element, edges = 6, 8, 2, 2, DENSE
     count, types = len(edges.kind), edges.types
     pairs: dict[str, set[tuple[int, int]]] = {"i": set(), "j": set()}

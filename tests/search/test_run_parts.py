@@ -1,4 +1,4 @@
-"""The parts of pipelines told from the ends of their runs, against the layouts that are carried out."""
+"""The parts of pipelines predicted from the ends of their runs, against the layouts of applied pipelines."""
 
 from __future__ import annotations
 

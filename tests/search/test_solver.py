@@ -1,4 +1,4 @@
-"""Plans: their cost is the timeline's, policies nest, the oracle agrees, time budgets and tables change no result."""
+"""Plans: their cost is the timeline's, policies nest, the oracle agrees, time budgets and caches change no result."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ GRAPHS = {
 
 
 def plan_for(graph: Graph, policy: str, folder: Path | None = None, **options: Any) -> Plan:
-    """The plan of fake costs, whose prices are kept in a folder or in memory only."""
+    """The plan under fake costs, with prices cached in a folder or in memory only."""
     costs = FakeCosts()
     asked = Options.of(target=costs.target, policy=policy, **options)
     return solve(graph, asked, costs=costs, prices=PriceCache(folder, cache_scope(costs)))
@@ -51,12 +51,12 @@ def plan_for(graph: Graph, policy: str, folder: Path | None = None, **options: A
 
 @lru_cache
 def default_plan(name: str, policy: str) -> Plan:
-    """Plans that several tests look at."""
+    """Plans that several tests check."""
     return plan_for(GRAPHS[name], policy)
 
 
 def recomputed_us(graph: Graph, plan: Plan, costs: FakeCosts | None = None) -> float:
-    """The whole graph rewritten and scheduled at once; nothing is cut out and nothing is remembered."""
+    """The whole graph rewritten and scheduled at once, without cutting and caching."""
     costs = costs or FakeCosts()
     if not any(leaves_host(decision, "gpu") for decision in plan.decisions):
         costs = costs.host_only()
@@ -64,7 +64,7 @@ def recomputed_us(graph: Graph, plan: Plan, costs: FakeCosts | None = None) -> f
 
 
 def test_what_is_near_the_cheapest_plan_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Steps from what is in the plan alone end earlier: a pipeline beside it is cheaper once it is varied."""
+    """Steps from the plan's own candidates stop earlier: a pipeline outside the plan is cheaper once it is varied."""
     graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
 
     def best_us() -> float:
@@ -120,7 +120,7 @@ def test_the_host_alone_pays_for_the_pads_that_its_library_needs(policy: str) ->
     costs = FakeCosts(padding_alike=("gpu",))
     builder = Builder()
     x = builder.input(1, 3, 32, 32)
-    graph = builder.graph(builder.conv(x, 8, kernel=(4, 4), pad=(1, 1, 2, 2)))  # as TensorFlow pads to "same"
+    graph = builder.graph(builder.conv(x, 8, kernel=(4, 4), pad=(1, 1, 2, 2)))  # as TensorFlow's "same" padding
     plan = solve(graph, Options.of(target=costs.target, policy=policy, use_cache=False), costs=costs)
     gpu_only = Plan("gpu", (OnDevice(graph.nodes[0].name, "gpu"),), 0.0, 0.0)
     assert plan.baseline_us == pytest.approx(recomputed_us(graph, gpu_only, costs), rel=1e-9)
@@ -156,7 +156,7 @@ def test_every_kind_of_decision_is_chosen_somewhere() -> None:
 
 
 def test_divided_branches_meet_at_their_end_alone() -> None:
-    """Two products of one input: the GPU works on a part of one for as long as PIM needs for all else."""
+    """Two products of one input: the GPU works on a part of one for as long as PIM needs for the rest."""
     build = Builder(seed=3)
     x = build.input(1, 24, 160)
     graph = build.graph(build.concat(2, *(build.matmul(x, columns) for columns in (2000, 2000))))
@@ -172,8 +172,8 @@ def test_divided_branches_meet_at_their_end_alone() -> None:
 
 @pytest.mark.parametrize("at_once", [True, False])
 def test_what_only_rounding_makes_cheaper_together_stays_apart(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
-    """Of a chain, whose decisions wait for each other, together they are said to cost a rounding error less: as they
-    are listed, or once they are looked at."""
+    """The decisions of a chain wait for each other. Pricing says that joining them is cheaper by a rounding error: in
+    the bound, or in the price."""
     told, looked_at = [], []
     least, closer = Pricer.least, Pricer.closer
 
@@ -318,7 +318,7 @@ def test_equal_layers_are_built_once_whatever_their_names_and_a_warm_table_build
 
 
 def count_built(graph: Graph, table: PriceCache) -> tuple[int, int]:
-    """How many candidates of `pimflow` are rewritten to price them all, and how many there are."""
+    """How many candidates of `pimflow` are rewritten in order to price all of them, and how many there are."""
     pricer = Pricer(graph, FakeCosts(), table)
     candidates = list(Candidates(graph, find_policy("pimflow"), pricer))
     for candidate in candidates:
@@ -342,9 +342,9 @@ def test_pruning_loses_nothing(name: str) -> None:
 
 @pytest.mark.parametrize("policy", [name for name in policies() if name != "gpu"])
 def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
-    """The total that is told is the number that is priced, but for variations, which nobody can count before.
+    """The reported total is the number that is priced, except for variations, which cannot be counted in advance.
 
-    Divided sums, and rows divided within runs, are rounds of their own, told when they begin.
+    Split sums, and rows split within runs, are separate rounds, reported when they begin.
     """
     told: list[str] = []
     costs = FakeCosts()
@@ -352,7 +352,7 @@ def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
     totals = [len(list(listed)) for listed in Candidates(GRAPHS["inverted"], find_policy(policy), pricer).rounds()]
     options = Options(target=costs.target, policy=policy, use_cache=False)
     plan = solve(GRAPHS["inverted"], options, costs=costs, progress=told.append)
-    told = [line for line in told if not line.endswith("listed")]  # a slow machine says so meanwhile
+    told = [line for line in told if not line.endswith("listed")]  # a slow machine reports this in between
     assert told[0] == f"search: {policy}: 0 of {totals[0]:,} candidates priced (0 %)"
     assert all(f"search: {policy}: {total:,} of {total:,} candidates priced (100 %)" in told for total in totals)
     assert len(totals) == (3 if policy == "auto" else 1)

@@ -1,7 +1,7 @@
-"""`auto` against brute force over the space that docs/plans.md states: every plan of small graphs, carried out.
+"""`auto` against brute force over the space that docs/plans.md describes: every plan of small graphs, applied.
 
-Nothing here asks the search what its candidates are: order, units, forks, runs and all that may be decided of them are
-told again from that page, and prices are what the timeline says of the whole graph.
+Nothing here takes candidates from the search: order, units, forks, runs and their possible decisions are derived again
+from that page, and prices are the timeline's for the whole graph.
 """
 
 from __future__ import annotations
@@ -45,9 +45,9 @@ from support.covers import carried_out
 from support.graphs import ConvNet
 
 Unit = tuple[Node, ...]
-"""A node and what is fused into it."""
+"""A node and the nodes fused into it."""
 Found = Iterator[tuple[int, int, tuple[Decision, ...]]]
-"""The units first .. last-1, and what may be decided of them."""
+"""The units first .. last-1, and possible decisions for them."""
 MAX_FOLLOWERS = 8
 MAX_RUN = 12
 MAX_WAITING = 3
@@ -57,7 +57,7 @@ LONGEST_DIVIDED = 5
 
 
 class Everything:
-    """All that may be decided of a graph, as docs/plans.md has it."""
+    """All possible decisions on a graph, as described in docs/plans.md."""
 
     def __init__(self, graph: Graph, costs: CostModel, stages: Sequence[int]) -> None:
         self.graph = graph
@@ -67,7 +67,7 @@ class Everything:
         self.units = self._units()
 
     def cheapest_us(self) -> float:
-        """What the cheapest plan takes: devices meet after every decision, so stretches of the order add up."""
+        """The time of the cheapest plan: devices synchronise after every decision, so stretches of the order add up."""
         best = [0.0] + [math.inf] * len(self.units)
         found = sorted(self._all(), key=lambda found: found[1])
         for last, ending in groupby(found, key=lambda found: found[1]):
@@ -80,7 +80,8 @@ class Everything:
         return min(best[-1], alone)
 
     def _us(self, first: int, last: int, decisions: tuple[Decision, ...]) -> float:
-        """What decisions take in the whole graph, all of whose other nodes are on the host; infinite if they cannot."""
+        """The time of decisions in the whole graph, with all other nodes on the host; infinite if they are
+        impossible."""
         before = tuple(OnDevice(node.name, "gpu") for unit in self.units[:first] for node in unit)
         behind = tuple(OnDevice(node.name, "gpu") for unit in self.units[last:] for node in unit)
         plan = Plan("one", (*before, *decisions, *behind), 0.0, 0.0)
@@ -97,7 +98,7 @@ class Everything:
         return sum(regions[len(before) : len(before) + len(decisions)])
 
     def _with_all_channels_us(self, first: int, last: int) -> float:
-        """What units take on the host with all memory channels, and what it takes to hand these over and back."""
+        """The time of units on the host with all memory channels, including handing these over and back."""
         inside = {node.name for unit in self.units[first:last] for node in unit}
         marked, plain = (
             [OnDevice(node.name, "gpu", choice if node.name in inside else "") for node in self.order]
@@ -112,7 +113,8 @@ class Everything:
         )
 
     def _order(self) -> list[Node]:
-        """Depth first: all that a node reads comes before it, by operand, what it is fused into last."""
+        """Depth first: everything that a node reads comes before it, by operand, with the node that it is fused into
+        last."""
         order: dict[str, Node] = {}
 
         def visit(node: Node) -> None:
@@ -197,7 +199,7 @@ class Everything:
             yield index, index + 1, (SplitK(anchor.name, count, "auto"), *behind)
 
     def _runs(self) -> Iterator[tuple[int, int]]:
-        """Units first .. last-1, all but the last read by a later one, of which at most 3 wait for that at once."""
+        """Units first .. last-1; all but the last are read by a later one, and at most 3 wait for that at a time."""
         for first in range(len(self.units)):
             for last in range(first + 1, len(self.units) + 1):
                 run = range(first, last)
@@ -227,8 +229,8 @@ class Everything:
                         yield first, last, (Pipeline(names, devices, stages, "auto"),)
 
     def _divided(self) -> Found:
-        """Two able units in one stage, any rows of each on the host; few in two stages or so, one of which is on the
-        host in the first or the last stage."""
+        """Two units that can run on PIM in one stage, with any number of rows of each on the host; or a few units in
+        the minimum number of stages, one of them on the host in the first or the last stage."""
         for first, last in self._runs():
             run = self.units[first:last]
             names = tuple(node.name for unit in run for node in unit)
@@ -249,7 +251,7 @@ class Everything:
                         yield first, last, (_with_rows_on_host(whole, {unit[0].name: counts}),)
 
     def _made(self, pipeline: Pipeline, node: Node) -> tuple[int, ...]:
-        """How many rows of a node each stage of a pipeline makes, as it is carried out."""
+        """The number of rows of a node that each stage of an applied pipeline makes."""
         cut = Pipelining(pipeline.run, pipeline.devices, pipeline.stage_rows).run(self.graph).graph
         made = dict.fromkeys(range(len(pipeline.stage_rows)), 0)
         for part in cut.nodes:
@@ -258,12 +260,12 @@ class Everything:
         return tuple(made.values())
 
     def _leaves_work(self, unit: Unit) -> bool:
-        """Whether something that is fused reads what is made elsewhere: PIM applies functions of its results alone."""
+        """Whether a fused node reads a value made elsewhere: PIM can only apply functions of its own results."""
         made = {name for node in unit for name in node.outputs}
         return any(not made.issuperset(self.graph.activations(node)) for node in unit[1:])
 
     def _patterns(self) -> Found:
-        """PIMFlow's, in stages as equal as can be, bottom rows first."""
+        """PIMFlow's patterns, in stages that are as equal as possible, bottom rows first."""
         for first, last in combinations(range(len(self.units) + 1), 2):
             run = self.units[first:last]
             kinds = "".join(self._kind(unit[0]) for unit in run)
@@ -307,7 +309,7 @@ class Everything:
         return sorted(groups, key=lambda group: nodes.index(group[0]))
 
     def _stretches(self) -> set[tuple[int, int]]:
-        """All within what lies between a fork and the join behind it, entered and left through these two alone."""
+        """All stretches between a fork and the join after it that are entered and left through these two alone."""
         flow = nx.DiGraph()
         for node in self.order:
             makers = [self.graph.producer(name) for name in self.graph.activations(node)]
@@ -345,7 +347,7 @@ def _placed(node: Node, away: set[str]) -> OnDevice:
 
 
 def small_net(seed: int, blocks: int, rows: int) -> Graph:
-    """A chain of blocks: layers, residual ones, forks of two branches, gates of squeeze and excitation."""
+    """A chain of blocks: plain layers, residuals, forks of two branches, squeeze-and-excitation gates."""
     rng = random.Random(seed)
     net = ConvNet(f"small{seed}")
     x = net.input(1, rng.choice((32, 64, 128)), rows, rng.choice((7, 14, 28)))
@@ -377,15 +379,15 @@ MACHINES = {"quick launches": 1000, "as shipped": None}
 
 
 def machine(launch_cycles: int | None) -> Target:
-    """The shipped one, or one whose GPU divides sums too, so that plans may."""
+    """The shipped machine, or one whose GPU also uses split-K, so that plans may."""
     quick = {"gpu.launch_cycles": launch_cycles, "gpu.splits": [1, 4]}
     return override("pimflow", {} if launch_cycles is None else quick)
 
 
 def gap(graph: Graph, target: Target, stages: tuple[int, ...] | None) -> float:
-    """How much longer auto's plan takes than the cheapest of all, as a share of that.
+    """How much longer auto's plan takes than the cheapest of all, relative to that.
 
-    Below 0 where it goes on from one of PIMFlow's patterns to something that the page does not promise.
+    Below 0 if it continues from one of PIMFlow's patterns to a plan that the page does not promise.
     """
     options = Options.of(target=target, use_cache=False, stages=stages)
     found = solve(graph, options, costs=CostModel(target)).predicted_us

@@ -35,11 +35,11 @@ def test_baselines_and_whole_model(results: dict[str, PolicyResult]) -> None:
     assert result.baseline_conv_us * clock_mhz == pytest.approx(1.454e6, rel=0.02)
     assert result.baseline_us * clock_mhz == pytest.approx(1.44562e6, rel=0.02)
     assert result.speedup == pytest.approx(1.44562 / 1.047831, rel=0.025)
-    assert result.energy_change < -0.26  # the published mean; this is the model that gains most
+    assert result.energy_change < -0.26  # the published mean; this model gains most
 
 
 def test_todays_figures(results: dict[str, PolicyResult], golden: Golden) -> None:
-    """A better model changes these; the bounds around what was published hold all the same."""
+    """A better model may change these; the bounds around the published figures hold all the same."""
     header = ("policy", "CONV speedup", "published", "speedup", "energy change", "time us")
     rows = [
         (policy, found.conv_speedup, PUBLISHED[policy], found.speedup, found.energy_change, found.time_us)

@@ -29,7 +29,7 @@ def options_for(policy: str, **options: Any) -> Options:
 
 @cache
 def plan_of(model: str, policy: str) -> Plan:
-    if (model, policy) == ("mobilenet-v2", "auto"):  # less of it, for the time that tests may take
+    if (model, policy) == ("mobilenet-v2", "auto"):  # a smaller model, to limit the time of the tests
         return solve(clean_model(model), options_for(policy, grid=10, stages=(2,)), costs=COSTS)
     return solve(clean_model(model), options_for(policy), costs=COSTS)
 

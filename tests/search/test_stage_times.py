@@ -1,4 +1,4 @@
-"""What pipelines take at least by the rows of their stages, against what their layouts say."""
+"""Lower bounds on the time of pipelines from the rows of their stages, against their layouts."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_it_is_between_what_the_busiest_device_does_and_what_the_layout_takes(na
         if others or not isinstance(only, Pipeline):
             continue
         least, busy_us = stages.least_us(only), bounds.least_busy_us(candidate.decisions)
-        divided = len(only.stage_rows) == 1  # nothing is told of what is fused into it
+        divided = len(only.stage_rows) == 1  # fused nodes are not counted there
         busiest = busy_us["pim"] if divided else max(busy_us.values())
         assert busiest * (1 - 1e-9) <= least <= bounds.least_us(candidate.decisions) * (1 + 1e-9)
         assert least <= pricer.least(candidate.decisions)

@@ -1,4 +1,4 @@
-"""Plans in which memory channels change hands: none is better, and what they cost is the whole timeline."""
+"""Plans in which memory channels are reassigned: none is better, and their cost is that of the whole timeline."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FREE, DEAR = 0.0, 1e6
 
 @cache
 def slow_between() -> Graph:
-    """Layers that PIM is faster with, and depthwise ones between and behind them that only the GPU can run."""
+    """Layers that are faster on PIM, and depthwise ones between and after them that only the GPU can run."""
     net = ConvNet("between")
     x = net.layer(net.input(1, 64, 14, 14), 96, 3)
     x = net.layer(net.wise(net.wise(x)), 96, 3)

@@ -1,4 +1,5 @@
-"""Plans for throughput: the busiest resource works least, by brute force, by the schedule, and by the bounds."""
+"""Plans for throughput: the work of the busiest resource is minimal, by brute force, by the schedule, and by the
+bounds."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ REAL = CostModel(load_target("pimflow"))
 
 
 def mixed_chain() -> Graph:
-    """A chain with a pattern of pipelines in it."""
+    """A chain that contains a pipeline pattern."""
     net = ConvNet("mixed")
     x = net.layer(net.layer(net.input(1, 32, 14, 14), 32, 3), 192)
     return net.graph(net.layer(net.wise(x), 32))
@@ -50,7 +51,7 @@ def cleaned(name: str) -> Graph:
 @pytest.mark.parametrize("machine", ["fake", "real"])
 @pytest.mark.parametrize("name", SMALL)
 def test_no_plan_has_a_shorter_interval(name: str, machine: str) -> None:
-    """Not even one with pipelines, which are not looked at."""
+    """Not even one with pipelines, which the search does not consider."""
     graph, costs = SMALL[name], FakeCosts() if machine == "fake" else REAL
     asked = Options.of(target=costs.target, policy="pimflow", objective="throughput", grid=50, use_cache=False)
     plan = solve(graph, asked, costs=costs)
@@ -76,7 +77,7 @@ def test_the_interval_is_what_the_schedule_has(name: str, policy: str) -> None:
     if policy != "pim":
         assert steady.interval_us <= plan.baseline_us + 1e-3
     bound = makespan_bound(graph, REAL, plan.baseline_us)
-    picoseconds = 1e-6 * len(steady.slots)  # to which times of the schedule are rounded
+    picoseconds = 1e-6 * len(steady.slots)  # the resolution of the schedule's times
     assert steady.interval_us >= min(bound.load_us, bound.host_us) - picoseconds
     assert not any(isinstance(decision, (Pipeline, Parallel)) for decision in plan.decisions)
 
@@ -150,9 +151,9 @@ def test_without_time_there_is_a_plan_still(policy: str) -> None:
 
 
 def test_row_counts_that_are_left_out_would_not_help() -> None:
-    """Every row count is a plan here; the search looks at those behind which the host needs another wave.
+    """Every row count is a plan here; the search tries those after which the host needs another wave.
 
-    Pipelines are left out: two parts may fit a mapping by a per mille better than the whole.
+    Pipelines are left out: two parts may fit a mapping by 0.1 % better than the whole.
     """
     net = ConvNet("two")
     graph = net.graph(net.layer(net.layer(net.input(1, 128, 9, 9), 256, 3), 64))

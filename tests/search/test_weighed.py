@@ -1,4 +1,4 @@
-"""Plans by energy: what candidates spend adds up to the run, and no plan of the policy spends less."""
+"""Plans by energy: the energies of candidates add up to the run's, and no plan of the policy needs less."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ HALVES = replace(
 
 
 def mixed_chain() -> Graph:
-    """A chain with a pattern in it."""
+    """A chain that contains a pipeline pattern."""
     net = ConvNet("mixed")
     x = net.layer(net.layer(net.input(1, 32, 14, 14), 32, 3), 192)
     return net.graph(net.layer(net.wise(x), 32))
@@ -38,7 +38,7 @@ def mixed_chain() -> Graph:
 
 @cache
 def spent_by_covers(small: str) -> tuple[tuple[float, float], ...]:
-    """Time and energy of every plan in halves of a small graph, measured whole."""
+    """Time and energy of every plan in halves of a small graph, measured as a whole."""
     graph = {"mixed": mixed_chain(), "heavy": heavy_chain(14)}[small]
     runs = [whole_run(graph, decisions, FakeCosts()) for decisions in covers(graph, HALVES, FakeCosts())]
     return tuple((run.makespan_us, run.total_energy_mj) for run in runs)
@@ -72,7 +72,7 @@ def test_energies_of_candidates_add_up_to_the_run(name: str, policy: str) -> Non
 
 
 def test_energy_and_latency_ask_for_different_plans() -> None:
-    """On the fake the host spends nothing but static power."""
+    """Under the fake costs, the host has only static power."""
     (fast, _), (_, frugal) = (min(spent_by_covers("mixed"), key=lambda pair: pair[place]) for place in (0, 1))
     assert min(mj for us, mj in spent_by_covers("mixed") if us == fast) > frugal
 

@@ -1,4 +1,4 @@
-"""Generated graphs: sizes, degrees, communities as asked for, and the same for the same seed."""
+"""Generated graphs: sizes, degrees and communities as requested, and the same for the same seed."""
 
 from __future__ import annotations
 

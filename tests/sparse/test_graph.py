@@ -1,4 +1,4 @@
-"""Graphs as data: what rows they make of edges, what names them, and what is no graph."""
+"""Graphs as data: their rows, their identity, and what is rejected."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pimflow.sparse import Graph
 
 
 def naive_rows(edge_index: Any, vertices: int) -> tuple[list[int], list[int], list[int]]:
-    """Row pointers, sources and positions by going over the edges once per row."""
+    """Row pointers, sources and positions, by one pass over the edges per row."""
     rowptr, col, order = [0], [], []
     for row in range(vertices):
         edges = [edge for edge in range(edge_index.shape[1]) if edge_index[1, edge] == row]

@@ -1,4 +1,4 @@
-"""Edges per destination and group of sources, and the dense ones apart, against going through them one by one."""
+"""Edges per destination and group of sources, and the dense groups split off, against one-by-one enumeration."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Ints = npt.NDArray[np.int64]
 
 
 def random_rows(seed: int) -> tuple[Ints, npt.NDArray[np.int32]]:
-    """600 edges from 200 sources into 42 destinations, in no order within rows."""
+    """600 edges from 200 sources into 42 destinations, unsorted within rows."""
     rng = np.random.default_rng(seed)
     dst = np.sort(rng.integers(0, 40, 600))
     return np.searchsorted(dst, np.arange(43)), rng.integers(0, 200, 600).astype(np.int32)

@@ -1,4 +1,4 @@
-"""Requests over a link, counted by places in lines and warps, against one thread after another."""
+"""Requests over a link, counted by positions in lines and warps, against an enumeration thread by thread."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pimflow.sparse.host_rows import HostRows
 
 
 def enumerated(rows: HostRows, index: list[int]) -> int:
-    """Every thread's warp, and the line that it reads from."""
+    """The number of distinct pairs of a thread's warp and the line that it reads."""
     found = set()
     size, elements = rows.element_bytes, rows.row_bytes // rows.element_bytes
     rotate = rows.shifted and rows.row_bytes > rows.line_bytes and rows.row_bytes % rows.line_bytes > 0

@@ -1,4 +1,4 @@
-"""Statistics are measured once: kept with the graph, and of large graphs on disk."""
+"""Statistics are measured once: cached with the graph, and for large graphs on disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Graphs in .npz files: read back as written, mapped where they can be, refused where damaged."""
+"""Graphs in .npz files: read back as written, memory-mapped where possible, refused if damaged."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path) -> None:
         save(good, edge_index=np.arange(2000).reshape(2, 1000) % 7)
         content = good.read_bytes()
         cases.append((content[: len(content) // 2], "cannot be read: "))
-    flipped = bytearray(content)  # of the compressed one
+    flipped = bytearray(content)  # the compressed file
     flipped[len(content) // 3] ^= 255
     cases.append((bytes(flipped), "cannot be read: "))
     for broken, message in cases:

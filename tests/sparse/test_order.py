@@ -1,4 +1,4 @@
-"""Orders of vertices: permutations that bring edges closer, whatever the graph."""
+"""Orders of vertices: permutations that bring the ends of edges closer together, whatever the graph."""
 
 from __future__ import annotations
 

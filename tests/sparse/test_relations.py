@@ -1,4 +1,4 @@
-"""Heterogeneous graphs: edge lists by name, as one graph and back."""
+"""Heterogeneous graphs: named edge lists combined into one graph, and separated again."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Lists = dict[str, npt.NDArray[np.int64]]
 
 @st.composite
 def edge_lists(draw: st.DrawFn) -> Lists:
-    """One to four lists of up to 20 edges, each with ids of its own."""
+    """One to four lists of up to 20 edges, each with its own ids."""
     lists: Lists = {}
     for index in range(draw(st.integers(1, 4))):
         ids = st.lists(st.integers(0, draw(st.integers(0, 9))), min_size=0, max_size=20)

@@ -1,4 +1,4 @@
-"""Mini-batches: every edge is the graph's, none is drawn twice, and no vertex is left out or read twice."""
+"""Mini-batches: every drawn edge exists, none is drawn twice, and no vertex is left out or read twice."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_hashed_graph_is_one_graph_with_the_degrees_it_was_asked_for() -> None
 
 
 def test_batches_of_a_hashed_graph_are_as_large_as_those_of_the_model_in_memory() -> None:
-    """The same law, edge by edge in a list: the same vertices in a batch, within what chance does."""
+    """With the same distribution, stored edge by edge, batches have the same number of vertices, up to chance."""
     hashed, listed = HashedGraph(50_000, 1_000_000, 2000), InMemory(power_law(50_000, 1_000_000, 2000))
     random = np.random.default_rng(1)
     sizes = []
@@ -89,7 +89,7 @@ def test_batches_of_a_hashed_graph_are_as_large_as_those_of_the_model_in_memory(
 
 
 def test_a_hashed_graph_of_any_size_draws_sources_by_their_degree() -> None:
-    """What is drawn by degree has a median of the mean degree times e^(s^2/2)."""
+    """Degrees of sources drawn by degree have a median of the mean degree times e^(s^2/2)."""
     graph = HashedGraph(111_059_956, 1_615_685_872, 155_000)
     owners = np.arange(0, graph.vertices, 5003)
     drawn = graph.degrees(graph.sources(owners, owners % 7))
@@ -130,7 +130,7 @@ def drawn_edges(graph: Heterogeneous, batch: TypedBatch, hop: int, name: str) ->
 def test_all_neighbours_of_every_relation_are_those_that_a_walk_finds(
     given_graph: tuple[Heterogeneous, dict[str, list[tuple[int, int]]]], hops: int, once: bool, seed: int
 ) -> None:
-    """With fan-outs that no vertex passes nothing is left to chance: a walk along all edges, hop by hop."""
+    """With fan-outs above every degree nothing is random: compared with a walk along all edges, hop by hop."""
     graph, pairs = given_graph
     kind = sorted(graph.vertices)[seed % len(graph.vertices)]
     fan_outs = dict.fromkeys(graph.relations, (32,) * hops)

@@ -1,4 +1,4 @@
-"""LRU stack distances: whole sequences against a cache that is run step by step, samples against whole sequences."""
+"""LRU stack distances: whole sequences against a cache simulated step by step, samples against whole sequences."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ GRAPHS: dict[str, Callable[[], Graph]] = {
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_a_sample_stands_for_the_whole(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of caches from 64 rows to half of all; windows are as short as those of graphs hundreds of times as large."""
+    """For caches from 64 rows to half of all; the windows are as short as for graphs hundreds of times as large."""
     graph = GRAPHS[name]()
     monkeypatch.setattr(stack_distance, "EXACT_ACCESSES", 1 << 40)
     whole = profile_of(graph.col, graph.num_src)

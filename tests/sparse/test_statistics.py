@@ -1,4 +1,4 @@
-"""Statistics of graphs against definitions, counted edge by edge."""
+"""Statistics of graphs against their definitions, counted edge by edge."""
 
 from __future__ import annotations
 

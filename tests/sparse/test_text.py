@@ -1,4 +1,4 @@
-"""Graphs as text: edge lists and MatrixMarket files, plain and gzip, and what is wrong with a line."""
+"""Graphs as text: edge lists and MatrixMarket files, plain and gzip, and errors in lines."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_weights_stand_in_a_third_column(tmp_path: Path) -> None:
 
 def test_a_comment_may_say_how_many_vertices_there_are(tmp_path: Path) -> None:
     assert load(tmp_path, "# Nodes: 9 Edges: 1\n0 1\n").num_dst == 9
-    assert load(tmp_path, "# Nodes: 1 Edges: 1\n0 1\n").num_dst == 2  # a data set whose ids have gaps
+    assert load(tmp_path, "# Nodes: 1 Edges: 1\n0 1\n").num_dst == 2  # as in a data set whose ids have gaps
     assert load(tmp_path, "# num_nodes=5\n").num_edges == 0
 
 

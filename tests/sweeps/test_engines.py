@@ -28,7 +28,7 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="finds processes in /
 
 
 def kill_at(fraction: float, victims: Any) -> Any:
-    """Progress that kills a worker once, when so much is done."""
+    """A progress callback that kills a worker once, at a given fraction."""
     killed: list[int] = []
 
     def tell(text: str) -> None:
@@ -57,7 +57,7 @@ def test_a_process_that_dies_loses_and_repeats_nothing(tmp_path: Path) -> None:
 def test_a_point_that_kills_its_process_is_given_up_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("joblib")
 
-    def dies(task: Task) -> Any:  # here, so that it is sent to the processes as it is
+    def dies(task: Task) -> Any:  # defined here, so that it is pickled by value and sent to the processes
         if task.points[0].values["pim.channels"] == 8:
             os.kill(os.getpid(), signal.SIGKILL)
         return task, evaluate(task)
@@ -120,7 +120,7 @@ def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         engine_for(2, None)
     with pytest.raises(OptionError, match=r"pimflow\[cluster\]"):
         engine_for(None, "tcp://127.0.0.1:1")
-    assert len(pimflow.sweep({"models": ["zoo:toy"], "policies": ["gpu"]})) == 1  # here, where there is no other way
+    assert len(pimflow.sweep({"models": ["zoo:toy"], "policies": ["gpu"]})) == 1  # in this process
 
 
 def _twice(folder: Path) -> list[str]:
@@ -131,7 +131,7 @@ def _twice(folder: Path) -> list[str]:
 
 
 def _process_of_loky() -> int:
-    """A process of ours that works for joblib."""
+    """A child process that works for joblib."""
     for folder in Path("/proc").iterdir():
         try:
             words = (folder / "cmdline").read_bytes()

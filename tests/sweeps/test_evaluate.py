@@ -1,4 +1,4 @@
-"""Points: what identifies them, what they come to."""
+"""Points: their identity and their results."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_edited_code_has_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("policy", ["md-dp", "auto"])
 @pytest.mark.parametrize("target", ["pimflow", "hbm-pim"])
 def test_figures_are_those_of_a_compilation(policy: str, target: str) -> None:
-    """The units of one machine serve another, so that prices of one must never be those of the other."""
+    """Units of one machine are reused for another; prices of one must never be used for the other."""
     points = [
         Point("zoo:toy", "", target, policy, Table(values))
         for values in ({}, {"pim.channels": 20}, {"gpu.clock_mhz": 900}, {"pim.channels": 20, "gpu.clock_mhz": 900})

@@ -1,4 +1,4 @@
-"""The folder of a sweep: what goes wrong around it is told apart from what goes wrong in the sweep."""
+"""The folder of a sweep: errors around it are distinguished from errors in the sweep."""
 
 from __future__ import annotations
 

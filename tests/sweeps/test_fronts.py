@@ -11,7 +11,7 @@ from pimflow.sweeps.fronts import Objective, front, mean_values
 
 
 def beats(a: list[float], b: list[float], objectives: list[Objective]) -> bool:
-    """By the definition: nowhere worse, somewhere better."""
+    """Dominance by definition: nowhere worse, somewhere better."""
     pairs = [(-x, -y) if objective.larger else (x, y) for x, y, objective in zip(a, b, objectives, strict=True)]
     return all(x <= y for x, y in pairs) and any(x < y for x, y in pairs)
 

@@ -1,4 +1,4 @@
-"""Whole sweeps: nothing lost, nothing twice, the same bytes however they came about."""
+"""Whole sweeps: no point is lost or computed twice, and the bytes are the same in whatever way they were made."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ MADE = ("points.csv", "sweep.json")
 
 
 class Counting:
-    """An engine that works here, and counts."""
+    """An engine that runs in this process, and counts."""
 
     def __init__(self, breaks_after: int = -1) -> None:
         self.tasks: list[Task] = []
@@ -142,7 +142,7 @@ def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_pat
         process.wait()
     killed = _lines(folder)
     whole = tmp_path / "whole"
-    for place in (folder, whole):  # in processes too: what a test has registered here is other code, with other keys
+    for place in (folder, whole):  # in processes too: test registrations here are other code, with other keys
         subprocess.run([str(place) if word == str(folder) else word for word in command], check=True)
     assert killed >= 6
     for made in MADE:

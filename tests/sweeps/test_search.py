@@ -1,4 +1,4 @@
-"""Searches by Optuna: the same again by seed, and near the whole grid's front."""
+"""Searches by Optuna: reproducible by seed, and near the whole grid's front."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def plotted(rows: Iterable[dict[str, Any]]) -> list[tuple[float, float]]:
 
 
 def volume(points: list[tuple[float, float]], corner: tuple[float, float]) -> float:
-    """The area that points are better than, up to a corner: of a front of two objectives, step by step."""
+    """The area that points dominate, up to a corner: step by step, for two objectives."""
     area, last = 0.0, corner[1]
     for x, y in sorted(points):
         if y < last:
@@ -58,7 +58,7 @@ def test_a_search_finds_most_of_the_front_in_a_part_of_the_grid(sampler: str) ->
 
 @pytest.mark.parametrize("sampler", ["nsga2", "tpe"])
 def test_a_search_that_may_see_all_sees_all(sampler: str) -> None:
-    """Where a sampler comes back to what it knows, the next trial is elsewhere."""
+    """If a sampler proposes a known point, the next trial is at another one."""
     pytest.importorskip("optuna")
     grid = {"pim.channels": [8, 12, 16], "gpu.clock_mhz": [900, 1300]}
     result = pimflow.sweep({**GRID, "grid": grid, "search": {"trials": 40, "sampler": sampler, "parallel": 2}}, jobs=1)

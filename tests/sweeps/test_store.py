@@ -1,4 +1,4 @@
-"""The store: what is in it survives any cut, and nothing that is not ours is taken for one."""
+"""The store: its content survives any truncation, and foreign files are not taken for a store."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sweep files: what they come to, and what is wrong with them."""
+"""Sweep files: their meaning, and errors in them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The strict loader, key by key: every key of the shipped targets left out, misspelt, mistyped and out of range."""
+"""The strict loader, key by key: every key of the shipped targets missing, misspelt, mistyped and out of range."""
 
 from __future__ import annotations
 
@@ -40,13 +40,13 @@ OPTIONAL: dict[str, Any] = {
     "dpu.link.pcie_gb_per_s": 12.0,
     "memory.host.spin_w": 40.0,
 }
-"""Keys that a file may leave out, with a value that they may have."""
+"""Keys that a file may leave out, with a valid value for each."""
 OPTIONAL_TABLES = {
     *("gpu.fp32.convolution.winograd", "gpu.fp16.convolution.few_channels"),
     *("memory", "memory.ssd"),
     "gpu.splits",
 }
-"""Tables and lists that a file may leave out: other algorithms, tiers of memory."""
+"""Tables and lists that a file may leave out: other algorithms, memory tiers."""
 MAY_BE_ZERO = {
     "pim.launch_us",
     "gpu.launch_cycles",
@@ -62,7 +62,7 @@ MAY_BE_ZERO = {
     "pim.timing.strict.t_mod",
     "pim.timing.strict.max_postponed_refreshes",
 }
-"""Besides all energies and powers, and these times and shares of kernels."""
+"""Keys that may be zero, in addition to all energies and powers: these times and shares of kernels."""
 AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling", "mac_pj"} | {
     *("launch_us", "stack_bytes", "nonzero", "row", "row_element", "add_element", "coo_nonzero", "zero_row", "barrier"),
     *("mutex", "wide", "head_nonzero"),
@@ -90,12 +90,12 @@ class Key(NamedTuple):
 
     @property
     def value(self) -> Any:
-        """What the file says."""
+        """The value in the file."""
         return self.table_in(_content(self.target))[self.name]
 
     @property
     def type(self) -> type[Any]:
-        """What the machine holds: a file may write a float as a whole number."""
+        """The type of the value in the machine: a file may write a float as an integer."""
         if self.path in OPTIONAL:
             return type(OPTIONAL[self.path])
         machine = load_target(self.target)
@@ -118,7 +118,7 @@ class Key(NamedTuple):
 
 
 def content(target: str) -> dict[str, Any]:
-    """A shipped file as plain data of one's own, with optional keys added."""
+    """A copy of a shipped file as plain data, with optional keys added."""
     return deepcopy(_content(target))
 
 
@@ -133,7 +133,7 @@ def _content(target: str) -> dict[str, Any]:
 
 
 def toml(data: Mapping[str, Any], path: str = "") -> str:
-    """TOML text, by other code than the package's."""
+    """TOML text, written independently of the package's writer."""
     lines = [f"{key} = {literal(value)}" for key, value in data.items() if not isinstance(value, dict)]
     for key, value in data.items():
         if isinstance(value, dict):
@@ -144,7 +144,7 @@ def toml(data: Mapping[str, Any], path: str = "") -> str:
 def literal(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
-    return repr(value) if isinstance(value, float) else json.dumps(value)  # repr: TOML's nan and inf
+    return repr(value) if isinstance(value, float) else json.dumps(value)  # repr writes TOML's nan and inf
 
 
 def walk(target: str, table: Mapping[str, Any], start: str = "") -> Iterator[Key]:
@@ -158,7 +158,7 @@ WITH_PIM = [name for name in target_names() if "pim" in load_target(name).units]
 OF_ALL_TARGETS = (key for target in target_names() for key in walk(target, content(target)))
 BY_TURNS = sorted(OF_ALL_TARGETS, key=lambda key: crc32(f"{key.target} {key.path}".encode()))
 KEYS = list({(key.path, type(key.value)): key for key in BY_TURNS}.values())
-"""Every key in one of the targets that have it, with every type of value: what is refused of it is the same in all."""
+"""Every key, once per type of value, in one of the targets that have it: the same values are refused in all of them."""
 TABLES = [key for key in KEYS if isinstance(key.value, dict)]
 LEAVES = [key for key in KEYS if key not in TABLES]
 NUMBERS = [key for key in LEAVES if key.type in (int, float)]
@@ -168,11 +168,11 @@ LISTS = [key for key in LEAVES if isinstance(key.value, list)]
 PAIRS = [key for key in LISTS if key.name == "tiles"]
 COUNT_LISTS = [key for key in LISTS if key.name == "splits"]
 MEASURED = [key for key in LISTS if key.path.startswith("dpu.")]
-"""Columns of measured tables: sizes that rise, and a figure for each."""
+"""Columns of measured tables: increasing sizes, and one figure for each."""
 WORD_LISTS = [key for key in LISTS if key not in PAIRS + COUNT_LISTS + MEASURED]
 WORDS = [key for key in LEAVES if isinstance(key.value, str) and key.path not in ("name", "description", "gpu.basis")]
 NAMED = [key for key in KEYS if key.name != "kind"]
-"""Without its kind, a table is read as that of the kind that its name stands for."""
+"""Without its kind, a table has the kind that its name implies."""
 
 
 def each(keys: list[Key]) -> pytest.MarkDecorator:
@@ -180,7 +180,7 @@ def each(keys: list[Key]) -> pytest.MarkDecorator:
 
 
 def refusal(text: str) -> str:
-    """Why a file is refused: one line that begins with the file and ends with what to do."""
+    """The refusal of a file: one line that begins with the file and ends with what to do."""
     with pytest.raises(TargetError) as caught:
         parse_target(text, FILE)
     message = str(caught.value)
@@ -426,7 +426,7 @@ def test_optional_keys_survive_writing() -> None:
 
 @each(NUMBERS)
 def test_a_number_beyond_any_machine_is_refused(key: Key) -> None:
-    """Sums and products of what is allowed stay finite."""
+    """Sums and products of allowed values stay finite."""
     assert_refused(key.changed(1e300 if key.type is float else 10**30), key.path)
 
 
@@ -449,7 +449,7 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
 
 
 def written(folder: Path, **files: str) -> Path:
-    """Files of one folder, by their stems; the path of the first."""
+    """Write several files into one folder, by their stems; return the path of the first."""
     for name, text in files.items():
         (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     return folder / f"{next(iter(files))}.toml"

@@ -1,4 +1,4 @@
-"""A target with some knobs turned."""
+"""A target with some values overridden."""
 
 from __future__ import annotations
 

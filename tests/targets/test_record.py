@@ -1,4 +1,4 @@
-"""What reports say of a target."""
+"""The description of a target in reports."""
 
 from __future__ import annotations
 

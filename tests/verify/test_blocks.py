@@ -1,4 +1,4 @@
-"""Numbers a block at a time: numpy's results over whole arrays are the oracle."""
+"""Computations block by block: numpy's results over whole arrays are the oracle."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`verify`: bounds that follow the precision, and what they still do not let pass."""
+"""`verify`: bounds that follow the precision, and errors that they still detect."""
 
 from __future__ import annotations
 
@@ -98,7 +98,8 @@ def test_a_wrong_program_of_a_quantised_model_shows(quantised: CompiledModel) ->
 def test_what_other_kernels_do_to_the_original_is_measured(
     kernels: float, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The compiled model's outputs are off by 5e-4, no value is: as much as kernels of another order may do, or not."""
+    """The compiled model's outputs, but none of its values, are off by 5e-4: as much as kernels in another order may
+    cause, or more."""
 
     def moved(outputs: Mapping[str, Any], share: float) -> dict[str, Any]:
         return {name: array + np.float32(share * np.abs(array).max()) for name, array in outputs.items()}
@@ -118,7 +119,7 @@ def test_what_other_kernels_do_to_the_original_is_measured(
 
 
 def one_weight_off(compiled: CompiledModel, node: str) -> CompiledModel:
-    """One element of the node's weights is off by four of their standard deviations."""
+    """The model with one element of the node's weights off by four of their standard deviations."""
     graph = compiled.graph
     name = graph.node(node).inputs[1]
     array = np.array(graph.constants[name])
@@ -127,7 +128,7 @@ def one_weight_off(compiled: CompiledModel, node: str) -> CompiledModel:
 
 
 def one_row_shifted(compiled: CompiledModel, node: str) -> CompiledModel:
-    """A node is divided by rows, and its second part reads them one row too early."""
+    """The model with a node split by rows, whose second part reads them one row too early."""
     divided = pimflow.opt(compiled.graph, [MdDpSplit(node, 3, "newton++")]).graph
     nodes = list(divided.nodes)
     where = next(i for i, node in enumerate(nodes) if isinstance(node.op, Slice) and node.op.start)
@@ -138,7 +139,8 @@ def one_row_shifted(compiled: CompiledModel, node: str) -> CompiledModel:
 
 
 def assert_wrong_programs_show(compiled: CompiledModel, options: Mapping[str, Any]) -> None:
-    """Each program in turn reads its first results out one pixel late, or with another slot of the buffer."""
+    """Assert that an error shows if any program reads its first results one pixel late, or with another slot of the
+    buffer."""
     unit = compiled.machine.costs.units["pim"]
     for node, program in compiled.programs.items():
         text = json.dumps(unit.encode(program), separators=(",", ":"))
@@ -148,7 +150,7 @@ def assert_wrong_programs_show(compiled: CompiledModel, options: Mapping[str, An
         programs = {**compiled.programs, node: unit.decode(json.loads(broken))}
         try:
             result = replace(compiled, programs=programs).verify(**options)
-        except CommandOrderError:  # it leaves its memory
+        except CommandOrderError:  # an address outside of the memory
             continue
         assert not result.passed
         assert result.programs is not None
@@ -164,7 +166,7 @@ def test_a_wrong_weight_shows_whatever_the_bound(half: CompiledModel, options: M
 
 @pytest.mark.parametrize("options", MODES)
 def test_weights_off_by_less_than_units_round_show(options: Mapping[str, Any]) -> None:
-    """Bounds that follow the precision of units are measured on the graph, and are wide where it is wrong."""
+    """Bounds that follow the precision of units are measured on the graph, so a wrong graph has wide bounds."""
     compiled = pimflow.compile(product(1.0), policy="pim", use_cache=False)
     (node,) = (node for node in compiled.graph.nodes if node.device == "pim")
     weights = compiled.graph.constants[node.inputs[1]]
@@ -193,7 +195,7 @@ def test_values_that_lie_on_each_other_show(half: CompiledModel) -> None:
 
 
 def product(scale: float, dtype: int = TensorProto.FLOAT) -> onnx.ModelProto:
-    """A product of the input times a scale; behind it the scale is taken out again."""
+    """A product of the input with a scale, which is removed again after it."""
     rng = np.random.default_rng(0)
     kind = helper.tensor_dtype_to_np_dtype(dtype)
     arrays = {
@@ -219,7 +221,7 @@ def test_an_overflow_of_the_operands_is_named() -> None:
 
 
 def test_operands_that_vanish_do_not_pass() -> None:
-    """Values below 6e-8 are 0 in fp16: both the program and what it is compared with give 0."""
+    """Values below 6e-8 are 0 in fp16: both the program and its reference give 0."""
     compiled = pimflow.compile(product(1e-9), policy="pim", use_cache=False)
     assert compiled.verify(pim="values", operand="fp32").passed
     result = compiled.verify(pim="values")
@@ -230,7 +232,7 @@ def test_operands_that_vanish_do_not_pass() -> None:
 
 
 def test_what_a_mean_levels_out_counts_by_inputs_of_another_size() -> None:
-    """The mean over a large map of random numbers is the same for all draws: less than bf16 rounds."""
+    """The mean over a large map of random numbers differs between draws by less than the rounding of bf16."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
         helper.make_node("Abs", ["c"], ["a"]),
@@ -246,7 +248,7 @@ def test_what_a_mean_levels_out_counts_by_inputs_of_another_size() -> None:
 
 @pytest.mark.parametrize("options", MODES)
 def test_what_kernels_may_round_is_measured(options: Mapping[str, Any]) -> None:
-    """Of MatMulNBits that may round its left-hand side to 8 bits, units compute the exact product."""
+    """MatMulNBits may round its left-hand side to 8 bits, whereas units compute the exact product."""
     rng = np.random.default_rng(0)
     constants: dict[str, Any] = {
         "b": rng.integers(0, 256, (48, 2, 16)).astype(np.uint8),
@@ -266,7 +268,8 @@ def test_what_kernels_may_round_is_measured(options: Mapping[str, Any]) -> None:
 
 @pytest.mark.parametrize("target", ["pimflow", "aim-gddr6", "hbm-pim"])
 def test_what_hardly_depends_on_the_input_is_rounded_all_the_same(target: str) -> None:
-    """Probabilities add up to 1 whatever they are of; weights that are off by as much as units round show."""
+    """Probabilities always add up to 1, whatever the input. Weights that are off by as much as units round are
+    detected."""
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["c"], "conv"),
         helper.make_node("Softmax", ["c"], ["s"], axis=1),

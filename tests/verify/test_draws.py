@@ -1,4 +1,4 @@
-"""Models that draw random numbers: compared with the same seeds in both, and told apart all the same."""
+"""Models that draw random numbers: compared with the same seeds in both, and wrong ones are still detected."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ SHAPE = (4, 64)
 
 
 def drawing_model(**attributes: Any) -> onnx.ModelProto:
-    """(x + noise) w, and what of that a mask leaves."""
+    """(x + noise) w, and the part of it that a mask leaves."""
     nodes = [
         helper.make_node("RandomNormalLike", ["x"], ["noise"], "noise_of_x", **attributes),
         helper.make_node("Add", ["x", "noise"], ["noisy"]),

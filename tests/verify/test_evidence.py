@@ -1,4 +1,5 @@
-"""Bounds follow what was measured: of several runs the one furthest off, and never most of what other inputs change."""
+"""Bounds follow measurements: the largest error of several runs, but never most of the change that other inputs
+cause."""
 
 from __future__ import annotations
 
@@ -50,7 +51,7 @@ def test_of_several_runs_the_furthest_off_counts(runs: tuple[float, ...], error:
 
 
 def test_what_is_as_far_off_as_sums_in_another_order_passes() -> None:
-    """Sums in an order of their own are right, though one number comes of them; weights that are off are not."""
+    """Sums in another order are right, even for a single output number; wrong weights are not."""
     build = Builder(seed=3)
     x = build.input(1, 128, name="x")
     for features in (*8 * [128], 1):
@@ -71,7 +72,7 @@ def _scaled(graph: Graph, share: float) -> dict[str, Array]:
 
 
 def _passes(graph: Graph, other: Graph, units: Mapping[str, Any], seed: int) -> bool:
-    """Whether another graph's outputs, of sums in an order of its own, are found to be those of the graph."""
+    """Whether the outputs of another graph, summed in another order, are accepted as those of the graph."""
     feeds = random_inputs(graph, 0)
     actual = run_nodes(other, feeds, UnitReference(other, units, None, jitter_seed=1_000 + seed))
     found = Evidence(b"", graph, {}, feeds, run_graph(graph, feeds))
@@ -107,7 +108,7 @@ def cast_from_half() -> Graph:
 @pytest.mark.parametrize("is_cast", [False, True])
 @pytest.mark.parametrize(("steps", "passes"), [(1, True), (2, False)])
 def test_a_step_of_its_own_type_is_no_fault_of_an_output(steps: int, passes: bool, is_cast: bool) -> None:
-    """Other inputs move it no further, as they do where the last layer adds to what is large and the same."""
+    """Other inputs may not move it further, as when the last layer adds to a large constant."""
     found, exact = evidence(), EXACT.astype(np.float16)
     found.graph = cast_from_half() if is_cast else half_output()
     found.expected = {"y": exact}

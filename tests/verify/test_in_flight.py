@@ -1,4 +1,4 @@
-"""`verify` of a plan for throughput: several inferences at once, each against the original."""
+"""`verify` of a plan for throughput: several inferences at once, each compared with the original."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_with_a_copy_less_it_fails(compiled: CompiledModel) -> None:
 def test_inputs_that_are_rounded_worse_are_judged_by_themselves(
     compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first inference's bounds say nothing of other inputs."""
+    """The bounds of the first inference do not apply to other inputs."""
 
     def with_narrow_bounds(*args: Any, rtol: Mapping[str, float], **rest: Any) -> PartsCheck:
         return check_in_flight(*args, rtol=dict.fromkeys(rtol, 1e-12), **rest)

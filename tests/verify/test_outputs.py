@@ -1,4 +1,4 @@
-"""Outputs of two runs side by side: numbers, text, sequences."""
+"""Outputs of two runs compared: numbers, text, sequences."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pimflow.verify.outputs import OutputCheck, compare_outputs
 
 
 def test_sequences_are_compared_by_their_elements() -> None:
-    long = np.arange(10_000, dtype=np.float32)  # so long that its text leaves the middle out
+    long = np.arange(10_000, dtype=np.float32)  # so long that its text omits the middle
     other = long.copy()
     other[5000] += 100
 

@@ -1,4 +1,5 @@
-"""Picks that roundings change: outputs behind them pass by the original's picks, and no wrong pick does."""
+"""Discrete choices that rounding changes: outputs after them pass with the original's choices, and no wrong choice
+does."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ from support.onnx_models import model_of
 
 
 def segmentation() -> onnx.ModelProto:
-    """The class of every pixel, of scores that are closer than fp16 tells apart."""
+    """The class of every pixel, from scores whose differences fp16 cannot represent."""
     rng = np.random.default_rng(0)
     alike = rng.standard_normal((1, 32, 1, 1)) + 1e-4 * rng.standard_normal((16, 32, 1, 1))
     nodes = [helper.make_node("Conv", ["x", "w"], ["scores"]), helper.make_node("ArgMax", ["scores"], ["y"], axis=1)]
@@ -54,7 +55,7 @@ def test_a_wrong_pick_of_right_scores_does_not_pass(compiled: CompiledModel) -> 
 
 
 def test_what_is_a_pick_and_what_is_behind_it() -> None:
-    """Flags and places are, sizes and sums of integers are not."""
+    """Flags and positions are choices, sizes and sums of integers are not."""
     nodes = [
         helper.make_node("Shape", ["x"], ["sizes"]),
         helper.make_node("Greater", ["x", "least"], ["flags"]),

@@ -1,4 +1,4 @@
-"""Nodes in the precision of their units: what programs are compared with."""
+"""Nodes in the precision of their units: the reference for programs."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_a_jitter_stays_within_its_share_of_the_bound() -> None:
 
 @pytest.mark.parametrize("on_unit", [True, False])
 def test_sums_of_small_numbers_are_moved_as_little_as_they_may_be_off(on_unit: bool) -> None:
-    """The power of a quiet band stays positive: its logarithm is what the model goes on with."""
+    """The power of a quiet band stays positive, because the model takes its logarithm."""
     compiled = compiled_product()
     units = compiled.machine.costs.units if on_unit else {}
     loudness = np.array([[1.0], [0.1], [0.01], [1e-3]], np.float32)
@@ -63,7 +63,7 @@ def test_sums_of_small_numbers_are_moved_as_little_as_they_may_be_off(on_unit: b
 
 @pytest.mark.parametrize(("size", "is_right"), [(1.0, True), (2e-7, True), (1.0, False), (2e-7, False)])
 def test_half_latches_may_be_off_by_steps_of_the_smallest_numbers(size: float, is_right: bool) -> None:
-    """64 additions, off by up to 2**-25 each; a stream that stops early is off by all that there is."""
+    """64 additions, off by up to 2**-25 each; a stream that stops early is off by the whole rest."""
     weights = np.random.default_rng(2).standard_normal((1024, 16)).astype(np.float32)
     compiled = pimflow.compile(single("MatMul", (4, 1024), [weights]), target="hbm-pim", policy="pim", use_cache=False)
     reference = UnitReference(compiled.graph, compiled.machine.costs.units, None)
@@ -89,6 +89,6 @@ def test_a_program_is_compared_with_its_node_on_its_own_operands() -> None:
     assert units.checked == 1
     assert not units.wrong
     assert 0 <= units.largest < 1e-6
-    units.reference = UnitReference(compiled.graph, compiled.machine.costs.units, "fp32")  # of other operands
+    units.reference = UnitReference(compiled.graph, compiled.machine.costs.units, "fp32")  # with other operands
     units(node, operands)
     assert list(units.wrong) == [name]

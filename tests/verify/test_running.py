@@ -1,4 +1,4 @@
-"""What does not run is not compiled; what cannot be tried is compiled with a warning."""
+"""A model that does not run is not compiled; one that cannot be tried is compiled with a warning."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_what_does_not_run_is_not_compiled(what: str) -> None:
 
 
 def test_what_runs_only_without_onnx_runtimes_optimiser_is_not_compiled() -> None:
-    """It fuses a Pad into a pool that then pads by more than its kernel; ONNX Runtime 1.32 no longer does."""
+    """The optimiser fuses a Pad into a pool that then pads by more than its kernel; ONNX Runtime 1.32 does not."""
     nodes = [
         helper.make_node("Pad", ["x", "widths"], ["p"]),
         helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[2, 2]),
@@ -208,7 +208,7 @@ def test_what_memory_cannot_hold_is_not_run() -> None:
 def test_what_runs_in_an_arena_needs_that_and_room_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pimflow.verify.running.available_bytes", lambda: 3 << 20)
     build = Builder()
-    graph = build.graph(build.relu(build.input(1 << 10, 1 << 8)))  # of 1 MiB, and makes another
+    graph = build.graph(build.relu(build.input(1 << 10, 1 << 8)))  # takes 1 MiB, and makes another
     require_room(graph, 2 << 20)
     with pytest.raises(InputDataError, match=r"takes 3\.0 MiB, but"):
         require_room(graph, (2 << 20) + 64)

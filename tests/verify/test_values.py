@@ -1,4 +1,5 @@
-"""Values one by one: what rounding to 16 bits explains passes, and a percent more does not; how many memory holds."""
+"""Values compared one by one: errors that 16-bit rounding explains pass, one percent more does not; memory is
+limited."""
 
 from __future__ import annotations
 
@@ -23,7 +24,7 @@ def halves(*shape: int) -> Array:
 
 
 def normed(groups: int) -> onnx.ModelProto:
-    """A convolution and a batch norm: what they fold into is rounded once more."""
+    """A convolution and a batch norm: folding rounds the weights once more."""
     constants = {"w": halves(8, 8 // groups, 3, 3) - np.float16(1), **{name: halves(8) for name in "sbmv"}}
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], group=groups),
@@ -33,7 +34,7 @@ def normed(groups: int) -> onnx.ModelProto:
 
 
 def queried() -> onnx.ModelProto:
-    """What is made of constants alone is rounded at every step, in the original as well."""
+    """A value made of constants alone is rounded at every step, in the original too."""
     nodes = [
         helper.make_node("Exp", ["q"], ["e"]),
         helper.make_node("Mul", ["e", "e"], ["c"]),
@@ -67,7 +68,7 @@ def chain() -> Graph:
 
 
 def test_long_models_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Room is for what both runs have not come to, not for all that the model makes."""
+    """Memory is only needed for values that one of the runs has not reached yet, not for all values of the model."""
     graph = chain()
     feeds = random_inputs(graph, 0)
     monkeypatch.setattr(values, "HELD_BYTES", 4 * SIZE)
@@ -89,7 +90,7 @@ def test_what_is_made_in_another_order_is_compared_without_room(monkeypatch: pyt
 
 
 def test_what_is_made_on_the_way_is_compared_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The rewritten graph has its first value, made of another, once more as an output, behind the last."""
+    """The rewritten graph computes its first value twice, once for a reader and, after the last node, as an output."""
     build = Builder()
     first = build.tanh(build.input(SIZE, name="x"))
     graph = build.graph(build.sigmoid(first), first)

@@ -260,8 +260,8 @@ def planned(graph: Graph, target: Target = PIMFLOW) -> tuple[Graph, Plan, PlanRe
 
 
 def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
-    """Blocks of 512 KiB of features exceed a cache of 384 KiB row by row: groups of 15 or 16 edges run on PIM, 1.6x
-    faster."""
+    """Blocks of 512 KiB of features pass through a cache of 384 KiB row by row: groups of 15 or 16 edges run on PIM,
+    1.6x faster."""
     graph, target = program(dense_blocks(1, 256, 0.95, 200, 1024)), cached(384)
     made, plan, report = planned(graph, target)
     (split,) = plan.decisions

@@ -96,9 +96,7 @@ def test_events_that_are_followed_apart_say_the_same(data: st.DataObject) -> Non
     trace = Trace(
         (*ahead, *back), layers, tuple(Buffer(f"saved{number}", size, size) for number, size in enumerate(sizes))
     )
-    rate = data.draw(
-        st.sampled_from([0.25, 1.0, 4.0, 16.0])
-    )  # all times are exact, also of simultaneous events
+    rate = data.draw(st.sampled_from([0.25, 1.0, 4.0, 16.0]))  # all times are exact, also of simultaneous events
     back_again, memory = data.draw(st.sampled_from([(0.5, math.inf), (1.0, 2.0), (2.0, math.inf)]))
     channel = Channel(rate, back_again * rate, memory_bytes_per_us=memory * rate)
     modules = tuple(sorted(data.draw(st.sets(st.integers(0, layers - 1)))))

@@ -1,4 +1,4 @@
-"""The page of a sweep: what is on it without a script, and what hostile names make of it: text."""
+"""The page of a sweep: its content without a script, with hostile names as text."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STUDY: dict[str, Any] = {
 
 
 class Page(HTMLParser):
-    """Marks by what they are of a point's, and texts; checked to be nested as they should."""
+    """Marks of points by kind, and texts; checked to be properly nested."""
 
     def __init__(self, html: str) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ def test_every_point_is_in_every_panel(folder: Path) -> None:
     assert page.marks["circle"] == page.marks["path"] == ok
     assert page.marks["tr"] == {str(number) for number in range(12)}
     assert page.marks["g"] <= ok
-    assert 4 <= len(page.marks["g"]) <= len(ok)  # cells: two numbers of channels by two launches, and by policies
+    assert 4 <= len(page.marks["g"]) <= len(ok)  # cells: two numbers of channels by two launch costs, and by policies
     for words in ("Which points are best", "From settings to objectives", "What each key does", "Every point"):
         assert words in text
     for words in ("gpu.launch_cycles on time_us", "energy_mj (smaller is better)", "must be below gpu.memory_channels"):

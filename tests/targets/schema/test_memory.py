@@ -1,4 +1,4 @@
-"""Memory tiers: optional, held against each other, kept by everything that copies or writes a target."""
+"""Memory tiers: optional, checked against each other, and preserved by everything that copies or writes a target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A target made in Python is held to what a target file is held to, in the same words."""
+"""A target made in Python is checked like a target file, with the same messages."""
 
 from __future__ import annotations
 
