@@ -1,1 +1,1 @@
-"""What people and programs are shown: tables, the summary, inspection, comparisons, traces."""
+"""Reports for readers and programs: tables, the summary, inspection, comparisons, traces."""

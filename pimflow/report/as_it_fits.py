@@ -1,4 +1,4 @@
-"""What a plan takes once its activations fit, beside what it takes with all of them kept."""
+"""The cost of a plan after its activations are made to fit, compared with keeping all of them."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from pimflow.runtime.offload.fitting import made_to_fit, overflows
 from pimflow.runtime.offload.spill import SpillWay
 
 HEADER = ("as it fits (us)", "(mJ)")
-"""Of the columns of a table, where not all plans that it shows keep their activations."""
+"""Headings of columns for tables in which some plan does not keep all its activations."""
 FITTED = (
-    "as it fits: activations that the GPU's memory does not hold leave it or are made again; all else is with all kept"
+    "as it fits: activations that exceed the GPU's memory are offloaded or recomputed; all other figures keep them all"
 )
 NO_ROOM = "DOES NOT FIT"
 
 
 @dataclass(frozen=True)
 class AsItFits:
-    """What `compile` finds of one inference (`spill` in its `memory`); where all fit, or nothing is planned for what
-    does not, what it takes with all activations kept.
+    """The cost of one inference as `compile` finds it (`spill` in its `memory`). If all activations fit, or nothing is
+    planned for those that do not, it is the cost with all of them kept.
 
     Args:
         time_us, energy_mj: of a run.
-        fits: whether weights and activations fit into the GPU's memory then; true where the target does not say it.
+        fits: whether weights and activations then fit into the GPU's memory; True if the target does not say.
     """
 
     time_us: float
@@ -34,13 +34,13 @@ class AsItFits:
 
     @classmethod
     def of(cls, graph: Graph, costs: Costs, way: SpillWay, kept: Measure) -> AsItFits:
-        """Of a placed graph.
+        """The cost of a placed graph.
 
         Args:
             graph: placed.
             costs: the machine.
-            way: what may become of activations.
-            kept: what a run takes with all of them kept.
+            way: how activations may be handled.
+            kept: the cost of a run with all of them kept.
         """
         if costs.target.memory is None:
             return cls(kept.time_us, kept.energy_mj, True)
@@ -56,9 +56,9 @@ class AsItFits:
         return not self.fits or self.time_us != kept_us
 
     def figures(self) -> dict[str, float | bool]:
-        """By their names in rows."""
+        """The figures by their names in rows."""
         return {"spilled_us": self.time_us, "spilled_energy_mj": self.energy_mj, "fits": self.fits}
 
     def cells(self) -> tuple[str, str]:
-        """In the columns of `HEADER`."""
+        """The cells for the columns of `HEADER`."""
         return (number(self.time_us) if self.fits else NO_ROOM, significant(self.energy_mj))

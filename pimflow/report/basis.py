@@ -1,4 +1,4 @@
-"""What the GPU's times stand on, over which every speedup is."""
+"""The basis of the GPU's times, and hence of every speedup."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ MEASURED_TARGET = "turing-pim"
 
 
 def gpu_basis(target: Target, *, measured: bool = False) -> str:
-    """What a target's GPU was fitted to, and where a measured one is to be had; "" for a machine without GPU.
+    """The basis of a target's GPU, and which target has a measured one; "" for a machine without a GPU.
 
     Args:
         target: the machine.
-        measured: whether times of a table of measured kernels go before the model's.
+        measured: whether times from a table of measured kernels take precedence over the model's.
     """
     gpu = next((unit for unit in target.units.values() if isinstance(unit, Gpu)), None)
     if gpu is None:
         return ""
     text = f"GPU {gpu.basis or f'of {target.name}, which does not say what it was fitted to'}"
     if measured:
-        return f"{text}; kernels that were profiled as measured"
+        return f"{text}; profiled kernels as measured"
     if isinstance(gpu, GpuSpec) and "measured" not in gpu.basis:
         return f"{text}; measured GPU: --target {MEASURED_TARGET}"
     return text

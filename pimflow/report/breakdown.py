@@ -1,4 +1,4 @@
-"""What a run's time or energy is spent on, as tables: by part, by kind of op, by node, the most expensive first."""
+"""A breakdown of a run's time or energy, as tables: by part, by kind of op, by node, most expensive first."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _RULES = {
 
 
 def breakdown_text(report: PlanReport, devices: Sequence[str], by: str, *, verbose: bool = False) -> str:
-    """Three tables of "energy" or "time": parts beside the host's alone, kinds of ops, nodes.
+    """Three tables of "energy" or "time": by part (next to the host alone), by kind of op, by node.
 
-    Times are shares of the run's, so that every table adds up to it. `verbose` shows all nodes that cost anything.
+    Times are shares of the run, so that every table adds up to it. `verbose` shows all nodes with a cost.
 
     Raises:
         OptionError: `by` is neither.
@@ -70,9 +70,9 @@ class _Tables:
     Args:
         quantity: "energy" or "time".
         devices: the target's, the host first.
-        parts: of the run.
+        parts: the breakdown of the run.
         whole: their sum.
-        digits: behind the point, the same everywhere, so that columns can be compared.
+        digits: after the decimal point, the same everywhere so that columns can be compared.
     """
 
     quantity: str
@@ -88,7 +88,7 @@ class _Tables:
         return cls(quantity, devices, parts, whole, max(0, 4 - math.floor(math.log10(whole))) if whole else 1)
 
     def by_part(self, report: PlanReport) -> str:
-        """A line per part; of time also how long it keeps its place busy."""
+        """A line per part; for time, also how long the part keeps its place busy."""
         unit = _UNITS[self.quantity]
         alone = _parts(report.baseline.spent, self.quantity)
         busy = report.result.spent.busy_parts_us if self.quantity == "time" else {}
@@ -111,7 +111,7 @@ class _Tables:
         right: Sequence[int] = (),
         most: int | None = None,
     ) -> str:
-        """Rows by what they cost, with their places and the part that costs most; beyond `most` they are one line."""
+        """Rows by cost, with their places and most expensive part; rows beyond `most` are combined in one line."""
         unit, first = _UNITS[self.quantity], len(names)
         header = (*names, unit, "%", *(f"{self._label(place)} {unit}" for place in self.parts), "most of it")
         ranked = sorted(rows, key=lambda row: -total(row[1]))
@@ -145,7 +145,7 @@ class _Tables:
         return f"{what}, {100 * amounts[place, part] / total(parts):.0f} %"
 
     def _label(self, place: str) -> str:
-        """A place as readers know it: devices in capitals."""
+        """The name of a place for readers: devices in capitals."""
         return place.upper() if place in self.devices else place
 
 

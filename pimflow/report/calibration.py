@@ -1,4 +1,4 @@
-"""A calibration as rows: how far modelled times are off measured ones, per class of operation."""
+"""A calibration as rows: the errors of modelled times relative to measured ones, per class of operation."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pimflow.targets import Target
 
 @dataclass(frozen=True, repr=False)
 class CalibrationReport(Records):
-    """A fitted target, or the errors of a target as it is: a row per class of operation, "all" last.
+    """A fitted target, or the errors of an unchanged target: one row per class of operation, "all" last.
 
     Args:
         calibration: the fit.
@@ -28,22 +28,22 @@ class CalibrationReport(Records):
 
     @property
     def parameters(self) -> tuple[tuple[str, float, float], ...]:
-        """What was fitted: name, value before, value after."""
+        """The fitted parameters: name, value before, value after."""
         return self.calibration.parameters
 
     @property
     def errors(self) -> tuple[ClassError, ...]:
-        """Errors per class of operation, over all rows last."""
+        """Errors per class of operation, with those over all rows last."""
         return self.calibration.errors
 
     @property
     def determined(self) -> Determination | None:
-        """Which of the parameters the rows determine; None where nothing was fitted."""
+        """Which of the parameters the rows determine; None if nothing was fitted."""
         return self.calibration.determined
 
     @property
     def title(self) -> str:
-        """The target, and how far it is off."""
+        """The target and its error."""
         held_out = self.errors[-1].held_out or self.errors[-1].before
         return f"{self.target.name}, off by {100 * held_out.median:.1f} % at the median of {self.errors[-1].rows} rows"
 
@@ -56,9 +56,9 @@ class CalibrationReport(Records):
         return self.calibration.toml()
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """One JSON object."""
         return self.calibration.as_json()
 
     def text(self) -> str:
-        """Two human-readable tables; one where nothing was fitted."""
+        """Two human-readable tables; one if nothing was fitted."""
         return self.calibration.text()

@@ -1,9 +1,8 @@
-"""A timeline as a Chrome JSON trace, which Perfetto (ui.perfetto.dev) and chrome://tracing open.
+"""A timeline as a Chrome JSON trace, for Perfetto (ui.perfetto.dev) and chrome://tracing.
 
-One process has a track per device, one for all links and one for regions of several nodes; every unit that has parts
-(channels, clusters of ranks) is a process of its own with a track for each. Counters are what is alive in the arena,
-the power drawn, and what passes the host's memory. Arrows lead from one half of a split to the other, and between
-stages of a pipeline on two devices.
+One process has a track per device, one for all links and one for regions of several nodes; every unit with parts
+(channels, clusters of ranks) is a separate process with a track for each. Counters show live bytes in the arena, power,
+and traffic to the host's memory. Arrows connect the two halves of a split, and the stages of a pipeline on two devices.
 """
 
 from __future__ import annotations
@@ -33,20 +32,20 @@ if TYPE_CHECKING:
     from pimflow.runtime.steady_state import SteadyState
 
 MAX_EVENTS = 100_000
-"""Viewers become slow beyond this many slices."""
+"""The maximum number of slices, beyond which viewers become slow."""
 
 
 @dataclass(frozen=True)
 class SliceFacts:
-    """What there is to say of a node's slice, beside what it spends.
+    """The facts about a node's slice other than its breakdown of time and energy.
 
     Args:
         why: why it runs there.
-        fraction: share of the original node's output that it makes.
+        fraction: share of the original node's output that it computes.
         cycles: of a unit's slowest part, in its own clock; None on the host.
         commands: what a unit executes for it, by name.
-        bytes: on the host what passes its memory, on a unit its operands and results, each once.
-        lanes: when which part of the unit (a channel) is busy with it.
+        bytes: on the host its memory traffic, on a unit its operands and results, each once.
+        lanes: when each part of the unit (a channel) is busy with it.
     """
 
     why: str
@@ -57,18 +56,18 @@ class SliceFacts:
     lanes: tuple[Lane, ...] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Arguments of a slice; what does not apply is left out."""
+        """Arguments of a slice, without those that do not apply."""
         told = {"why": self.why, "fraction": self.fraction, "cycles": self.cycles, "bytes": self.bytes}
         commands = None if self.commands is None else dict(self.commands)
         return {key: value for key, value in {**told, "commands": commands}.items() if value is not None}
 
 
 def slice_facts(graph: Graph, report: PlanReport, costs: CostModel) -> dict[str, SliceFacts]:
-    """What there is to say of every node of a rewritten graph that takes time, by name.
+    """The facts about every node of a rewritten graph that takes time, by name.
 
     Args:
         graph: the rewritten graph.
-        report: what its plan comes to.
+        report: the report on its plan.
         costs: the cost model that it runs under.
     """
     rows = {row.name: row for row in report.nodes}
@@ -98,7 +97,7 @@ def _operand_elements(graph: Graph, node: Node) -> int:
 
 
 def _elements(graph: Graph, node: Node) -> int:
-    """Of what a node makes; what only moves it makes nothing."""
+    """Elements that a node computes; a movement computes none."""
     return 0 if node.op.is_movement else sum(graph.value(name).elements for name in node.outputs if name)
 
 
@@ -115,23 +114,23 @@ def chrome_trace(
     spilled: tuple[Spill, SpilledSchedule] | None = None,
     max_events: int = MAX_EVENTS,
 ) -> dict[str, Any]:
-    """The timeline as JSON values, in us; the list of entries is an iterator, which makes them as it is asked.
+    """The timeline as JSON values, in us; the list of entries is a lazy iterator.
 
-    Slices on one track never overlap: starts and ends are rounded to the same grid of a nanosecond. If there are more
+    Slices on one track never overlap: starts and ends are rounded to the same grid of one nanosecond. If there are more
     than `max_events` events, the first ones are written, and a note says how many are left out; channels get tracks as
-    far as they fit beside them.
+    far as the remaining number of slices permits.
 
     Args:
         timeline: the schedule.
-        titles: what every device is called, the host first.
+        titles: the title of every device, the host first.
         name: of the process in the trace.
-        costs: of the timeline's events, in its order: their parts become arguments of the slices, and the power.
-        facts: what else to say of nodes, by name.
-        memory: the arena that it runs in, whose live bytes are a counter.
-        graph: what was scheduled: its data flow becomes arrows.
-        steady: a schedule of several inferences in flight, which gets a process of its own.
-        spilled: where activations do not all fit, what becomes of them and the schedule of that: a process likewise.
-        max_events: slices at most.
+        costs: of the timeline's events, in its order: arguments of the slices, and the source of the power counter.
+        facts: further facts about nodes, by name.
+        memory: its arena, whose live bytes are a counter.
+        graph: the scheduled graph: its data flow becomes arrows.
+        steady: a schedule of several inferences in flight, shown as a separate process.
+        spilled: if activations do not all fit, how they are handled and that schedule, as a separate process.
+        max_events: the maximum number of slices.
     """
     all_told = _told(timeline, titles, costs, facts or {})
     told = all_told[:max_events]
@@ -162,16 +161,16 @@ def chrome_trace(
 
 
 _Told = tuple[Event, EventCost | None, SliceFacts | None]
-"""An event, its cost and what else is known of it."""
+"""An event, its cost and other facts about it."""
 
 
 def _told(
     timeline: Timeline, titles: Mapping[str, str], costs: Sequence[EventCost], facts: Mapping[str, SliceFacts]
 ) -> list[_Told]:
-    """The events that get a slice, with their costs and what else is known of them."""
+    """The events that get a slice, with their costs and other facts."""
     parts: list[EventCost | None] = [*costs] or [None] * len(timeline.events)
     return [
-        (event, cost, facts.get(event.node) if event.resource in titles else None)  # not of copies over links
+        (event, cost, facts.get(event.node) if event.resource in titles else None)  # none for copies over links
         for event, cost in zip(timeline.events, parts, strict=True)
         if event.resource != NO_RESOURCE
     ]
@@ -180,7 +179,7 @@ def _told(
 def _beside(
     titles: Mapping[str, str], steady: SteadyState | None, spilled: tuple[Spill, SpilledSchedule] | None
 ) -> Iterator[Callable[[int], Iterator[dict[str, Any]]]]:
-    """What makes the slices of other processes, so many at most."""
+    """Functions that create the slices of other processes, up to a given number."""
     process = PROGRAM + len(titles) + 1
     if steady is not None:
         from pimflow.report.steady import steady_slices
@@ -195,7 +194,7 @@ def _beside(
 def _entries(
     own: Iterable[dict[str, Any]], most: int, beside: Iterable[Callable[[int], Iterator[dict[str, Any]]]]
 ) -> Iterator[dict[str, Any]]:
-    """Entries, and what stands beside them: as many slices as are left of `most`."""
+    """The entries, followed by those of other processes: as many slices as remain of `most`."""
     count = 0
     for entry in own:
         count += 1
@@ -228,7 +227,7 @@ def _counters(
 
 
 def live_bytes(memory: MemoryPlan) -> list[int]:
-    """What is alive in the arena, by step."""
+    """The live bytes in the arena at every step."""
     changes = [0] * (memory.steps + 1)
     for piece in memory.regions:
         changes[piece.first] += piece.bytes
@@ -237,7 +236,7 @@ def live_bytes(memory: MemoryPlan) -> list[int]:
 
 
 def _summed(amounts: Iterable[tuple[Event, float]], end_us: float, base: float) -> Iterator[tuple[float, float]]:
-    """The sum of what runs at a time, wherever it changes; nothing after the end."""
+    """The sum over simultaneous events, at every change; 0 after the end."""
     turns: dict[float, float] = {0.0: base}
     for event, amount in amounts:
         turns[event.start_us] = turns.get(event.start_us, 0.0) + amount
@@ -250,7 +249,7 @@ def _summed(amounts: Iterable[tuple[Event, float]], end_us: float, base: float) 
 
 
 def _details(event: Event, cost: EventCost | None, facts: SliceFacts | None) -> dict[str, Any]:
-    """What a slice's node is, and what it spends; parts of the time add up to the slice, static power is apart."""
+    """The node of a slice and its breakdown; parts of the time add up to the slice, and static power is separate."""
     args: dict[str, Any] = {"region": event.region}
     if event.stage is not None:
         args["stage"] = event.stage

@@ -1,4 +1,4 @@
-"""Two compiled models side by side: what they were asked for, what they come to, and node by node where they differ."""
+"""Two compiled models side by side: their options, their results, and where they differ node by node."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pimflow.targets.schema.origin import differences, spelled
 
 NODES_SHOWN = 20
 _LEAST_US, _LEAST_MJ = 1e-9, 1e-12
-"""What counts as a difference: less is how sums are rounded."""
+"""The smallest difference that counts; smaller ones are due to the rounding of sums."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two.
+    """One of the two models.
 
     Args:
-        label: how it was named.
+        label: the name that it was given.
         model, model_sha256: the original.
         target: the machine.
-        options: what the compilation was asked for, by name.
-        report: what the plan comes to.
-        peak_bytes: of the activations.
-        programs: by node of the original, how what units execute for it is arranged: mappings, strategies.
+        options: the options of the compilation, by name.
+        report: the report on its plan.
+        peak_bytes: peak memory of the activations.
+        programs: by node of the original, how the units' programs for it are arranged: mappings, strategies.
     """
 
     label: str
@@ -46,11 +46,11 @@ class Side:
 
     @property
     def title(self) -> str:
-        """What it is, as one clause."""
+        """The model, its machine and its policy as one clause."""
         return f"{self.label}: {self.model} on {self.target.name}, policy {self.options['policy']}"
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, but for its nodes."""
+        """Plain values, without its nodes."""
         return {
             "name": self.label,
             "model": self.model,
@@ -61,7 +61,7 @@ class Side:
 
     @property
     def totals(self) -> dict[str, float]:
-        """What it comes to in all, by quantity."""
+        """Its totals, by quantity."""
         result = self.report.result
         return {
             "time_us": result.time_us,
@@ -74,7 +74,7 @@ class Side:
 
 @dataclass(frozen=True)
 class Change:
-    """A key that differs; None where one of the two does not have it."""
+    """A key that differs; None if one of the two lacks it."""
 
     key: str
     a: Any
@@ -83,11 +83,11 @@ class Change:
 
 @dataclass(frozen=True)
 class NodeChange:
-    """A node of the original as both run it; None where one of the two models has no such node.
+    """A node of the original as both run it; None if one of the two models has no such node.
 
     Args:
-        a, b: what it came to.
-        program_a, program_b: how what units execute for it is arranged; "" on the host alone.
+        a, b: the node's row in each report.
+        program_a, program_b: how the units' programs for it are arranged; "" if it runs on the host alone.
     """
 
     a: NodeRow | None
@@ -97,31 +97,31 @@ class NodeChange:
 
     @property
     def row(self) -> NodeRow:
-        """The first of the two that there is."""
+        """The first row that exists."""
         found = self.a or self.b
         assert found is not None
         return found
 
     @property
     def change_us(self) -> float:
-        """Of its share of the run's time; over all nodes they add up to the change of that."""
+        """The change of its share of the run's time; the changes of all nodes add up to that of the run."""
         return _of(self.b, "share_us") - _of(self.a, "share_us")
 
     @property
     def change_mj(self) -> float:
-        """Of its energy, likewise."""
+        """The change of its energy, likewise."""
         return _of(self.b, "energy_mj") - _of(self.a, "energy_mj")
 
     @property
     def differs(self) -> bool:
-        """Whether anything of it does, names apart."""
+        """Whether anything differs except names."""
         moved = (
             self.a is None or self.b is None or place_of(self.a) != place_of(self.b) or self.program_a != self.program_b
         )
         return moved or abs(self.change_us) > _LEAST_US or abs(self.change_mj) > _LEAST_MJ
 
     def as_json(self) -> dict[str, Any]:
-        """As one object of "nodes"."""
+        """One object of "nodes"."""
         return {
             "op": self.row.op,
             "change_us": self.change_us,
@@ -153,7 +153,7 @@ class Difference(Records):
 
     @property
     def title(self) -> str:
-        """The two."""
+        """The two models, and how many nodes differ."""
         return f"{self.a.label} and {self.b.label}, {sum(node.differs for node in self.nodes)} nodes differ"
 
     def records(self) -> list[Row]:
@@ -168,7 +168,7 @@ class Difference(Records):
         return rows
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """One JSON object."""
         before, after = self.a.totals, self.b.totals
         return {
             "a": self.a.as_json(),
@@ -181,13 +181,13 @@ class Difference(Records):
         }
 
     def charts(self) -> str:
-        """What `waterfall` draws."""
+        """The chart of `waterfall`."""
         from pimflow.report.page.notebook import in_notebook
 
         return in_notebook(self.waterfall())
 
     def waterfall(self) -> Markup:
-        """From the time of A to that of B, node by node, as SVG."""
+        """The change from the time of A to that of B, node by node, as SVG."""
         steps = [
             Step("slower" if node.change_us > 0 else "faster", node.row.name, node.change_us, (number,))
             for number, node in enumerate(self.nodes)
@@ -196,7 +196,7 @@ class Difference(Records):
         return waterfall(("A", first), grouped_steps(steps), ("B", second))
 
     def text(self, *, verbose: bool = False) -> str:
-        """What differs, the most expensive first; `verbose` shows all nodes that do."""
+        """The differences, most expensive nodes first; `verbose` shows all nodes that differ."""
         parts = [render_fields([("A", self.a.title), ("B", self.b.title)]), self._totals()]
         if self.a.model_sha256 != self.b.model_sha256:
             parts.append(wrapped("the models are not the same file"))
@@ -230,7 +230,7 @@ class Difference(Records):
         if alike:
             notes.append(f"{alike} nodes are alike")
         if self.renamed:
-            notes.append(f"{self.renamed} nodes are named otherwise and were matched by what they do")
+            notes.append(f"{self.renamed} nodes have different names and were matched by what they compute")
         notes.append("times are shares of the run: those of all nodes add up to it")
         return "\n".join([table, *(wrapped(f"({note})") for note in notes)])
 
@@ -307,7 +307,7 @@ def _line(node: NodeChange) -> tuple[str, ...]:
 
 
 def notes_of(node: NodeChange) -> Iterable[str]:
-    """What else there is to say of a node, beside where it runs and what it costs."""
+    """Remarks on a node in addition to where it runs and what it costs."""
     if node.a is None:
         yield "only in B"
     elif node.b is None:

@@ -1,4 +1,4 @@
-"""An epoch of mini-batch training by where features lie, as people and programs are shown it."""
+"""An epoch of mini-batch training by placement of the features, for readers and programs."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ _BASELINE = "gather-pageable"
 
 @dataclass(frozen=True)
 class Kind:
-    """Vertices of a kind of a heterogeneous graph.
+    """The vertices of one kind in a heterogeneous graph.
 
     Args:
-        name, vertices, features: of the graph.
-        is_trained: whether batches begin with these.
-        drawn: vertices of a batch, in the mean.
+        name, vertices, features: of the kind.
+        is_trained: whether batches start from these vertices.
+        drawn: mean number of vertices per batch.
     """
 
     name: str
@@ -36,9 +36,9 @@ class Relation:
     """An edge list of a heterogeneous graph.
 
     Args:
-        name, source, destination, edges: of the graph.
-        fan_outs: neighbours that are drawn along it, by hop.
-        drawn: edges of a batch, in the mean.
+        name, source, destination, edges: of the list.
+        fan_outs: neighbours that are sampled along it, by hop.
+        drawn: mean number of edges per batch.
     """
 
     name: str
@@ -51,21 +51,21 @@ class Relation:
 
 @dataclass(frozen=True)
 class Loop:
-    """What is trained on what, and what of it no placement changes; times are means of a batch.
+    """A training loop, and everything about it that does not depend on the placement; times are means per batch.
 
     Args:
-        graph, model, loader: by name.
+        graph, model, loader: names.
         is_estimate: whether the graph is a random one of a published size.
-        vertices, edges, features, feature_bytes: of the graph; no features where those of its kinds differ.
-        kinds, relations: of a graph of several edge lists; else none.
-        fan_outs, batch, train: of the loop; no fan-outs where those of relations differ.
-        batches, drawn: steps of an epoch, and how many of them were drawn and counted.
-        batch_vertices, batch_edges: of every batch that was drawn.
-        sampling_us: drawing a batch on the host.
+        vertices, edges, features, feature_bytes: of the graph; `features` is None if its kinds differ in it.
+        kinds, relations: of a graph with several edge lists; otherwise empty.
+        fan_outs, batch, train: of the loop; `fan_outs` is None if relations differ in it.
+        batches, drawn: steps of an epoch, and how many of them were sampled and counted.
+        batch_vertices, batch_edges: of every batch that was sampled.
+        sampling_us: sampling a batch on the host.
         structure_us: copying its edges to the GPU.
         forward_us, backward_us, update_us: the step on the GPU.
-        issuing_us: of a step that no kernel shows.
-        step_bytes: what a step takes of the GPU's memory at most, features of the batch included.
+        issuing_us: the time of a step outside all kernels.
+        step_bytes: peak GPU memory of a step, including features of the batch.
     """
 
     graph: str
@@ -101,15 +101,15 @@ class Loop:
 
 @dataclass(frozen=True)
 class PlacementRow:
-    """A placement of the features, and what the epoch takes under it; means of a batch.
+    """A placement of the features and its cost; means per batch.
 
     Args:
         placement: one of `pimflow.runtime.features.PLACEMENTS`.
-        refused: why it cannot be; "" if it can, and all else is 0.
-        transfer_us, transfer_parts_us: bringing a batch's features to the GPU's kernels, by step.
-        requests: over the link, of the GPU's threads.
+        refused: why it is impossible; "" if it is possible. If it is impossible, everything else is 0.
+        transfer_us, transfer_parts_us: moving a batch's features to the GPU's kernels, by step.
+        requests: of the GPU's threads over the link.
         batch_us: from one batch to the next.
-        epoch_s: seconds of an epoch.
+        epoch_s: seconds per epoch.
         power_w, power_parts_w: mean power of the system, by part.
     """
 
@@ -126,7 +126,7 @@ class PlacementRow:
 
 @dataclass(frozen=True)
 class Epoch:
-    """What an epoch takes under every placement of the features."""
+    """The cost of an epoch under every placement of the features."""
 
     target: str
     loop: Loop
@@ -139,18 +139,18 @@ class Epoch:
         """The row of a placement.
 
         Raises:
-            OptionError: there is none of that name.
+            OptionError: there is no placement of that name.
         """
         rows = {row.placement: row for row in self.rows}
         return rows[choice("placement", placement, rows)]
 
     @property
     def best(self) -> PlacementRow:
-        """The placement with the shortest epoch; of equals the one that takes least power."""
+        """The placement with the shortest epoch; ties are broken by lower power."""
         return min((row for row in self.rows if not row.refused), key=lambda row: (row.batch_us, row.power_w))
 
     def against(self, placement: str, baseline: str = _BASELINE) -> tuple[float, float, float]:
-        """(percent of transfer time, times as fast an epoch, percent of power) of a placement over another."""
+        """A placement compared with a baseline: (transfer time in %, speedup of the epoch, power in %)."""
         row, other = self[placement], self[baseline]
         return (
             100 * (row.transfer_us / other.transfer_us - 1),
@@ -168,7 +168,7 @@ class Epoch:
         }
 
     def text(self) -> str:
-        """A table of the placements, and what they are about."""
+        """A table of the placements, and a description of the loop."""
         loop = self.loop
         known = " (random, of this size)" if loop.is_estimate else ""
         columns = "" if loop.features is None else f", {loop.features} features"
@@ -181,7 +181,7 @@ class Epoch:
             f"{loop.graph}{known}: {size}: {number(loop.feature_bytes / 1e9, 2)} GB, on {self.target}",
             f"{loop.model}, batches of {loop.batch:,}{fan_outs}: {read}",
             f"an epoch has {loop.batches:,} of them; {loop.drawn} were drawn",
-            f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} beside kernels",
+            f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} outside kernels",
             *self._typed(),
             "",
             self._table(),

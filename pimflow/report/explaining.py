@@ -1,4 +1,4 @@
-"""Prices the ways to run a node, alone on the machine, and asks every unit what it is to the node."""
+"""Prices the ways to run a node, alone on the machine, and determines how every unit compares with the host."""
 
 from __future__ import annotations
 
@@ -50,12 +50,12 @@ def explain_node(
     """Prices the ways to run one node.
 
     Args:
-        graph: cleaned up, as the search saw it.
+        graph: after the clean-up passes, as the search saw it.
         plan: what runs where.
-        report: what that comes to.
-        name: the node; of one that is fused into another, what is told is told of both.
+        report: the report on the plan.
+        name: the node; for a node that is fused into another, everything refers to both.
         costs: of the machine.
-        measured: kernel times that go before the host's model.
+        measured: kernel times that take precedence over the host's model.
         progress: called with a line of text from time to time.
 
     Raises:
@@ -86,10 +86,10 @@ def explain_node(
 def price_nodes(
     graph: Graph, plan: Plan, names: Collection[str], costs: CostModel, progress: Callable[[str], None]
 ) -> dict[str, tuple[Alternative, ...]]:
-    """The ways to run some nodes, by name: those of `explain_node`, without what would turn the answer.
+    """The ways to run some nodes, by name: those of `explain_node`, without what would change the decision.
 
     Args:
-        graph: cleaned up, as the search saw it.
+        graph: after the clean-up passes, as the search saw it.
         plan: what runs where.
         names: nodes that are not fused into others.
         costs: of the machine.
@@ -114,15 +114,15 @@ def weigh_units(
     measured: MeasuredTable | None,
     progress: Callable[[str], None],
 ) -> dict[str, tuple[Verdict, ...]]:
-    """What the units beside the host are to some nodes, by name: the verdicts of `explain_node`.
+    """The verdicts of `explain_node` on the units except the host for some nodes, by name.
 
-    What would turn one takes long to find. It is asked once of equal work, and of `most` kinds of work in all: those of
-    the first names.
+    Finding out what would change a decision is slow. It is done once for equal work, and for the first `most` kinds of
+    work in the order of `names`.
 
     Args:
         graph, plan, costs, measured, progress: see `explain_node`.
-        names: nodes; those that are fused into others are left out.
-        most: how many kinds of work are asked about.
+        names: nodes; those that are fused into others are omitted.
+        most: the maximum number of kinds of work to examine.
     """
     units = {unit.anchor.name: unit for unit in units_of(execution_order(graph))}
     asked: dict[Any, tuple[Need, ...]] = {}
@@ -136,7 +136,7 @@ def weigh_units(
                 continue
             key = verdict.device, costs.work(region, anchor, verdict.device), host_us
             if key not in asked and len(asked) < most:
-                progress(f"what would turn {name}: {len(asked) + 1} of {most}")
+                progress(f"what would change the decision on {name}: {len(asked) + 1} of {most}")
                 asked[key] = needs_of(region, anchor, verdict.device, costs, measured, verdict.time_us)
             verdicts[index] = replace(verdict, needs=asked.get(key))
         found[name] = tuple(verdicts)
@@ -144,7 +144,7 @@ def weigh_units(
 
 
 def _cut_out(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decision]:
-    """A node with what is fused into it as a graph of its own, the node there, and what the plan decided."""
+    """A node with everything fused into it as a separate graph, the node there, and the plan's decision."""
     region = cut_subgraph(graph, [node.name for node in unit.nodes])
     name = unit.anchor.name
     return region, region.node(name), next(item for item in plan.decisions if name in item.nodes)
@@ -164,7 +164,7 @@ def _alternatives(region: Graph, anchor: Node, whole: Decision, costs: CostModel
 
 
 def _ways(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
-    """What can be decided of a region, units' choices one by one and splits on a grid, and what the plan decided."""
+    """The possible decisions for a region: units' choices one by one, splits on a grid, and the plan's decision."""
     choices = dict.fromkeys(choice for unit in costs.units.values() for choice in unit.choices)
     spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, inner=True, edges=True))
     pricer = Pricer(region, costs, PriceCache(None, "explain"))
@@ -206,7 +206,7 @@ def _said(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
 
 def _together(decision: Decision, anchor: Node, name: str) -> str:
     if name != anchor.name:
-        return f"fused into {anchor.name}, of which all this is told"
+        return f"fused into {anchor.name}, to which all of this refers"
     if isinstance(decision, Pipeline):
         return f"a pipeline of {decision.stages} over {', '.join(decision.run)}"
     others = [other for other in decision.nodes if other != name]

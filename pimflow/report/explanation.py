@@ -1,4 +1,4 @@
-"""Why a node runs where it does: the ways to run it with their prices, and what would turn the answer."""
+"""Why a node runs where it does: the ways to run it with their prices, and what would change the decision."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from pimflow.targets import TargetRecord
 from pimflow.targets.schema.origin import spelled
 
 FACTORS = (2, 4, 8)
-"""By how much a key of the machine is changed, up or down, to see whether another device would win."""
-_MOST_LETTERS = 24  # of an alternative's name beside its bar
+"""Factors by which a key of the machine is raised or lowered, to see whether another device would win."""
+_MOST_LETTERS = 24  # of an alternative's name next to its bar
 
 
 @dataclass(frozen=True)
 class Alternative:
-    """One way to run a node, alone on the machine: what is fused into it comes along, its neighbours do not.
+    """One way to run a node, alone on the machine: with the nodes that are fused into it, without its neighbours.
 
     Args:
-        what: where it runs, as people say it.
-        arranged: how units do their part: mappings, strategies.
-        measure: what it comes to, static power included.
-        is_chosen: whether the plan does so.
+        what: where it runs, in words.
+        arranged: how the units' programs are arranged: mappings, strategies.
+        measure: its cost, including static power.
+        is_chosen: whether the plan uses it.
     """
 
     what: str
@@ -36,7 +36,7 @@ class Alternative:
     is_chosen: bool = False
 
     def as_json(self) -> dict[str, Any]:
-        """As one object of "alternatives"."""
+        """One object of "alternatives"."""
         spent = self.measure.spent
         return {
             "what": self.what,
@@ -51,13 +51,13 @@ class Alternative:
 
 @dataclass(frozen=True)
 class Need:
-    """A key of the machine with which a unit would be as fast as the host alone.
+    """A change to one key of the machine that would make a unit as fast as the host alone.
 
     Args:
         key: of the target.
-        before, after: its value, and the nearest of those tried that is enough.
-        time_us: of the node on the unit then.
-        host_us: of the host alone then, with all memory channels.
+        before, after: its value, and the nearest of the tried values that is enough.
+        time_us: the node's time on the unit after the change.
+        host_us: the time on the host alone after the change, with all memory channels.
     """
 
     key: str
@@ -69,16 +69,16 @@ class Need:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What one unit beside the host is to a node.
+    """How one unit other than the host compares with the host for a node.
 
     Args:
         device: the unit.
-        refusal: why the node cannot run there, or would not pay; "" if it may.
-        time_us: of the whole node there, by its best choice; None where it is refused.
-        needs: keys that would make it as fast as the host, each alone; nothing where it is so already, None where that
-            was not asked.
-        in_vain: whether it could run there, but cannot pay by what statistics say, so that no program was made.
-        standing: how near its product is to what no arrangement on the unit is faster than; "" where that is not known.
+        refusal: why the node cannot run there, or would not pay off; "" if it may.
+        time_us: of the whole node there, with the unit's best choice; None if it is refused.
+        needs: changes that would each make it as fast as the host; empty if it already is, None if that was not
+            determined.
+        in_vain: whether it could run there, but statistics show that it cannot pay off, so that no program was created.
+        standing: how close its product is to the lower bound of all arrangements on the unit; "" if that is unknown.
     """
 
     device: str
@@ -119,12 +119,12 @@ class Explanation(Records):
 
     @property
     def title(self) -> str:
-        """The node, and how many ways there are."""
+        """The node, and the number of ways to run it."""
         return f"{self.node.name} ({self.node.op}) on {self.machine.name}, {len(self.alternatives)} alternatives"
 
     @property
     def intensity(self) -> float:
-        """Multiply-accumulates per byte; 0 of what moves none."""
+        """Multiply-accumulates per byte; 0 for a node that moves no bytes."""
         return self.macs / self.bytes if self.bytes else 0.0
 
     def records(self) -> list[Row]:
@@ -133,7 +133,7 @@ class Explanation(Records):
         return [{key: item.as_json()[key] for key in keys} for item in self.alternatives]
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """One JSON object."""
         return {
             "target": self.machine.name,
             "machine": self.machine.as_json(),
@@ -149,7 +149,7 @@ class Explanation(Records):
         }
 
     def charts(self) -> str:
-        """What time is spent on in every alternative."""
+        """The time by part for every alternative."""
         from pimflow.report.page.markup import shortened
         from pimflow.report.page.notebook import in_notebook
         from pimflow.report.page.parts import Bar, parts_chart
@@ -160,7 +160,7 @@ class Explanation(Records):
         return in_notebook(parts_chart("time alone", "us", bars, (self.host, *(one.device for one in self.verdicts))))
 
     def text(self) -> str:
-        """What it is, what the plan makes of it, the ways to run it, and what would turn the answer."""
+        """The node, its cost in the plan, the ways to run it, and what would change the decision."""
         node = self.node
         share = 100 * node.share_us / self.run_us if self.run_us else 0.0
         about = [
@@ -201,12 +201,12 @@ class Explanation(Records):
 
 
 def told_of(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]]:
-    """What a unit is to a node, as a sentence, and what would turn it, a clause each.
+    """How a unit compares with the host for a node, as a sentence, and what would change that, one clause each.
 
     Args:
         verdict: of the unit.
         host: the host's name.
-        host_us: what the host alone takes.
+        host_us: the time on the host alone.
     """
     name, alone = verdict.device.upper(), f"the {host.upper()} alone"
     if verdict.time_us is None:
@@ -215,9 +215,9 @@ def told_of(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]
         return f"{name} is {host_us / max(verdict.time_us, 1e-9):.2f}x as fast as {alone}", []
     gap = f"{name} takes {verdict.time_us / host_us:.2f}x as long as {alone}"
     if verdict.needs is None:
-        return f"{gap}; `pimflow explain` says what would turn that", []
+        return f"{gap}; `pimflow explain` says what would change that", []
     if not verdict.needs:
-        return f"{gap}; no key of its own, changed up to {FACTORS[-1]}-fold, is enough alone to catch up", []
+        return f"{gap}; no single key of its own, changed up to {FACTORS[-1]}-fold, is enough to catch up", []
     needs = [
         f"{need.key} {spelled(need.before)} -> {spelled(need.after)}: {need.time_us:,.2f} us"
         f" ({host.upper()} {need.host_us:,.2f} us)"

@@ -1,10 +1,10 @@
-"""The front of time against energy: plans of a policy of which no other is both faster and more frugal.
+"""The Pareto front of time and energy of a policy's plans.
 
-First come the plans that are cheapest at some price of energy in time (the corners of the convex hull). Between two
-neighbours the price at which both cost the same is asked for; what is found there is a corner between them, or there is
-none (Aneja and Nair, Bicriteria Transportation Problem, Management Science 25, 1979). What lies between two corners
-without being one, `search/between.py` finds. All of this is with activations kept; where they do not fit, every plan
-found is also priced as it fits, and the front is of these prices.
+The first plans found are the cheapest ones at some price of energy in terms of time: the corners of the convex hull.
+For two neighbours, the search uses the price at which both cost the same; it finds either a corner between them or none
+(Aneja and Nair, Bicriteria Transportation Problem, Management Science 25, 1979). Points between two corners that are
+not corners are found by `search/between.py`. All of this is with activations kept; if they do not fit, every plan found
+is also priced as it fits, and the front is based on these prices.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from pimflow.search.weighed import Spent
 from pimflow.targets import TargetRecord
 
 _GAIN = 1e-9
-"""A point is new if it costs so much less than its neighbours, as a share: less is rounding."""
+"""The minimum gain of a new point over its neighbours, as a share; smaller gains are due to rounding."""
 
 
 @dataclass(frozen=True)
 class FrontPoint:
-    """A plan, and what a run of it takes and spends: with all activations kept, and as they fit."""
+    """A plan with the time and energy of a run: with all activations kept, and as it fits."""
 
     time_us: float
     energy_mj: float
@@ -47,12 +47,12 @@ class FrontPoint:
 
     @property
     def spent(self) -> Spent:
-        """Both figures."""
+        """Time and energy with all activations kept."""
         return Spent(self.time_us, self.energy_mj)
 
     @property
     def nodes_off_the_host(self) -> int:
-        """How many decisions use another device than the host."""
+        """The number of decisions that use a device other than the host."""
         return sum(leaves_host(decision, self.plan.host) for decision in self.plan.decisions)
 
 
@@ -65,15 +65,15 @@ def front_points(
     progress: Tell = silent,
     within_percent: float = 0.01,
 ) -> tuple[FrontPoint, ...]:
-    """The front of a graph that is cleaned up, the fastest plan first.
+    """The front of a graph after the clean-up passes, the fastest plan first.
 
     Args:
-        graph: as `solve` gets it.
-        options: the policy, and what bounds the search; their objective is not used.
+        graph: as for `solve`.
+        options: the policy, and the limits of the search; their objective is not used.
         costs: the cost model in PIM mode.
-        prices: the price cache, in place of the one that the options ask for.
-        progress: receives how far the search is.
-        within_percent: for every plan there is a point that is no slower and spends at most so much more; 0 for all.
+        prices: the price cache, instead of the one that the options specify.
+        progress: receives the progress of the search.
+        within_percent: every plan has a point that is no slower and spends at most this much more; 0 keeps all points.
 
     Raises:
         OptionError: the policy is unknown, or the machine does not offer it.
@@ -125,7 +125,7 @@ def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], Fr
 
 
 def _undominated(points: tuple[FrontPoint, ...], *, as_they_fit: bool = False) -> tuple[FrontPoint, ...]:
-    """The points in order of time, each more frugal than all that are faster; where any fit, of those that do."""
+    """The points in order of time, each with less energy than all faster ones; only those that fit, if any do."""
     costs = [(p.fitted.time_us, p.fitted.energy_mj) if as_they_fit else (p.time_us, p.energy_mj) for p in points]
     fitting = [place for place, point in enumerate(points) if point.fitted.fits] if as_they_fit else []
     kept: list[int] = []
@@ -162,7 +162,7 @@ class Front(Records):
 
     @property
     def title(self) -> str:
-        """Model, machine, policy, and how many points."""
+        """Model, machine, policy, and the number of points."""
         return f"{self.model} on {self.machine.name}, policy {self.policy}, {len(self.points)} points"
 
     def records(self) -> list[Row]:
@@ -207,7 +207,7 @@ class Front(Records):
         notes = [FITTED] if moved else []
         notes += [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
         notes += [
-            f"plans that are no faster than one of these and spend less by up to {self.within_percent:g} % are left out"
+            f"left out: plans that are not faster than one of these and save at most {self.within_percent:g} % energy"
         ]
         cut_short = sum(not point.plan.complete for point in self.points)
         notes += [f"search for {cut_short} of {len(self.points)} points{CUT_SHORT}"] if cut_short else []

@@ -24,20 +24,20 @@ from pimflow.targets import TargetRecord
 
 @dataclass(frozen=True)
 class NodeVerdict:
-    """What the units of a machine can do with one node.
+    """How the units of a machine can run one node.
 
     Args:
         name, op: the node and its ONNX op.
         shape: of its first output, as text.
-        macs: multiply-accumulates of its products, as far as they are known.
-        reasons: by device beside the host: why the node cannot run there, "" if it can.
-        times_us: by device, the host (with all memory channels) first; None where the node cannot run. Other devices
-            run it, or the product in it that can leave the host, by their default choice.
-        unknown: what is not known of its work, and why; "" if nothing.
-        leaving_macs: multiply-accumulates that can leave the host: of operators that stay ONNX's, those of one product.
-        is_part: whether what can leave the host is a product within the node, the rest of which stays.
-        bytes: what it reads and writes, each value once, at the width that the host stores elements in.
-        least_us: by device, as `times_us`: what no kernel of it is faster than, by the peaks of the machine.
+        macs: multiply-accumulates of its products, as far as known.
+        reasons: by device except the host: why the node cannot run there, "" if it can.
+        times_us: by device, the host (with all memory channels) first; None if the node cannot run there. Other devices
+            run it, or the product in it that can leave the host, with their default choice.
+        unknown: what is unknown about its work, and why; "" if nothing.
+        leaving_macs: multiply-accumulates that can leave the host; for operators kept in ONNX's form, of one product.
+        is_part: whether only a product within the node can leave the host, and the rest stays.
+        bytes: bytes that it reads and writes, each value once, in the host's storage type.
+        least_us: by device, like `times_us`: a lower bound for any kernel, from the peaks of the machine.
     """
 
     name: str
@@ -54,7 +54,7 @@ class NodeVerdict:
 
     @property
     def reason(self) -> str:
-        """Why it runs on the host alone, else ""."""
+        """Why it can run only on the host, else ""."""
         return "" if self.leaves_host else "; ".join(dict.fromkeys(self.reasons.values()))
 
     @property
@@ -64,7 +64,7 @@ class NodeVerdict:
 
     @property
     def verdict(self) -> str:
-        """For a table."""
+        """The verdict as text for a table."""
         host, *units = self.times_us
         if not self.leaves_host:
             return f"no: {self.reason}"
@@ -78,7 +78,7 @@ class NodeVerdict:
         return f"yes, {what}{', '.join(able)} ({host.upper()}{whole}: {self.times_us[host]:.1f} us)"
 
     def as_json(self) -> dict[str, Any]:
-        """As one object of "nodes"; devices are part of the keys, as in "pim_us"."""
+        """One object of "nodes"; devices are part of the keys, as in "pim_us"."""
         return {
             "name": self.name,
             "op": self.op,
@@ -123,7 +123,7 @@ class Inspection(Records):
 
     @property
     def title(self) -> str:
-        """Model, machine, and how many nodes can leave the host."""
+        """Model, machine, and the number of nodes that can leave the host."""
         able = sum(node.leaves_host for node in self.nodes)
         return f"{self.model} on {self.machine.name}, {able} of {len(self.nodes)} nodes can leave the host"
 
@@ -132,7 +132,7 @@ class Inspection(Records):
         return [node.as_json() for node in self.nodes]
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """One JSON object."""
         graph = {} if self.network is None else {"graph": self.network.as_json()}
         return {
             "model": self.model,
@@ -152,14 +152,14 @@ class Inspection(Records):
         return {"verification": [{"passed": passed, "told": told} for passed, told in self.verification]}
 
     def _verified(self) -> list[tuple[str, str]]:
-        """What is known of the values of an output folder, a line each."""
+        """The results of verifying an output folder, one per line."""
         if self.verification is None:
             return []
         checks = [("verified" if passed else "WRONG", told) for passed, told in self.verification]
         return checks or [("verified", "no: `pimflow verify` checks it")]
 
     def text(self) -> str:
-        """A line per node, how much of the work can leave the host, reasons of what cannot by their number; notes."""
+        """A line per node, the share of work that can leave the host, reasons for the rest with their counts; notes."""
         rows = [(node.name, node.op, node.shape, _mmacs(node), node.verdict) for node in self.nodes]
         able = [node for node in self.nodes if node.leaves_host]
         share = 100 * sum(node.leaving_macs for node in able) / max(1, sum(node.macs for node in self.nodes))
@@ -182,7 +182,7 @@ class Inspection(Records):
         )
 
     def roofline(self) -> str:
-        """A line per node: its work, what it takes at least on every device, and what it is modelled to take."""
+        """A line per node: its work, the lower bound of its time on every device, and its modelled times."""
         rows = [
             RooflineRow(node.name, node.op, node.macs, node.bytes, node.times_us, node.least_us) for node in self.nodes
         ]
@@ -201,7 +201,7 @@ def inspect_graph(
     notes: tuple[str, ...] = (),
     network: Network | None = None,
 ) -> Inspection:
-    """Asks for every node of a cleaned-up graph which devices beside the host can run it."""
+    """Determines for every node of a graph after the clean-up passes which devices except the host can run it."""
     alone_us = alone_times_us(graph, costs)
     verdicts = tuple(_verdict(graph, node, costs, alone_us[node.name]) for node in graph.nodes)
     found = None if network is None else NetworkReport.of(network, graph, costs)
@@ -241,13 +241,13 @@ def _shape(graph: Graph, node: Node) -> str:
 
 
 def _macs(graph: Graph, node: Node) -> int:
-    """Multiply-accumulates of all products of a node, those in bodies of loops included."""
+    """Multiply-accumulates of all products of a node, including those in bodies of loops."""
     work = None if node.op.is_movement else node_work(graph, node, element_bytes=0)  # bytes do not matter here
     return 0 if work is None else work.macs
 
 
 def _product_macs(graph: Graph, node: Node, macs: int) -> int:
-    """Those of them that are in the product that can leave the host."""
+    """The multiply-accumulates of the product that can leave the host."""
     if not is_expandable(node.op):
         return macs
     apart = expand(graph, node, elements=False)
@@ -255,7 +255,7 @@ def _product_macs(graph: Graph, node: Node, macs: int) -> int:
 
 
 def _mmacs(node: NodeVerdict) -> str:
-    """Millions of multiply-accumulates, with a question mark where that is not all."""
+    """Millions of multiply-accumulates, with a question mark if some are unknown."""
     known = number(node.macs / 1e6, 2) if node.macs else ""
     return f"{known}?" if node.unknown else known or "-"
 

@@ -1,4 +1,4 @@
-"""One layer on PIM, without a model: what `pimflow layer` answers."""
+"""One layer on PIM without a model: the report of `pimflow layer`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class LayerReport(Records):
         return f"{self.work} on {self.device.upper()} of {self.machine.name}"
 
     def records(self) -> list[Row]:
-        """One row; what there is of every channel is left out."""
+        """One row, without values per channel."""
         found = {key: value for key, value in self.detail.as_json().items() if not isinstance(value, list)}
         return [flat({"target": self.machine.name, "device": self.device, **found, "baseline_us": self.baseline_us})]
 
@@ -63,7 +63,7 @@ class LayerReport(Records):
         }
 
     def text(self) -> str:
-        """Human-readable."""
+        """The report as human-readable text."""
         cost = self.detail.cost
         (energy,) = energies(cost.energy_mj)
         speedup = f"; {self.device.upper()} is {self.baseline_us / cost.time_us:.2f}x as fast" if cost.time_us else ""
@@ -78,17 +78,17 @@ class LayerReport(Records):
 
 
 def report_layer(work: MatrixProblem, target: Target, choice: str = "", operand: str = "") -> LayerReport:
-    """Prices one layer on the first device that multiplies matrices, and says what its time is spent on.
+    """Prices one layer on the first device that multiplies matrices, with a breakdown of its time.
 
     Args:
         work: the layer.
         target: the machine.
-        choice: one of the backend's choices (a mapping policy); "" is its best.
-        operand: the element type of its operands, the device's own or one of its `narrow_operands`; "" is its own.
+        choice: one of the backend's choices (a mapping policy); "" is the best one.
+        operand: the element type of its operands: the device's own ("") or one of its `narrow_operands`.
 
     Raises:
-        ArgumentError: the layer is none.
-        OptionError: its sizes make no layer, there is no such device, it does not offer the choice or the operands, or
+        ArgumentError: `work` is not a layer.
+        OptionError: its sizes are invalid, there is no such device, it does not offer the choice or the operands, or
             the layer cannot run on it.
     """
     _check(work)
@@ -108,7 +108,7 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "", operand:
 
 
 def _check(work: Any) -> None:
-    """Refuses what is no layer, or has sizes that none has."""
+    """Refuses objects that are not layers, and layers with invalid sizes."""
     if not isinstance(work, MatrixProblem):
         raise ArgumentError(f"'work' is {kind_of(work)}", "give a ConvProblem or a MatmulProblem")
     for key, value in by_key(encode(work)).items():
@@ -118,13 +118,13 @@ def _check(work: Any) -> None:
                 raise OptionError(f"{key!r} of the layer is {value!r}", f"it must be whole numbers of {least} or more")
     if isinstance(work, ConvProblem):
         if work.in_channels % work.groups or work.out_channels % work.groups:
-            raise OptionError("the channels of the layer are no multiples of its groups", "correct them")
+            raise OptionError("the channels of the layer are not multiples of its groups", "correct them")
         if work.out_h < 1 or work.out_w < 1:
             raise OptionError("the kernel of the layer is larger than its padded input", "correct them")
 
 
 def _graph_of(work: MatrixProblem) -> Graph:
-    """A graph of the layer alone; its weights are zeros that take no memory."""
+    """A graph with only the layer; its weights are zeros that take no memory."""
     build = Builder("layer")
     if isinstance(work, ConvProblem):
         source = build.input(work.batch, work.in_channels, work.in_h, work.in_w)

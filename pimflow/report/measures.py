@@ -1,4 +1,4 @@
-"""What a run of a whole graph comes to: time, energy, and the time during which convolution is going on."""
+"""The cost of a run of a whole graph: time, energy, and the time during which convolutions are running."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from pimflow.search import pricing
 
 
 class DetailedPrice(PartPrice, Protocol):
-    """A node's price, with what it comes from."""
+    """A node's price, with the cost that it is based on."""
 
     @property
     def detail(self) -> Cost | None:
@@ -27,11 +27,11 @@ class DetailedPrice(PartPrice, Protocol):
 
 
 class Costs(pricing.Costs, MemoryCosts, Protocol):
-    """What a report asks of a cost model: what the search does, and what every node came to."""
+    """The part of a cost model that a report needs: that of the search, and the costs of single nodes."""
 
     @property
     def units(self) -> Mapping[str, Backend[Any, Any]]:
-        """The units beside the host, by device."""
+        """The units except the host, by device."""
 
     def host_only(self) -> Costs:
         """The same machine with no other unit in use."""
@@ -43,24 +43,24 @@ class Costs(pricing.Costs, MemoryCosts, Protocol):
         """The node's time and energy on its device."""
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
-        """What a node asks of a unit, or why it cannot run there."""
+        """The work that a node is for a unit, or why it cannot run there."""
 
     def unit_cost(self, device: str, work: Work, choice: str) -> UnitCost | Refusal:
-        """What a unit's work costs under a choice, or why it cannot run there."""
+        """The cost of work on a unit under a choice, or why it cannot run there."""
 
     def unknown(self, graph: Graph, node: Node) -> str:
-        """What the host's price of a node leaves out, and why; "" if nothing."""
+        """What is missing from the host's price of a node, and why; "" if nothing."""
 
     def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
-        """The ways to run a contraction of a placed graph on its device, none where there is one."""
+        """The ways to run a contraction of a placed graph on its device; empty if there is only one."""
 
 
 @dataclass(frozen=True)
 class Measure:
-    """Time, energy and convolution time of one run of a whole graph, and what the time and the energy are spent on.
+    """Time, energy and convolution time of one run of a whole graph, with a breakdown of time and energy.
 
-    `conv_us` is the time during which at least one convolution (depthwise ones too), a part of one, or a movement that
-    cutting one up left behind, is running on either device. Elementwise neighbours count only where they are fused.
+    `conv_us` is the time during which at least one convolution (depthwise ones included), a part of one, or a movement
+    that remains from dividing one, is running on either device. Elementwise neighbours count only if they are fused.
     """
 
     time_us: float
@@ -69,7 +69,7 @@ class Measure:
     spent: Spending
 
     def as_json(self) -> dict[str, Any]:
-        """The totals, and their parts."""
+        """The totals and their parts."""
         spent = self.spent
         return {
             "time_us": self.time_us,
@@ -97,25 +97,25 @@ _TOTALS = ("time_us", "energy_mj", "conv_us")
 
 
 def measure(graph: Graph, costs: Costs) -> Measure:
-    """Measures a graph with devices (none: all on the host)."""
+    """Measures a graph with devices on its nodes (nodes without one run on the host)."""
     return measure_events(graph, *schedule(graph, costs), costs)
 
 
 def measure_events(graph: Graph, timeline: Timeline, events: Sequence[EventCost], costs: Costs) -> Measure:
-    """Measures a graph whose timeline is known."""
+    """Measures a graph with a known timeline."""
     time_us, energy_mj = timeline.makespan_us, timeline.total_energy_mj
     (spent,) = spending(("",), (("", event) for event in events), costs.static_energy_mj(time_us), time_us).values()
     return Measure(time_us, energy_mj, conv_us(graph, timeline), spent.ordered(costs.target.devices))
 
 
 def conv_us(graph: Graph, timeline: Timeline) -> float:
-    """Time during which convolution is going on; see `Measure`."""
+    """Time during which convolutions are running; see `Measure`."""
     convs = {origin_of(node) for node in graph.nodes if isinstance(node.op, Conv2d) or is_convolution(node.op)}
     return busy_us(event for event in timeline.events if origin_of(graph.node(event.node)) in convs)
 
 
 def busy_us(events: Iterable[Event]) -> float:
-    """Length of the union of the events' times."""
+    """The length of the union of the events' intervals."""
     total, end = 0.0, float("-inf")
     for event in sorted(events, key=lambda event: event.start_us):
         if event.end_us > end:

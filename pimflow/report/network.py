@@ -1,4 +1,4 @@
-"""The graph that a graph network runs on, as people and programs are shown it."""
+"""The graph that a graph network runs on, for readers and programs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Network:
 
     Args:
         adjacency: the graph; its edges are constants of the program.
-        is_estimate: whether it is a random one, of the size that was asked for.
+        is_estimate: whether it is a random graph of the requested size.
     """
 
     adjacency: Adjacency
@@ -30,7 +30,7 @@ class Network:
 
     @property
     def text(self) -> str:
-        """What it is, on one line."""
+        """The graph on one line."""
         graph = self.adjacency
         if graph.relations:
             return f"{len(graph.relations)} edge lists, {graph.num_edges:,} edges (sha256 {graph.sha256[:12]})"
@@ -38,7 +38,7 @@ class Network:
         return f"{graph.num_dst:,} vertices, {graph.num_edges:,} edges ({known})"
 
     def as_json(self) -> dict[str, Any]:
-        """As "graph" of documents."""
+        """The object "graph" of documents."""
         graph = self.adjacency
         size = {"vertices": graph.num_dst, "edges": graph.num_edges}
         lists = {name: pairs.shape[1] for name, pairs in graph.edge_lists().items()}
@@ -47,13 +47,13 @@ class Network:
 
 @dataclass(frozen=True, eq=False)
 class NetworkReport:
-    """What was recovered for a graph, what is known of the graph, and what recovery saves.
+    """The sparse ops recovered for a graph, the graph's statistics, and the gain of recovery.
 
     Args:
         network: the graph.
-        recovered: sparse ops by kind: how many there are.
+        recovered: the number of sparse ops by kind.
         statistics: of the graph, by name.
-        times_us: of all aggregations on the host: as they are, and as they were exported. None if that is not modelled.
+        times_us: of all aggregations on the host: recovered, and in the exported form. None if that is not modelled.
     """
 
     network: Network
@@ -69,14 +69,14 @@ class NetworkReport:
         return cls(network, dict(sorted(kinds.items())), found, _times_us(network.adjacency, program, costs))
 
     def as_json(self) -> dict[str, Any]:
-        """As "graph" of `inspect --json`."""
+        """The object "graph" of `inspect --json`."""
         times = (
             {} if self.times_us is None else dict(zip(("aggregation_us", "exported_us"), self.times_us, strict=True))
         )
         return {**self.network.as_json(), "recovered": self.recovered, "statistics": self.statistics, **times}
 
     def lines(self) -> list[str]:
-        """As text."""
+        """The report as lines of text."""
         found = ", ".join(f"{count} {kind}" for kind, count in self.recovered.items()) or "no aggregation"
         statistics = [f"{name.replace('_', ' ')} {value:,.6g}" for name, value in self.statistics.items()]
         half = -(-len(statistics) // 2)
@@ -89,7 +89,7 @@ class NetworkReport:
 
 
 def _statistics(graph: Adjacency) -> dict[str, float]:
-    """What prices are functions of; `reuse_at_N` is the share of edges whose source is among the last N rows."""
+    """The inputs of price functions; `reuse_at_N` is the share of edges whose source is among the last N rows."""
     found = statistics_of(graph)
     same_ends = {} if graph.relations else {"isolated_vertices": found.isolated, "self_loops": found.self_loops}
     return {

@@ -1,4 +1,4 @@
-"""What every node takes, in the form in which Model Explorer puts data and colours over the nodes of a model."""
+"""Times of all nodes as Model Explorer's node data: numbers and colours over the nodes of a model."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from pimflow.ir import Graph
 from pimflow.runtime.timeline import NO_RESOURCE, Timeline
 
 COLOURS = ("#56b4e9", "#e69f00", "#009e73", "#cc79a7")
-"""Of devices, the host first (Okabe and Ito's, which colour-blind people tell apart)."""
+"""Colours of devices, the host first (by Okabe and Ito, distinguishable for colour-blind people)."""
 
 
 def node_data(graph: Graph, timeline: Timeline, titles: Mapping[str, str]) -> dict[str, Any]:
     """Node data for model.onnx of an output folder: microseconds, coloured by device.
 
-    The form is `GraphNodeData` of Model Explorer (github.com/google-ai-edge/model-explorer). Its ONNX adapter knows
-    nodes by their names.
+    The form is `GraphNodeData` of Model Explorer (github.com/google-ai-edge/model-explorer). Its ONNX adapter
+    identifies nodes by name.
 
     Args:
         graph: the rewritten graph.
-        timeline: its schedule; copies that a node waits for count for it.
+        timeline: its schedule; copies that a node waits for count towards it.
         titles: devices, the host first.
     """
     colours = {device: COLOURS[min(index, len(COLOURS) - 1)] for index, device in enumerate(titles)}

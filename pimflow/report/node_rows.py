@@ -1,4 +1,4 @@
-"""What a plan comes to, node by node: the rows of a compile report, and why each node is where it is."""
+"""A plan's costs node by node: the rows of a compile report, and why each node is where it is."""
 
 from __future__ import annotations
 
@@ -34,30 +34,30 @@ from pimflow.search.policy import find_policy
 from pimflow.search.progress import Tell
 
 _TOLD_EVERY = 500
-"""Nodes of a report after which progress says how many are done."""
-_TOGETHER = ("no meeting with its neighbours", "beside another branch")
-"""Of what is decided together in one branch, and in several."""
+"""The number of nodes after which the report repeats its progress message."""
+_TOGETHER = ("no synchronisation with its neighbours", "in parallel with another branch")
+"""The reason for nodes of a parallel decision with one branch, and with several."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeRow:
-    """What one node of the original graph came to.
+    """The costs of one node of the original graph.
 
     Args:
         name, op: the node and its ONNX op.
-        mode: a device's name, "md-dp" or "pipeline". A node that runs beside a branch has its device.
-        fractions: share of its output that each device beside the host makes: all of it where it makes its product.
-        busy_us: time during which each device works on it, the host first; movements left by cutting it up and copies
-            over links included.
-        cycles: of each device beside the host: cycles of its slowest part, summed over the parts of the node.
-        time_us: time during which any of them works on it.
-        spent: what its time and its energy are spent on; see `pimflow/runtime/spending.py`.
-        commands: what the devices beside the host executed for it, by name.
+        mode: a device's name, "md-dp" or "pipeline". A node in parallel with another branch has its device's name.
+        fractions: share of its output that each device except the host computes; 1 if it computes the node's product.
+        busy_us: time during which each device works on it, the host first; including movements due to dividing the node
+            and copies over links.
+        cycles: by device except the host: cycles of its slowest part, summed over the parts of the node.
+        time_us: time during which any device works on it.
+        spent: a breakdown of its time and its energy; see `pimflow/runtime/spending.py`.
+        commands: what the devices except the host executed for it, by name.
         why: why it runs there.
         region: number of the plan's decision that it belongs to.
-        unknown: what its time and energy leave out, and why; "" if nothing.
-        violations: how often those devices do for it what their hardware could not, by name.
-        ways: where a device has several ways to run it, what all its parts there take in each.
+        unknown: what is missing from its time and energy, and why; "" if nothing.
+        violations: how often those devices do something for it that their hardware could not, by name.
+        ways: for devices with several ways to run it, the time of all its parts there in each way.
     """
 
     name: str
@@ -77,21 +77,21 @@ class NodeRow:
 
     @property
     def share_us(self) -> float:
-        """Its share of the run's time; those of all nodes add up to that."""
+        """Its share of the run's time; the shares of all nodes add up to the run."""
         return total(self.spent.share_parts_us)
 
     @property
     def energy_mj(self) -> float:
-        """Its energy, with static power by its share; those of all nodes add up to the run's."""
+        """Its energy, including its share of static power; the energies of all nodes add up to the run's."""
         return total(self.spent.energy_parts_mj)
 
     @property
     def leaves_host(self) -> bool:
-        """Whether another device makes any of its rows."""
+        """Whether another device computes any part of it."""
         return any(self.fractions.values())
 
     def as_json(self) -> dict[str, Any]:
-        """As one object of the report's "nodes"; devices are part of the keys, as in "pim_us"."""
+        """One object of the report's "nodes"; devices are part of the keys, as in "pim_us"."""
         return {
             "name": self.name,
             "op": self.op,
@@ -112,7 +112,7 @@ class NodeRow:
         }
 
     def record(self) -> Row:
-        """The same as a row of plain values; what a way to run it takes is `ways.DEVICE.WAY_us`."""
+        """The row as plain values; the times of ways to run it are `ways.DEVICE.WAY_us`."""
         ways = {f"{way.device}.{way.way}_us": way.time_us for way in self.ways}
         return flat({**self.as_json(), "ways": ways})
 
@@ -136,7 +136,7 @@ class NodeRow:
 
 
 class NodeRows:
-    """Makes the rows of one report."""
+    """Creates the rows of one report."""
 
     def __init__(
         self,
@@ -184,7 +184,7 @@ class NodeRows:
         return tuple(rows)
 
     def _busy_us(self, events: Sequence[Event]) -> Mapping[str, float]:
-        """How long devices work on a node; of the many that are fused into another one record is enough."""
+        """How long each device works on a node; the many nodes that are fused into others share one record."""
         if all(event.end_us == event.start_us for event in events):
             return self._never_busy
         return {device: busy_us(self._events_of(events, device)) for device in self._devices}
@@ -216,31 +216,31 @@ class NodeRows:
         )
 
     def _ways(self, name: str, device: str) -> tuple[WayThere, ...]:
-        """What the device may run its parts of a node by, where there is a choice."""
+        """The device's ways to run its parts of a node, if it has a choice."""
         parts = [part for part in self._parts.get(name, ()) if (part.device or self._host) == device]
         return tuple(ways_there(self._graph, parts, device, self._costs))
 
     def _brought(self, name: str) -> str:
-        """How rows come from the host's memory."""
+        """How rows are loaded from the host's memory."""
         parts = self._parts.get(name, [])
         accesses = sorted({part.placement.access for part in parts if part.placement.access is not None})
         return f"; rows of {parts[0].inputs[0]} from the host's memory: {' and '.join(accesses)}" if accesses else ""
 
     def _events_of(self, events: Iterable[Event], device: str) -> Iterator[Event]:
-        """What of a node's events is a device's: its own, and copies over the link to it."""
+        """A device's share of a node's events: its own, and copies over the link to it."""
         for event in events:
             on_link = event.resource not in (*self._devices, CHANNELS) and device != self._host
             if event.resource == device or (on_link and self._graph.node(event.node).device == device):
                 yield event
 
     def _work_of_units(self, name: str, every: int, *, whole: bool) -> tuple[dict[str, int], ...]:
-        """Output elements and cycles by device beside the host, and commands and violations, of a node's parts.
+        """Output elements and cycles by device except the host, and commands and violations, of a node's parts.
 
-        `whole`: whether what is on a unit is the product in a node of so many elements, not some of its rows.
+        `whole`: whether a unit runs the product within a node of `every` elements, rather than some of its rows.
         """
         parts = self._parts.get(name, ())
         if all((part.device or self._host) == self._host for part in parts):
-            return self._no_work  # one for all rows
+            return self._no_work  # the same object for all rows
         made, cycles = dict.fromkeys(self._units, 0), dict.fromkeys(self._units, 0)
         commands, violations = dict(self._no_commands), dict(self._no_violations)
         for part in parts:
@@ -257,7 +257,7 @@ class NodeRows:
         return made, cycles, commands, violations
 
     def _fractions_of_sum(self, decision: Single, made: dict[str, float]) -> dict[str, float]:
-        """The share that each device beside the host has: of what is summed over where that is divided, else `made`."""
+        """The share of each device except the host: of the summed dimension if that is divided, else `made`."""
         if isinstance(decision, SplitEdges):
             return self._edge_fractions(decision)
         if isinstance(decision, SplitK):
@@ -266,7 +266,7 @@ class NodeRows:
         return made if any(made.values()) else self._no_fractions
 
     def _edge_fractions(self, decision: SplitEdges) -> dict[str, float]:
-        """The share of a sum's edges that each device beside the host has."""
+        """The share of a sum's edges on each device except the host."""
         edges = {part.device: self._graph.value(part.inputs[2]).elements for part in self._parts[decision.node][:2]}
         every = sum(edges.values())
         return {unit: edges.get(unit, 0) / every for unit in self._units}
@@ -275,18 +275,22 @@ class NodeRows:
         if isinstance(decision, SplitRows) and node.name == decision.node:
             rows, on_host = node_rows(self._original, node), decision.gpu_rows
             unit = self._label(decision.device)
-            return f"{on_host} of {rows} rows on {self._label(self._host)} while {unit} makes {rows - on_host}"
+            return f"{on_host} of {rows} rows on {self._label(self._host)} while {unit} computes {rows - on_host}"
         if isinstance(decision, SplitColumns) and node.name == decision.node:
             columns, on_host = node_columns(self._original, node), decision.gpu_columns
             unit = self._label(decision.device)
-            return f"{on_host} of {columns} columns on {self._label(self._host)} while {unit} makes {columns - on_host}"
+            return (
+                f"{on_host} of {columns} columns on {self._label(self._host)} while {unit} computes {columns - on_host}"
+            )
         if isinstance(decision, SplitK):
             inner, unit = node_k(self._original, node), self._label(decision.device)
             first = f"{decision.gpu_k} of K = {inner} on {self._label(self._host)}"
-            return f"{first}, which adds what {unit} makes of the other {inner - decision.gpu_k}"
+            return f"{first}, which adds {unit}'s result for the other {inner - decision.gpu_k}"
         if isinstance(decision, SplitEdges):
             share, unit = self._edge_fractions(decision)[decision.device], self._label(decision.device)
-            dense = f"{100 * share:.0f} % of its edges, {decision.at_least} or more a group of {decision.group} sources"
+            dense = (
+                f"{100 * share:.0f} % of its edges, at least {decision.at_least} per group of {decision.group} sources"
+            )
             return f"{dense}, on {unit} while {self._label(self._host)} sums the others"
         if isinstance(decision, SplitRows | SplitColumns):
             return f"applied to the halves of {decision.node}"
@@ -298,7 +302,7 @@ class NodeRows:
         return self._why_there(node)
 
     def _where(self, decision: Pipeline, node: Node) -> str:
-        """Where a pipeline has a node of its run."""
+        """Where a pipeline runs one of its nodes."""
         place = decision.run.index(node.name)
         device = self._label(decision.devices[place])
         counts = decision.host_rows[place] if decision.host_rows else ()
@@ -308,7 +312,7 @@ class NodeRows:
         return f"{_sum(counts)} of {rows} rows on {self._label(self._host)}, the others on {device},"
 
     def _label(self, device: str) -> str:
-        """A device in a sentence: "the GPU", "PIM"."""
+        """A device as part of a sentence: "the GPU", "PIM"."""
         return f"the {device.upper()}" if device == self._host else device.upper()
 
     def _why_there(self, node: Node) -> str:

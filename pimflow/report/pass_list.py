@@ -1,4 +1,4 @@
-"""The passes with their options and what they are for, from the fields and docstrings of their classes."""
+"""The passes with their options and purposes, from the fields and docstrings of their classes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from pimflow.report.tables import window_columns
 
 _INDENT = "    "
 _COLUMNS = 120  # in a pipe
-_LEAST_HELP = 30  # columns for what an option means; where there are fewer, it stands below
+_LEAST_HELP = 30  # minimum columns for the meaning of an option; with fewer, it goes on the next line
 _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true|false"}
 
 
 @dataclass(frozen=True)
 class OptionHelp:
-    """One option: its name, what kind of value it takes, its default as text ("" if it must be given), its meaning."""
+    """One option: its name, the kind of its value, its default as text ("" if it is required), and its meaning."""
 
     name: str
     takes: str
@@ -34,19 +34,19 @@ class OptionHelp:
 
 @dataclass(frozen=True)
 class PassHelp:
-    """One pass: its name, what it does, its options."""
+    """One pass: its name, its purpose, its options."""
 
     name: str
     help: str
     options: tuple[OptionHelp, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """As one JSON object."""
+        """One JSON object."""
         return asdict(self)
 
 
 def pass_help(kind: type[Pass]) -> PassHelp:
-    """What a pass's class says of it."""
+    """The help for a pass, from its class."""
     summary, meanings = _docstring(kind)
     forms = typing.get_type_hints(kind)
     options = tuple(
@@ -57,12 +57,12 @@ def pass_help(kind: type[Pass]) -> PassHelp:
 
 
 def all_passes_help() -> tuple[PassHelp, ...]:
-    """What the classes of all passes say of them."""
+    """The help for all passes, from their classes."""
     return tuple(pass_help(kind) for kind in every_pass())
 
 
 def pass_list_text() -> str:
-    """All passes in human-readable form, and the pipelines that may stand for one."""
+    """All passes in human-readable form, and the names of pipelines."""
     parts = [_pass_text(item) for item in all_passes_help()]
     for name, passes in PIPELINES.items():
         parts.append(f"{name}\n" + _wrapped(f"Stands for {', '.join(map(str, passes))}.", _INDENT))
@@ -91,7 +91,7 @@ def _columns() -> int:
 
 
 def _docstring(kind: type[Pass]) -> tuple[str, dict[str, str]]:
-    """The first paragraph, and what is said of each argument."""
+    """The first paragraph, and the text on each argument."""
     text = inspect.getdoc(kind) or ""
     _, _, arguments = text.partition("\nArgs:\n")
     entries = re.findall(r"^    (\w+): (.*(?:\n     .*)*)", arguments, re.MULTILINE)
@@ -103,7 +103,7 @@ def _one_line(text: str) -> str:
 
 
 def _takes(form: Any) -> str:
-    """The kind of value that an option of this type takes, in words."""
+    """The kind of value for an option of this type, in words."""
     origin, arguments = typing.get_origin(form), typing.get_args(form)
     if origin is tuple:
         return f"[{_takes(arguments[0])} ...]"

@@ -1,8 +1,8 @@
-"""What a plan comes to, node by node and in all: the rows of a compile report, convolution time, energy.
+"""The cost of a plan, node by node and in total: the rows of a compile report, convolution time, energy.
 
-Every time is read off the timeline of the rewritten graph. A node's time is the length of the union of its events
-(its parts on both devices and the movements that cutting it up left behind): what runs at once counts once. The times
-of nodes that share a region, and so may overlap, can add up to more than the region takes; all others add up.
+All times are taken from the timeline of the rewritten graph. A node's time is the length of the union of its events
+(its parts on both devices, and the movements that remain from dividing it): simultaneous events count once. The times
+of nodes that share a region, and so may overlap, can add up to more than the time of the region; all others add up.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from pimflow.search.progress import Tell, silent
 
 @dataclass(frozen=True)
 class PlanCosts:
-    """A plan's cost beside the host's alone, in all and by node of the original graph in the plan's order."""
+    """A plan's cost and that of the host alone, in total and by node of the original graph in the plan's order."""
 
     baseline: Measure
     result: Measure
@@ -31,40 +31,40 @@ class PlanCosts:
 
     @property
     def speedup(self) -> float:
-        """End to end, over the whole model on the host with all memory channels."""
+        """The speedup end to end, over the whole model on the host with all memory channels."""
         return _ratio(self.baseline.time_us, self.result.time_us)
 
     @property
     def conv_speedup(self) -> float:
-        """Over convolution alone; see `Measure.conv_us`."""
+        """The speedup of convolution alone; see `Measure.conv_us`."""
         return _ratio(self.baseline.conv_us, self.result.conv_us)
 
     @property
     def unknown(self) -> tuple[NodeRow, ...]:
-        """The nodes whose time and energy leave something out."""
+        """The nodes whose time and energy are incomplete."""
         return tuple(row for row in self.nodes if row.unknown)
 
     @property
     def violations(self) -> dict[str, int]:
-        """How often the devices beside the host do what their hardware could not, by name, over all nodes."""
+        """How often devices other than the host do something that their hardware could not, by name, over all nodes."""
         names = dict.fromkeys(name for row in self.nodes for name in row.violations)
         return {name: sum(row.violations.get(name, 0) for row in self.nodes) for name in names}
 
 
 @dataclass(frozen=True)
 class PlanReport(PlanCosts):
-    """A plan's cost, and what no plan takes less than."""
+    """A plan's cost, and a lower bound on the makespan of any plan."""
 
     bound: MakespanBound
 
     @property
     def bound_ratio(self) -> float:
-        """The plan's time over what no plan takes less than."""
+        """The plan's time over the lower bound."""
         return self.bound.ratio(self.result.time_us)
 
     def as_json(self, *, lazily: bool = False) -> dict[str, Any]:
         """The keys "baseline", "result", "bound", "violations" and "nodes" of a compile report; `lazily` makes the
-        last, which is long, an iterator."""
+        last one, which is long, an iterator."""
         rows = (row.as_json() for row in self.nodes)
         return {
             "baseline": self.baseline.as_json(),
@@ -79,7 +79,7 @@ class PlanReport(PlanCosts):
         """Reads what `as_json` wrote on a machine with these devices, the host first; other keys are ignored.
 
         Raises:
-            DataError: a key is missing, or within one of the four unknown or of another type.
+            DataError: a key is missing; or, within one of the four, unknown or of another type.
         """
         baseline, result, bound, nodes = pick(data, "baseline", "result", "bound", "nodes")
         told = {key: value for key, value in decode(Mapping[str, Any], bound, path="bound").items() if key != "ratio"}
@@ -99,7 +99,7 @@ def report_plan(
     bound: MakespanBound | None = None,
     progress: Tell = silent,
 ) -> PlanReport:
-    """What a plan comes to, and what no plan takes less than (`bound`, where it is known). For the other arguments see
+    """A plan's cost and the lower bound on the makespan (`bound`, if it is already known). For the other arguments, see
     `cost_plan`."""
     cost = cost_plan(original, plan, graph, costs, progress)
     if bound is None:
@@ -108,7 +108,7 @@ def report_plan(
 
 
 def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs, progress: Tell = silent) -> PlanCosts:
-    """What a plan comes to.
+    """The cost of a plan.
 
     Args:
         original: the graph that the plan is for.
@@ -116,7 +116,7 @@ def cost_plan(original: Graph, plan: Plan, graph: Graph, costs: Costs, progress:
         graph: `original` as rewritten by the plan.
         costs: the cost model with all units in use; a plan that never leaves the host is priced with all of its memory
             channels.
-        progress: receives how many nodes are done, as lines of text.
+        progress: receives the number of finished nodes, as lines of text.
     """
     used = costs.serving(graph)
     timeline, events = schedule(graph, used)

@@ -30,28 +30,28 @@ from pimflow.search.solver import open_cache, solve
 from pimflow.targets import Target, TargetRecord
 
 _SHARED = ("md-dp", "pipeline")
-"""Modes of nodes that several devices work on."""
+"""Modes of nodes that run on several devices."""
 
 
 @dataclass(frozen=True)
 class PolicyResult:
-    """What one policy comes to.
+    """The result of one policy.
 
     Args:
         policy: its name.
         time_us, energy_mj, conv_us: of the plan; `conv_us` as defined by `report.measures.Measure`.
         baseline_us, baseline_energy_mj, baseline_conv_us: of the GPU alone with all memory channels.
-        fitted: what the plan takes once its activations fit; all other figures are with all of them kept.
-        interval_us: between two inferences; where none overlap (all objectives but throughput) what one takes.
-        speedup, conv_speedup: baseline over plan, end to end and over convolution alone.
-        rate_speedup: of inferences a second: baseline over interval.
-        energy_change: plan over baseline, less one: -0.26 saves 26 %.
-        spent, baseline_spent: what time and energy are spent on.
+        fitted: the plan's cost after its activations are made to fit; all other figures are with all of them kept.
+        interval_us: the time between two inferences; without overlap (all objectives except throughput) that of one.
+        speedup, conv_speedup: baseline over plan, end to end and for convolutions alone.
+        rate_speedup: in inferences per second: baseline over interval.
+        energy_change: plan over baseline, minus one: -0.26 saves 26 %.
+        spent, baseline_spent: breakdowns of time and energy.
         mode_share: share of the convolutions and matrix products by mode (a device, "md-dp", "pipeline").
-        ratio_histogram: of the MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
-        candidates, search_seconds: what the search priced, and for how long.
+        ratio_histogram: number of MD-DP nodes by share of rows on PIM, in percent to the nearest ten.
+        candidates, search_seconds: the number of priced candidates, and the duration of the search.
         gpu_basis: what the GPU's times are based on.
-        unknown_nodes: of how many nodes times and energies leave something out.
+        unknown_nodes: the number of nodes with something missing from times and energies.
     """
 
     policy: str
@@ -78,7 +78,7 @@ class PolicyResult:
     plan: Plan
 
     def as_json(self) -> dict[str, Any]:
-        """All but the plan and what the GPU stands on, as one JSON object; what is spent is told by its parts."""
+        """One JSON object without the plan and the GPU's basis; breakdowns are by part."""
         apart = ("plan", "gpu_basis", "spent", "baseline_spent", "fitted")
         data = {name: value for name, value in vars(self).items() if name not in apart} | self.fitted.figures()
         for front, spent in (("", self.spent), ("baseline_", self.baseline_spent)):
@@ -99,16 +99,16 @@ def compare_graph(
     prices: PriceCache | None = None,
     progress: Tell = silent,
 ) -> list[PolicyResult]:
-    """Plans of several policies (all that the machine offers by default) on one graph, which is cleaned up already.
+    """Plans for several policies (by default all that the machine offers) on one graph after the clean-up passes.
 
-    `measured` says whether profiled kernels go before the host's model. The other arguments are those of `solve`; the
-    options' own policy is not used. Policies share one price cache, so what one has priced is known to the next.
+    `measured` says whether profiled kernels take precedence over the host's model. The other arguments are those of
+    `solve`; the options' own policy is not used. Policies share one price cache, so that each benefits from the others.
 
     Raises:
         OptionError: a policy is unknown, or the machine does not offer it.
     """
     asked = [find_policy(name) for name in policies or offered_policies(costs.units)]
-    for policy in asked:  # all of them before one is searched
+    for policy in asked:  # all checks come before the first search
         require_offered(policy, costs.units)
     names = [policy.name for policy in asked]
     prices = open_cache(options, costs) if prices is None else prices
@@ -125,7 +125,7 @@ def compare_graph(
 def policy_result(
     graph: Graph, plan: Plan, cost: PlanCosts, fit: AsItFits, target: Target, *, measured: bool = False
 ) -> PolicyResult:
-    """A plan and its cost as one line of a comparison."""
+    """A plan and its cost as one row of a comparison."""
     before, after = cost.baseline, cost.result
     interval_us = after.time_us if plan.interval_us is None else plan.interval_us
     return PolicyResult(
@@ -199,7 +199,7 @@ class Comparison(Records):
 
     @property
     def title(self) -> str:
-        """Model, machine, and how many policies."""
+        """Model, machine, and the number of policies."""
         return f"{self.model} on {self.machine.name}, {len(self.policies)} policies"
 
     def records(self) -> list[Row]:
@@ -218,7 +218,7 @@ class Comparison(Records):
         }
 
     def charts(self) -> str:
-        """What time and energy are spent on under every policy, beside the host alone."""
+        """Time and energy by part for every policy, next to the host alone."""
         from pimflow.report.page.notebook import in_notebook, spent_charts
         from pimflow.report.page.parts import Bar
 
@@ -229,13 +229,13 @@ class Comparison(Records):
         return in_notebook(*spent_charts(time, [Bar(label, found.energy_parts_mj) for label, found in spent], devices))
 
     def text(self) -> str:
-        """The machine, a table with a line per policy, and where the rows of MD-DP nodes run."""
+        """The machine, a table with a line per policy, and how rows of MD-DP nodes are divided."""
         about = "\n".join(f"{what:<9} {text}" for what, text in (("model", self.model), *self.machine.lines()))
         return f"{about}\n\n{_table(self.policies)}"
 
 
 def _table(results: Sequence[PolicyResult]) -> str:
-    """A table with a line per policy, and where the rows of MD-DP nodes run."""
+    """A table with a line per policy, and how rows of MD-DP nodes are divided."""
     modes = tuple(dict.fromkeys(mode for result in results for mode in result.mode_share))
     overlapping = any(result.plan.interval_us is not None for result in results)
     rates = ("interval (us)", "rate") if overlapping else ()
@@ -271,7 +271,7 @@ def _table(results: Sequence[PolicyResult]) -> str:
             lines.append(f"{result.policy}: share of rows on PIM in MD-DP nodes: {parts}")
     if overlapping:
         lines.append(
-            "an inference every interval; rate: inferences a second over the host's; time, energy: one by itself"
+            "interval: time between inferences; rate: inferences per second over the host's; time, energy: of one alone"
         )
     lines += [FITTED] if moved else []
     lines += [f"speedups are over the {basis}" for basis in dict.fromkeys(r.gpu_basis for r in results) if basis]

@@ -9,11 +9,11 @@ from pimflow.runtime.gpu.measured import MeasuredRow, cells, table_text
 
 @dataclass(frozen=True, repr=False)
 class Profile(Records):
-    """Times of a model's kernels, a row per kernel.
+    """Times of a model's kernels, one row per kernel.
 
     Args:
-        model: how it was named.
-        kernels: what was measured.
+        model: the name it was given by.
+        kernels: the measured kernels.
     """
 
     model: str
@@ -21,7 +21,7 @@ class Profile(Records):
 
     @property
     def title(self) -> str:
-        """The model, how many kernels it has, and on which machine they were timed."""
+        """The model, the number of its kernels, and the machine that they were timed on."""
         machine = self.kernels[0].machine if self.kernels else ""
         return f"{self.model}, {len(self.kernels)} kernels{f' timed on {machine}' if machine else ''}"
 

@@ -1,4 +1,4 @@
-"""Results as rows of plain values: what programs, pandas and notebooks take."""
+"""Results as rows of plain values, for programs, pandas and notebooks."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from pimflow.errors import one_line, printable
 from pimflow.report.tables import significant
 
 Row = dict[str, Any]
-"""Plain values by column; what was nested has its path as column, as in "energy_parts_mj.gpu.DRAM"."""
+"""Plain values by column; nested values have their path as the column, such as "energy_parts_mj.gpu.DRAM"."""
 _MOST_SHOWN = 40
 
 
 class Records(Sequence[Row], ABC):
-    """A result that is also a sequence of its rows: `pandas.DataFrame(result)` is its table.
+    """A result that is also a sequence of its rows: `pandas.DataFrame(result)` makes a table of them.
 
-    What the rows are made of stands, typed, in the fields of the result; `as_json()` is the document of `--json`.
+    The fields of the result contain the same data as typed objects; `as_json()` is the document of `--json`.
     """
 
     @abstractmethod
     def records(self) -> list[Row]:
-        """The rows: a dictionary of plain values each."""
+        """The rows, each a dictionary of plain values."""
 
     @property
     @abstractmethod
     def title(self) -> str:
-        """What it is, as one clause."""
+        """The result as one clause."""
 
     @cached_property
     def _rows(self) -> list[Row]:
@@ -52,7 +52,7 @@ class Records(Sequence[Row], ABC):
         return html_table(self._rows, self.title) + (self.charts() if len(self) else "")
 
     def charts(self) -> str:
-        """What a notebook shows below the table, as HTML; "" if there is nothing to draw."""
+        """The charts that a notebook shows below the table, as HTML; "" if there are none."""
         return ""
 
 
@@ -60,7 +60,7 @@ class Listing(Records):
     """Plain rows.
 
     Args:
-        title: what they are rows of.
+        title: the subject of the rows.
         rows: the rows.
     """
 
@@ -74,12 +74,12 @@ class Listing(Records):
 
     @property
     def title(self) -> str:
-        """What they are rows of."""
+        """The subject of the rows."""
         return self._title
 
 
 def flat(data: Mapping[str, Any], start: str = "") -> Row:
-    """Plain data without tables within: their keys are joined to paths."""
+    """Plain data without nested tables: their keys are joined to paths."""
     row: Row = {}
     for key, value in data.items():
         if isinstance(value, Mapping):
@@ -90,7 +90,7 @@ def flat(data: Mapping[str, Any], start: str = "") -> Row:
 
 
 def html_table(rows: Sequence[Row], title: str) -> str:
-    """A small HTML table of rows; of many rows the first, of columns those that hold no lists."""
+    """A small HTML table of the first rows, with the columns that contain no lists."""
     lists = {key for row in rows for key, value in row.items() if isinstance(value, (list, tuple))}
     columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in lists]
     head = _html_row("th", columns)

@@ -1,4 +1,4 @@
-"""The roofline of a model's nodes: what each takes at least on every device, and what it is modelled to take."""
+"""The roofline of a model's nodes: a lower bound on each node's time on every device, and the modelled time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pimflow.runtime.gpu.work import value_bytes
 
 
 class RooflineRow(NamedTuple):
-    """A node's work and its times; what the fields are says `pimflow.report.inspection.NodeVerdict`."""
+    """A node's work and its times; for the fields, see `pimflow.report.inspection.NodeVerdict`."""
 
     name: str
     op: str
@@ -24,22 +24,22 @@ class RooflineRow(NamedTuple):
 
 
 def moved_bytes(region: Graph, element_bytes: int) -> int:
-    """What a graph reads from outside and writes to there, each value once, at a width of floating-point elements."""
+    """Bytes that a graph reads from and writes to the outside, each value once, given its floating-point width."""
     read = {name for node in region.nodes for name in node.inputs if name and region.producer(name) is None}
     return sum(value_bytes(region.value(name), element_bytes) for name in (*read, *region.outputs))
 
 
 def node_bytes(graph: Graph, node: Node, element_bytes: int) -> int:
-    """What a node reads and writes, each value once."""
+    """Bytes that a node reads and writes, each value once."""
     names = dict.fromkeys(name for name in (*node.inputs, *node.outputs) if name)
     return sum(value_bytes(graph.value(name), element_bytes) for name in names)
 
 
 def least_us(graph: Graph, node: Node, macs: int, moved: int, costs: CostModel) -> dict[str, float | None]:
-    """What a node takes at least, by device, the host with all memory channels first; None where it cannot run.
+    """A lower bound on a node's time by device, the host with all memory channels first; None if it cannot run there.
 
     Args:
-        graph: what the node is part of.
+        graph: the graph of the node.
         node: the node.
         macs: its multiply-accumulates.
         moved: bytes that it reads and writes.
@@ -53,7 +53,7 @@ def least_us(graph: Graph, node: Node, macs: int, moved: int, costs: CostModel) 
 
 
 def roofline_text(nodes: Sequence[RooflineRow], roofs: Mapping[str, Roof]) -> str:
-    """A line per node that the host takes time for, the longest first, and the host's roof."""
+    """A line per node that takes time on the host, the longest first, and the host's roof."""
     host, *units = nodes[0].times_us if nodes else ("",)
     header = ["node", "op", "MMACs", "KiB", "MACs/byte"]
     for device in (host, *units):
@@ -65,8 +65,8 @@ def roofline_text(nodes: Sequence[RooflineRow], roofs: Mapping[str, Roof]) -> st
 
 
 _NOTE = (
-    "(least: what the roof allows, every byte once; on PIM COMPs back to back on all channels. Kernels that need fewer "
-    "multiply-accumulates than that, as Winograd's do, may pass it.)"
+    "(least: what the roof allows if every byte moves once; on PIM, COMPs back to back on all channels. Kernels with "
+    "fewer multiply-accumulates than that, such as Winograd's, may be faster.)"
 )
 
 
@@ -90,5 +90,5 @@ def _bound(node: RooflineRow, roof: Roof) -> str:
 def _told(device: str, roof: Roof) -> str:
     return (
         f"{device.upper()}: {roof.macs_per_us / 1e6:,.2f} TMAC/s, {roof.bytes_per_us / 1e3:,.1f} GB/s; "
-        f"computing bounds above {roof.ridge:,.1f} multiply-accumulates a byte"
+        f"compute-bound above {roof.ridge:,.1f} multiply-accumulates per byte"
     )

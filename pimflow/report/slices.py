@@ -7,7 +7,7 @@ from typing import Any
 
 
 def named(kind: str, process: int, track: int | None, name: str) -> dict[str, Any]:
-    """What a process or a track is called."""
+    """The name of a process or a track."""
     tid = {} if track is None else {"tid": track}
     return {"ph": "M", "pid": process, **tid, "name": kind, "args": {"name": name}}
 
@@ -15,14 +15,14 @@ def named(kind: str, process: int, track: int | None, name: str) -> dict[str, An
 def complete(
     name: str, category: str, track: tuple[int, int], start_us: float, end_us: float, args: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A slice of a track of a process; starts and ends are rounded to the same grid of a nanosecond."""
+    """A slice on a track of a process; starts and ends are rounded to the same grid of one nanosecond."""
     (process, thread), start, end = track, round(start_us, 3), round(end_us, 3)
     place = {"pid": process, "tid": thread, "name": name, "cat": category}
     return {"ph": "X", **place, "ts": start, "dur": round(end - start, 3), "args": args}
 
 
 def steps(name: str, process: int, levels: Iterable[tuple[float, float]]) -> Iterator[dict[str, Any]]:
-    """A counter: from which time on it has which level."""
+    """The values of a counter, each with the time from which it holds."""
     for when, level in levels:
         value = level if isinstance(level, int) else round(max(level, 0.0), 6)
         yield {"ph": "C", "pid": process, "name": name, "ts": round(when, 3), "args": {"value": value}}

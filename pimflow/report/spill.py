@@ -1,4 +1,4 @@
-"""What people and programs are shown of activations that do not fit: lines, JSON, slices of a trace, notes on nodes."""
+"""Reports on activations that do not fit: lines, JSON, slices of a trace, notes on nodes."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from pimflow.runtime.offload.schedule import SSD, SpilledSchedule
 from pimflow.runtime.offload.spill import Spill
 
 TAG = "spill"
-"""What notes on nodes are called."""
+"""The key of notes on nodes."""
 
 
 def spilled_memory_text(spill: Spill, memory: MemoryPlan) -> str:
-    """How much of the GPU's memory is taken where everything fits that way."""
+    """The use of the GPU's memory if the spill makes everything fit."""
     taken, usable = spill.arena_bytes + memory.weight_bytes, spill.room_bytes + memory.weight_bytes
-    kept = f"all kept they would take {gigabytes(gpu_bytes(memory))}"
+    kept = f"with all kept, they would take {gigabytes(gpu_bytes(memory))}"
     return f"{gigabytes(taken)} of {gigabytes(usable)} taken, weights and activations at their peak; {kept}"
 
 
 def spill_text(spill: Spill) -> str:
-    """What becomes of them, and what that costs, in one line."""
+    """How activations are handled, and what that costs, in one line."""
     run, plan = spill.found.run, spill.found.plan
     moved, again = len(plan.offloaded), len(plan.recomputed)
     if not moved and not again and not plan.order:
-        return f"all {len(spill.trace.saved)} kept: nothing that was tried helps{_bounded(spill)}"
-    verdict = "" if spill.fits else f", the least that was found{_bounded(spill)}"
+        return f"all {len(spill.trace.saved)} kept: nothing that was tried reduces the peak{_bounded(spill)}"
+    verdict = "" if spill.fits else f", the minimum that was found{_bounded(spill)}"
     written = f" ({gigabytes(run.bytes_of('store', spill.trace))} written)" if moved else ""
     costs = f"waits {run.stall_us:,.1f}, recomputes {run.recompute_us:,.1f}, slowed by {run.slowed_us:,.1f} us"
     count = len({*spill.trace.saved, *plan.offloaded, *plan.recomputed})
@@ -43,15 +43,15 @@ def spill_text(spill: Spill) -> str:
 
 
 def _bounded(spill: Spill) -> str:
-    """What nothing goes below, and whether that makes it impossible."""
+    """The lower bound on the memory, and whether it makes fitting impossible."""
     taken, room = gigabytes(spill.least.bytes), gigabytes(spill.room_bytes)
     if spill.is_impossible:
-        return f" (impossible: for {spill.least.step} {taken} have to be there, there are {room})"
-    return f" (whether less will do is not known; for {spill.least.step} {taken} have to be there)"
+        return f" (impossible: {spill.least.step} needs {taken}, {room} are available)"
+    return f" (it is unknown whether less is possible; {spill.least.step} needs {taken})"
 
 
 def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
-    """The same as plain values, with its energy, and a row for each of them that moves or is made again."""
+    """The spill as plain values, with its energy, and a row for each activation that is moved or recomputed."""
     run = spill.found.run
     rows = _moving(spill)
     return {
@@ -78,7 +78,7 @@ def _moving(spill: Spill) -> list[Row]:
 
 
 def marked(graph: Graph, spill: Spill) -> Graph:
-    """The graph with a note on every node that makes what is moved or made again: what becomes of it, and when."""
+    """The graph with a note on every node whose result is moved or recomputed, which says how and when."""
     notes: dict[str, str] = {}
     for row in _moving(spill):
         notes[row["name"]] = "; ".join(filter(None, (notes.get(row["name"]), _note(row))))
@@ -87,8 +87,8 @@ def marked(graph: Graph, spill: Spill) -> Graph:
 
 def _note(row: Row) -> str:
     if row["becomes"] == "offloaded":
-        return f"offloaded, asked back before {row['before']}"
-    return f"made again before {row['before']} by {', '.join(row['again'])}"
+        return f"offloaded, loaded again before {row['before']}"
+    return f"recomputed before {row['before']} by {', '.join(row['again'])}"
 
 
 def _noted(node: Node, notes: Mapping[str, str]) -> Node:
@@ -100,14 +100,14 @@ def _noted(node: Node, notes: Mapping[str, str]) -> Node:
 def spilled_slices(
     spill: Spill, schedule: SpilledSchedule, titles: Mapping[str, str], process: int, most: int
 ) -> Iterator[dict[str, Any]]:
-    """The schedule as slices of a Chrome trace, and what is alive: a process with a track per resource.
+    """The schedule as slices of a Chrome trace, and live bytes: a process with a track per resource.
 
     Args:
-        spill: what becomes of the activations.
+        spill: how the activations are handled.
         schedule: when everything runs.
-        titles: what every device is called.
+        titles: the title of every device.
         process: its number in the trace.
-        most: slices at most; the first are shown.
+        most: the maximum number of slices; the first ones are shown.
     """
     shown = [event for event in schedule.events if event.end_us > event.start_us]
     resources = [*titles, *sorted({event.resource for event in shown} - {*titles})]

@@ -1,4 +1,4 @@
-"""What a steady state comes to: interval, latency, inferences in flight, memory; and its schedule as a trace."""
+"""The report on a steady state: interval, latency, inferences in flight, memory; and its schedule as a trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from pimflow.runtime.steady_state import TICKS_PER_US, SteadyState
 from pimflow.runtime.timeline import NO_RESOURCE
 
 _REPEATS = 3
-"""How many intervals of the steady state proper are shown between its filling and its draining."""
+"""The number of intervals in the steady state that are shown between the pipeline's filling and draining."""
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,17 @@ class SteadyReport:
     Args:
         interval_us: between two inferences.
         latency_us: of one inference, from its start to its end.
-        in_flight: how many inferences there are at once, at most.
+        in_flight: the maximum number of inferences at once.
         inferences_per_s: one in every interval.
         speedup: over the host alone, one inference after the other.
-        bound_us: what no plan has a shorter interval than: all work divided evenly, or the host alone.
-        bound_ratio: the interval over that.
+        bound_us: a lower bound on the interval of any plan: all work divided evenly, or the host alone.
+        bound_ratio: the interval over that bound.
         busy_us: how long each resource works on one inference.
-        energy_mj: of one inference, static power over the interval included.
+        energy_mj: of one inference, including static power over the interval.
         arena_bytes: activations of all inferences in flight.
-        most_copies: how many copies there are of a region of the arena, at most.
-        rest_us: of the interval, that the busiest resource rests, as the memory holds no more inferences at once.
+        most_copies: the maximum number of copies of any region of the arena.
+        rest_us: the part of the interval in which the busiest resource idles, because the memory holds no more
+            inferences at once.
     """
 
     interval_us: float
@@ -53,7 +54,7 @@ class SteadyReport:
 
     @classmethod
     def of(cls, steady: SteadyState, memory: MemoryInFlight, report: PlanReport) -> SteadyReport:
-        """Of a schedule, its arena, and what one inference alone comes to."""
+        """The report on a schedule and its arena, given the report on one inference alone."""
         bound, alone, baseline_us = report.bound, report.result, report.baseline.time_us
         static_mj = sum(alone.spent.energy_parts_mj.get(STATIC, {}).values())
         interval_us = steady.interval_us
@@ -78,14 +79,14 @@ class SteadyReport:
         return asdict(self)
 
     def lines(self, host: str) -> list[tuple[str, str]]:
-        """The same for people: (what, text)."""
+        """The report for readers: (label, text)."""
         count = f"{self.in_flight} inference{'s' if self.in_flight > 1 else ''}"
-        rate = f"{number(self.inferences_per_s, 0)} a second"
+        rate = f"{number(self.inferences_per_s, 0)} per second"
         gain = f"{self.speedup:.2f}x the {host.upper()} alone"
         copies = "one copy" if self.most_copies == 1 else f"up to {self.most_copies} copies"
         memory = f"{number(self.arena_bytes / 1e6)} MB, in {copies} of each value"
         busy = ", ".join(f"{name.upper()} {number(us)} us" for name, us in sorted(self.busy_us.items()))
-        rest = f"the busiest rests {number(self.rest_us)} us of it, as the GPU's memory holds no more in flight"
+        rest = f"the busiest idles for {number(self.rest_us)} us of it, as the GPU's memory holds no more in flight"
         return [
             ("interval", f"{number(self.interval_us)} us between inferences, {rate}: {gain}"),
             ("busy", f"{busy} of it; an inference spends {number(self.energy_mj, 2)} mJ"),
@@ -99,7 +100,7 @@ class SteadyReport:
 
 
 def shown_inferences(steady: SteadyState) -> int:
-    """So many that the pipeline fills, repeats, and drains."""
+    """The number of inferences that shows how the pipeline fills, repeats, and drains."""
     return steady.in_flight + _REPEATS - 1
 
 
@@ -108,9 +109,9 @@ def steady_slices(steady: SteadyState, titles: Mapping[str, str], process: int, 
 
     Args:
         steady: the schedule.
-        titles: what every device is called.
+        titles: the title of every device.
         process: its number in the trace.
-        most: slices at most; the first are shown.
+        most: the maximum number of slices; the first ones are shown.
     """
     resources = sorted(steady.busy_us)
     tracks = {resource: track for track, resource in enumerate(resources, start=2)}

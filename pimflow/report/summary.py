@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _MOST_UNKNOWN = 5
 _MOST_BOTTLENECKS = 3
-CUT_SHORT = ", ended by the time budget: --time-budget none looks at everything"
-"""What stands behind a search that did not come to its end."""
+CUT_SHORT = ", ended by the time budget: --time-budget none searches everything"
+"""The remark on a search that was cut short."""
 
 
 def summary_text(
@@ -41,12 +41,12 @@ def summary_text(
 ) -> str:
     """The table of nodes and the totals.
 
-    A region is a decision of the plan, by its number in plan.json, model.onnx and the trace: what shares one runs at
-    the same time. `devices` are the target's, the host first.
-    `verbose` shows nodes that cost nothing too, a column with the reasons, the movements that are kept, and `notes`:
-    what the passes left as it was. `about` are lines on the machine and the making. `basis` says what the speedup is
-    over. `steady` is what a plan for throughput comes to, `spilled` the schedule where activations leave the
-    GPU's memory. With `by`, "energy" or "time", the tables are of what that is spent on instead.
+    A region is a decision of the plan, by its number in plan.json, model.onnx and the trace: the nodes of a region run
+    at the same time. `devices` are the target's, the host first. `verbose` also shows nodes that cost nothing, a column
+    with the reasons, the movements that remain, and `notes`: what the passes left unchanged. `about` are lines on the
+    machine and the compilation. `basis` says what the speedup relates to. `steady` is the report of a throughput plan,
+    `spilled` the schedule if activations leave the GPU's memory. With `by`, "energy" or "time", the tables show a
+    breakdown of that instead.
     """
     if by is not None:
         from pimflow.report.breakdown import breakdown_text
@@ -82,7 +82,7 @@ def _row(row: NodeRow, place: str, devices: Sequence[str], verbose: bool) -> tup
 
 
 def _places(report: PlanReport, devices: Sequence[str]) -> dict[str, str]:
-    """Where every node runs, as the table says it; followers of a split run where its halves do."""
+    """The table's text on where every node runs; followers of a split run where its halves do."""
     host, *units = devices
     sharing: dict[int, list[str]] = {}
     for row in report.nodes:
@@ -101,7 +101,7 @@ def _places(report: PlanReport, devices: Sequence[str]) -> dict[str, str]:
 
 
 def _modes(report: PlanReport, places: Mapping[str, str]) -> Counter[str]:
-    """How many nodes that cost something run in which way."""
+    """The number of nodes with a cost, by the way they run."""
     costly = (row for row in report.nodes if row.time_us > 0)
     return Counter("pipeline" if row.mode == "pipeline" else places[row.name] for row in costly)
 
@@ -161,7 +161,7 @@ def _totals(
 
 
 def _bound(report: PlanReport) -> str:
-    """How far the plan is from what none takes less than, and what makes most of that."""
+    """The distance of the plan from the lower bound, and the bottlenecks of the bound."""
     bound = report.bound
     named = ", ".join(bottleneck.node for bottleneck in bound.bottlenecks[:_MOST_BOTTLENECKS])
     most = f"; most of it: {named}" if named else ""
@@ -169,12 +169,12 @@ def _bound(report: PlanReport) -> str:
 
 
 def without(unknown: int) -> str:
-    """What stands beside a speedup where so many nodes leave something out."""
-    return f" (without what is unknown of {unknown} node{'s' if unknown > 1 else ''})" if unknown else ""
+    """The remark on a speedup from which the given number of nodes omit something."""
+    return f" (without the unknown part of {unknown} node{'s' if unknown > 1 else ''})" if unknown else ""
 
 
 def _unknown(report: PlanReport) -> list[tuple[str, str]]:
-    """What times and energies leave out, node by node; of many nodes the first."""
+    """The first nodes with something missing from times and energies, and what that is."""
     nodes = report.unknown
     lines = [f"{row.name} ({row.op}): {row.unknown}" for row in nodes[:_MOST_UNKNOWN]]
     if len(nodes) > _MOST_UNKNOWN:
@@ -183,7 +183,7 @@ def _unknown(report: PlanReport) -> list[tuple[str, str]]:
 
 
 def _stored(plan: Plan) -> list[tuple[str, str]]:
-    """How full the units' memories are, and what it costs that they are no larger."""
+    """How full the units' memories are, and what their limited size costs."""
     lines = [
         f"{number(item.used, 0)} of {number(item.bound, 0)} {item.unit} on {item.device.upper()}"
         for item in plan.stored
@@ -192,24 +192,24 @@ def _stored(plan: Plan) -> list[tuple[str, str]]:
     if limit is not None:
         lost = 100 * (plan.predicted_us / limit.bound_us - 1) if limit.bound_us else 0.0
         close = f"within {lost:.1f} % of the best" if lost > 0.05 else "the best"
-        lines.append(f"what would take {number(limit.unlimited_us)} us does not fit; this is {close} that does")
+        lines.append(f"the best plan, {number(limit.unlimited_us)} us, does not fit; this is {close} that does")
     return [("weights" if index == 0 else "", line) for index, line in enumerate(lines)]
 
 
 def _switches(plan: Plan, report: PlanReport) -> list[tuple[str, str]]:
-    """How often memory channels change hands, and how long that takes."""
+    """How often memory channels change hands, and the total time of that."""
     parts, count = report.result.spent.busy_parts_us.get(CHANNELS, {}), switches(plan.decisions)
     return [("channels", f"change hands {count} times, {number(sum(parts.values()), 2)} us in all")] if count else []
 
 
 def _violations(report: PlanReport) -> list[tuple[str, str]]:
-    """What the devices do that their hardware could not; 0 says that they never do."""
+    """What the devices do that their hardware could not, with counts; 0 means never."""
     found = [f"{count:,} {name.replace('_', ' ')}" for name, count in report.violations.items()]
     return [("checks", ", ".join(found))] if found else []
 
 
 def _seconds(plan: Plan) -> str:
-    """How long the search took; a plan that was read back does not know."""
+    """The duration of the search; unknown for a plan that was read back."""
     return f" in {plan.search_seconds:.2f} s" if plan.search_seconds else ""
 
 
@@ -221,11 +221,11 @@ def _movement(memory: MemoryPlan) -> str:
 
 
 def _kept(memory: MemoryPlan) -> str:
-    """The movements that are kept, each with its bytes and the reason."""
+    """The movements that remain, each with its bytes and the reason."""
     lines = [f"{name}: {number(move.bytes / 1e3)} kB: {move.reason}" for name, move in memory.kept.items()]
     return "\n".join(["", "kept movements", *(wrapped(line, "  ") for line in lines), ""]) if lines else ""
 
 
 def _left(notes: Sequence[str]) -> str:
-    """What the passes left as it was, each with the reason."""
+    """What the passes left unchanged, each with the reason."""
     return "\n".join(["", "left by the passes", *(wrapped(note, "  ") for note in notes), ""]) if notes else ""

@@ -1,8 +1,8 @@
-"""Plain-text tables and lists of fields: whole in a pipe, and in a window as wide as that.
+"""Plain-text tables and lists of fields, one line per row in a pipe and fitted to the width of a terminal window.
 
-In a pipe or a file every row is one line, however long, for grep and its like. In a window that is too narrow, headers
-and cells are wrapped, between words if that suffices. Where names would be broken, a last column of prose moves below
-its row; and where next to no room is left for text, every row becomes a list of fields. Nothing is ever cut off.
+In a pipe or a file every row is one line, however long, for tools such as grep. In a window that is too narrow, headers
+and cells are wrapped, between words if that is enough. If names would be broken, a last column of prose moves below its
+row; and if there is hardly any room for text, every row becomes a list of fields. Nothing is ever cut off.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ from itertools import zip_longest
 from pimflow.errors import printable
 from pimflow.records import dataclass
 
-_GAPS = (2, 1)  # blanks between columns, the second where the first leaves no room
-_LEAST_TEXT, _LEAST_PROSE = 8, 28  # letters a line of a column that is made narrower
+_GAPS = (2, 1)  # blanks between columns; the second value if the first leaves no room
+_LEAST_TEXT, _LEAST_PROSE = 8, 28  # minimum characters per line in a column that is narrowed
 _LEAST_VALUE = 12
-_MOST_ALIGNED = 500  # letters of a column in a pipe; what is longer puts its own row out of line, and no other
-_BROKEN = 3  # lines that may be added before a word is broken
+_MOST_ALIGNED = 500  # width limit of a column in a pipe; a longer cell misaligns its own row only
+_BROKEN = 3  # the number of extra lines that is preferred to breaking a word
 _INDENT = "      "
 
 
 def render_table(
     header: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[int] = (), *, prose: bool = False
 ) -> str:
-    """A table with a ruled header; what does not print in a cell is shown as escapes.
+    """A table with a ruled header; unprintable characters are shown as escapes.
 
     Args:
         header: names of the columns.
-        rows: a text per column.
+        rows: one text per column.
         right: indexes of the right-aligned columns: numbers.
-        prose: the last column is sentences, such as reasons.
+        prose: whether the last column contains sentences, such as reasons.
     """
     table = _Table(tuple(map(_shown, header)), [tuple(map(_shown, row)) for row in rows], frozenset(right), prose)
     room = window_columns()
@@ -49,18 +49,18 @@ def render_table(
 
 
 def render_fields(fields: Sequence[tuple[str, str]]) -> str:
-    """A line per field, its name in front; values that are wider than the window go on below themselves."""
+    """A line per field, starting with its name; values that are wider than the window continue below themselves."""
     return _fields([(_shown(name), _shown(value)) for name, value in fields], window_columns())
 
 
 def wrapped(text: str, indent: str = "") -> str:
-    """A paragraph, wrapped to the window; what follows its first line is indented."""
+    """A paragraph, wrapped to the window; lines after the first are indented."""
     room = window_columns()
     return text if room is None else "\n".join(_wrap(_shown(text), max(room, _LEAST_VALUE), indent))
 
 
 def clipped(text: str, columns: int) -> tuple[str, int]:
-    """The beginning of a text that fits so many columns, and how many it takes."""
+    """The longest beginning of a text that fits into the given columns, and its width."""
     if text.isascii():
         return text[:columns], len(text[:columns])
     import wcwidth
@@ -70,7 +70,7 @@ def clipped(text: str, columns: int) -> tuple[str, int]:
 
 
 def window_columns() -> int | None:
-    """How many columns a text may take: what COLUMNS says, otherwise what the terminal has; None in a pipe."""
+    """The maximum width of a text: COLUMNS if set, otherwise the width of the terminal; None in a pipe."""
     given = os.environ.get("COLUMNS", "")
     if given.isascii() and given.isdigit() and int(given):
         return int(given)
@@ -79,7 +79,7 @@ def window_columns() -> int | None:
 
 @dataclass(frozen=True)
 class _Columns:
-    """Columns of a table, laid out: how wide they are, the blanks between them, and whether wider cells are wrapped."""
+    """The layout of a table's columns: their widths, the blanks between them, and whether wider cells are wrapped."""
 
     widths: Sequence[int]
     right: frozenset[int]
@@ -88,7 +88,7 @@ class _Columns:
 
     @property
     def width(self) -> int:
-        """Of a whole line."""
+        """The width of a whole line."""
         return sum(self.widths) + self.gap * (len(self.widths) - 1)
 
     def rule(self) -> str:
@@ -109,7 +109,7 @@ class _Columns:
 
 @dataclass(frozen=True)
 class _Table:
-    """Cells that are fit to be shown; `prose`: those of the last column are sentences."""
+    """Printable cells; with `prose`, those of the last column are sentences."""
 
     header: tuple[str, ...]
     rows: Sequence[tuple[str, ...]]
@@ -117,12 +117,12 @@ class _Table:
     prose: bool
 
     def lines(self, columns: _Columns) -> list[str]:
-        """The table, laid out so."""
+        """The lines of the table in the given layout."""
         body = (line for row in self.rows for line in columns.lines(row))
         return [*columns.lines(self.header), columns.rule(), *body]
 
     def with_prose_below(self, room: int | None) -> list[str] | None:
-        """The table without its last column, whose cells stand below their rows; None if there is no room for that."""
+        """The table with the cells of its last column below their rows; None if there is no room for that."""
         front = _Table(self.header[:-1], [row[:-1] for row in self.rows], self.right, prose=False)
         columns = front.fitted(room)
         if columns is None or room is None:
@@ -134,7 +134,7 @@ class _Table:
         return lines
 
     def fitted(self, room: int | None, *, breaks_words: bool = True) -> _Columns | None:
-        """Columns that fit, with as little wrapped as can be had letter by letter; None if no columns do."""
+        """Columns that fit, narrowed one character at a time with the fewest wrapped lines; None if none fit."""
         cells = list(zip(self.header, *self.rows, strict=True))
         columns = _Columns([max(map(_width, column)) for column in cells], self.right)
         if room is None:
@@ -157,7 +157,7 @@ class _Table:
         return _Columns(widths, self.right, gap)
 
     def _least(self, column: int, breaks_words: bool) -> int:
-        """The narrowest that a column may become; no number and no word of the header is broken."""
+        """The minimum width of a column, which breaks no number and no word of the header."""
         cells = [row[column] for row in self.rows]
         widest = max(map(_width, cells), default=0)
         if column in self.right:
@@ -179,7 +179,7 @@ def _fields(fields: Sequence[tuple[str, str]], room: int | None) -> str:
 
 
 def _cost(sizes: Counter[tuple[int, int]], width: int) -> int:
-    """About how many lines cells take in all, by their widths and those of their longest words; broken words count."""
+    """The approximate total of lines, given the widths of cells and of their longest words; broken words cost extra."""
     return sum(
         count * (math.ceil(size / width) + (_BROKEN if word > width else 0)) for (size, word), count in sizes.items()
     )
@@ -204,7 +204,7 @@ def _word(text: str) -> int:
 
 
 def _width(text: str) -> int:
-    """Columns that a terminal takes for a text: signs of East Asia take two, accents none."""
+    """The columns that a text takes on a terminal: East Asian characters take two, combining accents none."""
     if text.isascii():
         return len(text)
     import wcwidth
@@ -213,7 +213,7 @@ def _width(text: str) -> int:
 
 
 def _shown(text: str) -> str:
-    """A text as stdout will show it, so that what is counted is what is seen."""
+    """A text as stdout will show it, so that its measured width is the visible one."""
     text = printable(str(text))
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
     return text if text.isascii() else text.encode(encoding, "backslashreplace").decode(encoding)
@@ -224,7 +224,7 @@ def _on_terminal() -> bool:
 
 
 def _rule() -> str:
-    """What the line below a header is made of: plain ASCII where programs may read it."""
+    """The character of the line below a header: plain ASCII if a program may read it."""
     return "─" if _on_terminal() and _shown("─") == "─" else "-"
 
 
@@ -236,7 +236,7 @@ def number(value: float | None, digits: int = 1) -> str:
 
 
 def significant(value: float, digits: int = 4) -> str:
-    """A number of any magnitude for a table, to so many significant digits: 0.001234, 12.34, 1,234."""
+    """A number of any magnitude for a table, with `digits` significant digits: 0.001234, 12.34, 1,234."""
     if not math.isfinite(value):
         return "-"
     before = math.floor(math.log10(abs(value))) + 1 if value else 1
@@ -247,7 +247,7 @@ _ENERGY_UNITS = (("mJ", 1.0), ("uJ", 1e-3), ("nJ", 1e-6))
 
 
 def energies(*millijoules: float) -> tuple[str, ...]:
-    """Energies to four significant digits, all in the unit that suits the largest: mJ, uJ or nJ."""
+    """Energies with four significant digits, all in the unit that suits the largest: mJ, uJ or nJ."""
     largest = max(map(abs, millijoules), default=0.0)
     unit, size = next((item for item in _ENERGY_UNITS if largest >= item[1]), _ENERGY_UNITS[-1])
     return tuple(f"{significant(amount / size)} {unit}" for amount in millijoules)

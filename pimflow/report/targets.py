@@ -1,4 +1,4 @@
-"""The machines that there are, as a table and as JSON."""
+"""The available machines, as a table and as JSON."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pimflow.targets import Target
 
 
 def targets_text(targets: Sequence[Target]) -> str:
-    """A table with a line per machine: its units beside the host, and its description."""
+    """A table with a line per machine: its units except the host, and its description."""
     rows = [(target.name, _beside_the_host(target), target.description) for target in targets]
     return render_table(("target", "beside the host", "description"), rows, prose=True)
 
 
 def targets_json(targets: Sequence[Target]) -> list[dict[str, Any]]:
-    """The same as plain values, with all units by device, the host first."""
+    """The machines as plain values, with all units by device, the host first."""
     return [
         {
             "name": target.name,

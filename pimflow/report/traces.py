@@ -1,4 +1,4 @@
-"""Traces on the clock: what `pimflow simulate` answers."""
+"""Timing of traces: the report of `pimflow simulate`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pimflow.targets import Target, TargetRecord
 
 @dataclass(frozen=True, repr=False)
 class TracesReport(Records):
-    """The cost of traces on the first device beside the host, a row per file.
+    """The cost of traces on the first device other than the host, one row per file.
 
     Args:
         machine: the machine.
@@ -27,7 +27,7 @@ class TracesReport(Records):
 
     @property
     def title(self) -> str:
-        """How many traces, and the machine."""
+        """The number of traces, and the machine."""
         return f"{len(self.traces)} trace{'s' if len(self.traces) != 1 else ''} on {self.machine.name}"
 
     def records(self) -> list[Row]:
@@ -73,7 +73,8 @@ def report_traces(
     Raises:
         TraceError: a file cannot be read, or a line is malformed; names file, line and column.
         CommandOrderError: the machine would refuse a command; names file, line and the command's index.
-        OptionError: the programs of the target's first device beside the host have no text, or no such operands.
+        OptionError: the programs of the target's first device other than the host have no text form, or no such
+            operands.
     """
     unit = next(iter(units_of(target).values()))
     played = ((file, unit.replay(file, reopens_rows=reopens_rows, operand=operand)) for file in files)

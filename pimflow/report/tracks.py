@@ -1,4 +1,4 @@
-"""The tracks of a Chrome trace, and the slices and arrows that stand on them."""
+"""The tracks of a Chrome trace, and their slices and arrows."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from pimflow.report.slices import complete, named
 from pimflow.runtime.timeline import Event, Timeline
 
 PROGRAM = 1
-"""The process of devices, links and regions; units with channels come after it."""
+"""The process of devices, links and regions; units with channels follow it."""
 _LINKS = "Transfers"
 _REGIONS = "Regions"
-_WITHIN_US = 1e-3  # an arrow begins within a slice: at its very end there is none any more
-_TRACKS = 100  # before the numbers of tracks: viewers take one that is numbered as its process for a main thread
+_WITHIN_US = 1e-3  # an arrow must begin within a slice: at its very end there is no slice any more
+_TRACKS = 100  # offset of track numbers: viewers treat a track with its process's number as the main thread
 
 
 class Tracks:
-    """Numbers the tracks, and makes what stands on them, as it is asked.
+    """Numbers the tracks, and creates their content lazily.
 
     Args:
-        titles: what every device is called, the host first.
+        titles: the title of every device, the host first.
         timeline: the schedule.
-        shown: the events that have slices, each with when which part of its device is busy with it.
+        shown: the events that have slices, each with the intervals in which parts of its device are busy.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class Tracks:
         self._timeline, self._shown = timeline, shown
 
     def metadata(self, name: str) -> Iterator[dict[str, Any]]:
-        """The names of the processes and of the tracks: of all devices, and of what else has a slice."""
+        """The names of the processes and tracks: those of all devices, and of everything else with a slice."""
         used = {_TRACKS + number for number in self._number.values()}
         used |= {self._track(event) for event, _ in self._shown}
         if next(self.regions(), None) is not None:
@@ -54,7 +54,7 @@ class Tracks:
                 yield named("thread_name", process, _TRACKS + part, f"{word} {part}")
 
     def _parts(self) -> dict[str, dict[int, str]]:
-        """The parts of devices that are busy at some time, and what one is called, by device."""
+        """By device, the parts that are ever busy, each with the name of such parts."""
         parts: dict[str, dict[int, str]] = {}
         for event, lanes in self._shown:
             if event.resource in self._number and lanes:
@@ -67,7 +67,7 @@ class Tracks:
         return complete(event.node, category, (PROGRAM, self._track(event)), event.start_us, event.end_us, args)
 
     def lanes(self) -> Iterator[dict[str, Any]]:
-        """When each part of a device is busy."""
+        """The intervals in which each part of a device is busy."""
         for event, lanes in self._shown:
             if event.resource not in self._number:
                 continue
@@ -77,7 +77,7 @@ class Tracks:
                 yield complete(event.node, lane.word, place, start, end, {})
 
     def regions(self) -> Iterator[dict[str, Any]]:
-        """The regions that are shown, those of one node left out."""
+        """The regions shown, except those of a single node."""
         nodes: dict[int, int] = {}
         for event in self._timeline.events:
             nodes[event.region] = nodes.get(event.region, 0) + 1
@@ -89,7 +89,7 @@ class Tracks:
             now += duration
 
     def arrows(self, graph: Graph | None) -> Iterator[dict[str, Any]]:
-        """From halves of a split to the other half, and along the data from one device's stage to another's."""
+        """Arrows between the halves of a split, and along the data from a stage on one device to one on another."""
         if graph is None:
             return
         at = {event.node: event for event, _ in self._shown if event.resource in self._number}
@@ -112,7 +112,7 @@ class Tracks:
 
 
 def _joined(graph: Graph, at: Mapping[str, Event]) -> Iterator[tuple[Event, Event, str]]:
-    """Pairs of events on two devices in one region that belong together, the earlier first."""
+    """Pairs of events on two devices in one region that belong together, the earlier one first."""
     halves: dict[tuple[str, int, int | None], Event] = {}
     for name, event in at.items():
         node = graph.node(name)
@@ -127,7 +127,7 @@ def _joined(graph: Graph, at: Mapping[str, Event]) -> Iterator[tuple[Event, Even
 
 
 def _sources(graph: Graph, node: Node, at: Mapping[str, Event]) -> Iterator[Event]:
-    """The events that a node's operands come from, through what takes no time."""
+    """The events that produce a node's operands, looking through nodes that take no time."""
     waiting, seen = [name for name in node.inputs if name], set[str]()
     while waiting:
         producer = graph.producer(waiting.pop())

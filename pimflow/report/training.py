@@ -1,4 +1,4 @@
-"""A training step, and what becomes of the activations that it saves."""
+"""A training step, and how the activations that it saves are handled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pimflow.targets import TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
 Activations = Literal["auto", "keep", "offload", "recompute", "rule"]
-"""What may be done with activations: whatever pays, nothing, one of both, or what SSDTrain's rule says."""
+"""What may be done with activations: the best for each, nothing, one of the two, or SSDTrain's rule."""
 
 _DAY_US = 24 * 3600 * 1e6
 _YEAR_DAYS = 365.0
@@ -26,12 +26,12 @@ _MB, _TB = 1e6, 1e12
 
 @dataclass(frozen=True)
 class Endurance:
-    """What a step's stores mean to the drives.
+    """The wear of the drives due to a step's stores.
 
     Args:
-        written_bytes: a step.
-        tb_a_day: while nothing but such steps runs.
-        years: until what the drives are rated for has been written; None if nothing is written.
+        written_bytes: bytes written per step.
+        tb_a_day: terabytes written per day if only such steps run.
+        years: time until the rated endurance of the drives is reached; None if nothing is written.
     """
 
     written_bytes: int
@@ -40,7 +40,7 @@ class Endurance:
 
     @classmethod
     def of(cls, run: Run, trace: Trace, ssd: Ssd) -> Endurance:
-        """Of steps that run one after the other."""
+        """The wear due to steps that run one after the other."""
         written = run.bytes_of("store", trace)
         tb_a_day = written / _TB * _DAY_US / run.time_us if run.time_us else 0.0
         return cls(written, tb_a_day, ssd.endurance_tb_written / tb_a_day / _YEAR_DAYS if tb_a_day else None)
@@ -86,12 +86,12 @@ class Training(Records):
 
     @property
     def fits(self) -> bool:
-        """Whether activations, at their peak, fit beside the state."""
+        """Whether activations fit at their peak, in addition to the state."""
         return self.missing_bytes == 0
 
     @property
     def missing_bytes(self) -> int:
-        """What they would need beside."""
+        """The memory that is missing for activations."""
         return 0 if self.available_bytes is None else max(0, self.found.run.peak_bytes - self.available_bytes)
 
     @property
@@ -100,11 +100,11 @@ class Training(Records):
         return f"{self.model} trained on {self.machine.name}: activations take {size_text(self.found.run.peak_bytes)}"
 
     def records(self) -> list[Row]:
-        """A row per saved activation, in the order in which they are made; times from the start of the step."""
+        """A row per saved activation, in the order in which they are computed; times from the start of the step."""
         return activation_rows(self.trace, self.found)
 
     def as_json(self) -> dict[str, Any]:
-        """As plain values, with a row per saved activation."""
+        """Plain values, with a row per saved activation."""
         trace, run, kept = self.trace, self.found.run, self.kept
         endurance = self.endurance
         return {
@@ -154,7 +154,7 @@ class Training(Records):
         return sum(self.trace.buffers[buffer].bytes for buffer in buffers)
 
     def text(self) -> str:
-        """Figures, and a table of the saved activations."""
+        """The figures, and a table of the saved activations."""
         return "\n".join([*self._figures(), "", self._table()])
 
     def _figures(self) -> list[str]:
@@ -182,7 +182,7 @@ class Training(Records):
         return lines
 
     def _needed(self) -> str:
-        """What one kernel needs, where that alone is too much."""
+        """The memory that one kernel needs, if that alone is too much."""
         least = self.trace.touched_bytes
         if self.available_bytes is None or least <= self.available_bytes:
             return ""
@@ -206,12 +206,12 @@ class Training(Records):
 
 
 def activation_rows(trace: Trace, found: Found) -> list[Row]:
-    """A row per saved activation, and for every time that one leaves, in the order in which they are made; times from
-    the start of the step.
+    """A row for each time that a saved activation leaves, or for one that stays, in the order in which they are
+    computed; times from the start of the step.
 
-    What is offloaded is asked back as the kernel `before` is about to start, what is recomputed is made `again` by
-    these kernels then: this is all that a replay has to know. Where kernels run in another order, a row is what one of
-    them makes when it runs again, and `before` the one that reads it next: a replay has to know that order.
+    An offloaded activation is requested when the kernel `before` is about to start; a recomputed one is then computed
+    by the kernels in `again`. A replay needs no more than this. If kernels run in another order, a row is a result of a
+    kernel that runs again, and `before` is its next reader: a replay then needs that order too.
     """
     if found.plan.order:
         return _rows_made_again(trace, found)
@@ -234,7 +234,7 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
 
 
 def _rows_made_again(trace: Trace, found: Found) -> list[Row]:
-    """A row for whatever a kernel makes again, in their order."""
+    """A row for every value that a kernel computes again, in order."""
     kernels = [trace.kernels[place] for place in found.plan.order]
     ends = list(accumulate(kernel.time_us for kernel in kernels))
     again = [step for step, place in enumerate(found.plan.order) if place in found.plan.order[:step]]
@@ -249,14 +249,14 @@ def _rows_made_again(trace: Trace, found: Found) -> list[Row]:
 
 
 def _stays(trace: Trace, found: Found, buffer: int, again: int | None) -> Row:
-    """Of an activation that is kept, or made again before a kernel."""
+    """The row of an activation that is kept, or recomputed before a kernel."""
     becomes, before = ("kept", None) if again is None else ("recomputed", trace.kernels[again].name)
     chain = [trace.kernels[place].name for place in found.plan.recomputed.get(buffer, ())]
     return _row(trace, found.run, buffer, (trace.made(buffer), trace.returns(buffer)), becomes, before, chain)
 
 
 def _leaves(trace: Trace, found: Found, trip: Trip, last: Trip | None) -> Row:
-    """Of one that is offloaded, this time; what it held the last time need not be stored again."""
+    """The row of one trip of an offloaded activation; it is stored on the first trip only."""
     run = found.run
     stored = run.ends_us[trip.made] if last is None else max(run.ends_us[trip.made], run.starts_us[last.returns])
     spans: dict[Kind, float] = {"store": stored, "load": run.ends_us[trip.leaves]}
@@ -299,5 +299,5 @@ def _span(times: list[float] | None) -> str:
 def _life(endurance: Endurance) -> str:
     if endurance.years is None:
         return "nothing is written"
-    a_step = f"{size_text(endurance.written_bytes)} written a step, {endurance.tb_a_day:,.1f} TB a day"
-    return f"{a_step}: {endurance.years:,.1f} years of what the drives are rated for"
+    a_step = f"{size_text(endurance.written_bytes)} written per step, {endurance.tb_a_day:,.1f} TB per day"
+    return f"{a_step}: {endurance.years:,.1f} years until the rated endurance of the drives is reached"

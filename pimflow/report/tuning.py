@@ -1,4 +1,4 @@
-"""Which strategy suits a graph, as people and programs are shown it."""
+"""The ranking of strategies for a graph, for readers and programs."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ class TuningRow:
     """One way to run an aggregation: a strategy, or the name of a device that runs it alone.
 
     Args:
-        strategy: as `Strategy.parse` reads it, or a device's name.
-        load_us, kernel_us, retrieve_us, merge_us, total_us: microseconds by stage; of a device alone all is kernel.
-        exact: whether every core was counted; else it is a prediction.
+        strategy: in the form that `Strategy.parse` reads, or a device's name.
+        load_us, kernel_us, retrieve_us, merge_us, total_us: microseconds by stage; for a device alone, all is kernel.
+        exact: whether the cost is based on the counts of every core; otherwise it is a prediction.
     """
 
     strategy: str
@@ -44,15 +44,15 @@ class Tuning:
 
     Args:
         target: the machine's name.
-        graph: what is aggregated over.
+        graph: the graph of the aggregation.
         asked: features, element type and accumulator.
-        ranking: strategies, the best first.
-        alternatives: the best strategy that differs from the winner in one level of parallelism, by the level.
+        ranking: strategies, best first.
+        alternatives: the best strategy that differs from the winner in one level of parallelism, by level.
         alone: microseconds on other devices of the machine, without PIM, by device.
-        baselines: what others would take on the same modules, by name, or why they could not.
-        published: what PyGim's published tuner chooses, and what that takes.
-        overflow: why sums may not fit their accumulator; None if they do.
-        backward: the ranking for the gradients, which flow along the edges' other direction, if it was asked for.
+        baselines: the cost of other implementations on the same modules, by name, or why they cannot run.
+        published: the choice of PyGim's published tuner, and its cost.
+        overflow: why sums may exceed their accumulator; None if they cannot.
+        backward: the ranking for the gradients, which flow along the reversed edges, if requested.
     """
 
     target: str
@@ -71,7 +71,7 @@ class Tuning:
 
     @property
     def rows(self) -> tuple[TuningRow, ...]:
-        """All ways to run it that there are, the best first; what leads is exact."""
+        """All ways to run it, the best first; the first one is exact."""
         return rows_of(self.ranking, self.alone)
 
     @property
@@ -81,7 +81,7 @@ class Tuning:
 
     @property
     def on_pim(self) -> bool:
-        """Whether a strategy is best, and not a device alone."""
+        """Whether the best way is a strategy rather than a device alone."""
         return self.best not in self.alone
 
     @property
@@ -91,7 +91,7 @@ class Tuning:
 
     @property
     def why(self) -> str:
-        """Why the winner won: what one level of parallelism changed would cost, and what else there is."""
+        """Why the winner is best: the cost of changing one level of parallelism, and the alternatives."""
         return "; ".join(self._reasons())
 
     def as_json(self) -> dict[str, Any]:
@@ -120,7 +120,7 @@ class Tuning:
         return document
 
     def text(self) -> str:
-        """A table of the best ones, and why they are."""
+        """A table of the best ways, and why the first one is best."""
         vertices = f"{self.graph.num_dst:,}"
         head = f"{vertices} vertices, {self.graph.num_edges:,} edges, {self.asked.features} features"
         if self.asked.computed:
@@ -169,7 +169,7 @@ class Tuning:
 
 
 def rows_of(ranking: Ranking, alone: Mapping[str, float]) -> tuple[TuningRow, ...]:
-    """Strategies and devices by time; predictions never come before the best that is exact."""
+    """Strategies and devices by time; no prediction comes before the best exact one."""
     rows = [_row(ranked) for ranked in ranking.rows]
     rows += [TuningRow(device, 0.0, time_us, 0.0, 0.0, time_us, True) for device, time_us in alone.items()]
     rows.sort(key=lambda row: row.total_us)
@@ -207,7 +207,7 @@ def _table(rows: tuple[TuningRow, ...]) -> str:
 
 
 def _more(other: Ranked, best: Ranked) -> str:
-    """How much more time, and in which stage most of it is."""
+    """The additional time in percent, and the stage with most of it."""
     more = {name: other.cost.time_parts_us[name] - best.cost.time_parts_us[name] for name in _STAGES}
     stage = max(more, key=lambda name: more[name])
     percent = 100 * (other.cost.time_us / best.cost.time_us - 1)

@@ -1,4 +1,4 @@
-"""What a unit is to a node, and which key of the machine would make it as fast as the host."""
+"""How a unit compares with the host for a node, and which key of the machine would make it as fast as the host."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.search.pricing import rewrites
 from pimflow.targets import Target, override
 
-_FELT = 0.995  # a change that leaves more of the time than this is none
+_FELT = 0.995  # a change counts only if it reduces the time to less than this share
 
 
 def standing_of(region: Graph, anchor: Node, device: str, costs: CostModel) -> Verdict:
-    """What a unit is to a node, without what would turn it."""
+    """How a unit compares with the host for a node, without what would change that."""
     found = _on_unit_us(region, anchor, device, costs)
     if isinstance(found, Refusal):
         return Verdict(device, found.reason, None, in_vain=found.in_vain)
@@ -37,7 +37,7 @@ def needs_of(
     time_us: float,
     progress: Callable[[str], None] = lambda text: None,
 ) -> tuple[Need, ...]:
-    """Keys that would make a unit as fast as the host on a node that it takes longer for, the best first."""
+    """Keys that would make a unit as fast as the host on a node for which it is slower, the best first."""
     needs: list[Need] = []
     for key, value in _numbers(costs.target, device).items():
         progress(f"{device}: {key}")
@@ -47,12 +47,12 @@ def needs_of(
 
 
 def rewritten(region: Graph, plan: Plan, costs: CostModel) -> Graph:
-    """The region as it runs under a plan."""
+    """The region as rewritten by a plan."""
     return PassManager(rewrites(plan, costs)).run(region).graph
 
 
 def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> float | Refusal:
-    """Of the whole node on a unit, by its best choice; where a product alone leaves the host, with the rest."""
+    """Time of the whole node on a unit with its best choice; with the rest on the host if only a product can leave."""
     work, choice = costs.work(region, anchor, device), costs.units[device].choices[-1]
     if isinstance(work, Refusal):
         return work
@@ -67,7 +67,7 @@ def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> f
 
 
 def _numbers(target: Target, device: str) -> Mapping[str, float]:
-    """The keys of a unit that are numbers and change its times: no energies, no timing profile but the one in use."""
+    """The numeric keys of a unit that influence its times: no energies, and only the timing profile in use."""
     profile = target.values.get(f"{device}.timing.default")
     found = {}
     for key, value in target.values.items():
@@ -88,7 +88,7 @@ def _need(
     value: float,
     before_us: float,
 ) -> Need | None:
-    """The smallest change of one key that is enough; None if none of those tried is."""
+    """The smallest change of one key that is enough; None if none of the tried ones is."""
     for direction in (1, -1):
         tried = list(_tried(target, measured, key, value, direction))
         if not any(_may_be_enough(region, anchor, device, costs) for _, costs in tried):
@@ -106,7 +106,7 @@ def _need(
 def _tried(
     target: Target, measured: MeasuredTable | None, key: str, value: float, direction: int
 ) -> Iterator[tuple[float, CostModel]]:
-    """What a key is set to, further and further from its value, and the machine of each; as far as there is one."""
+    """Values of a key at growing distances from the current one, with the machine for each, while these are valid."""
     for factor in FACTORS:
         after = value * factor if direction > 0 else value / factor
         after = max(1, round(after)) if isinstance(value, int) else after
@@ -117,7 +117,7 @@ def _tried(
 
 
 def _may_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -> bool:
-    """Whether a unit could be as fast as the host, by what its product takes at least: asked before any search."""
+    """Whether a unit could be as fast as the host, by the lower bound of its product; checked before any search."""
     work, unit = costs.work(region, anchor, device), costs.units[device]
     if isinstance(work, Refusal):
         return False

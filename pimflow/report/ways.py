@@ -1,4 +1,4 @@
-"""Layouts and orders of elements that a device may run a node by, with what each takes: of convolutions."""
+"""The ways that a device may run a node (layouts and orders of elements of convolutions), with the time of each."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pimflow.report.measures import Costs
 
 @dataclass(frozen=True)
 class WayThere:
-    """One of several ways to run what a device has of a node.
+    """One of several ways to run a device's parts of a node.
 
     Args:
-        device: which.
-        way: as "library", "im2col", "im2win" and "direct" on a GPU, "column order" and "window order" on PIM.
-        time_us: of all parts of the node there that have a choice, one after the other; a part that lacks this way
-            counts by the one it takes.
-        taken: whether any of them runs so.
+        device: the device.
+        way: "library", "im2col", "im2win" or "direct" on a GPU; "column order" or "window order" on PIM.
+        time_us: total time of all parts of the node there that have a choice; a part that lacks this way counts with
+            the one that it uses.
+        taken: whether any of them runs this way.
     """
 
     device: str
@@ -29,12 +29,12 @@ class WayThere:
 
 
 def ways_there(graph: Graph, parts: Iterable[Node], device: str, costs: Costs) -> Iterator[WayThere]:
-    """Those that parts of a node on a device have.
+    """The ways to run the parts of a node on a device.
 
     Args:
         graph: placed.
-        parts: of the node, those that are on the device.
-        device: which.
+        parts: the parts of the node on the device.
+        device: the device.
         costs: of the machine.
     """
     found = [ways for part in parts if part.op.is_contraction and (ways := costs.ways(graph, part))]
@@ -49,6 +49,6 @@ def _taken(ways: Sequence[Way]) -> Way:
 
 
 def told(ways: Sequence[WayThere]) -> str:
-    """Which are taken, and what each takes."""
+    """The ways in use, and the time of each way."""
     taken = " and ".join(way.way for way in ways if way.taken)
     return f"by {taken} ({', '.join(f'{way.way} {way.time_us:.2f} us' for way in ways)})"

@@ -48,7 +48,7 @@ def test_targets_of_a_users_own() -> None:
 
 
 def test_measured_kernels_go_before_the_model() -> None:
-    text = "GPU fitted to the paper's simulator; kernels that were profiled as measured"
+    text = "GPU fitted to the paper's simulator; profiled kernels as measured"
     assert gpu_basis(PIMFLOW, measured=True) == text
 
 

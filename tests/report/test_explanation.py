@@ -151,7 +151,7 @@ def test_what_is_fused_is_told_with_what_it_is_fused_into() -> None:
     deep = pimflow.compile("zoo:squeezenet-1.1", policy="gpu", use_cache=False, check=False)
     fused = next(row for row in deep.report.nodes if row.why.startswith("fused into "))
     found = pimflow.explain(deep, fused.name)
-    assert found.part_of == f"{fused.why}, of which all this is told"
+    assert found.part_of == f"{fused.why}, to which all of this refers"
     assert found.macs > 0
 
 

@@ -78,7 +78,7 @@ def test_split_row_by_row() -> None:
     assert (row.mode, row.fractions["pim"], row.op) == ("md-dp", 0.25, "Conv")
     assert row.busy_us["pim"] == pytest.approx(pim_us)
     assert gpu_us <= row.busy_us["gpu"] <= gpu_us + moved + 1e-9
-    assert row.why == "21 of 28 rows on the GPU while PIM makes 7"
+    assert row.why == "21 of 28 rows on the GPU while PIM computes 7"
 
 
 def test_rows_of_divided_branches_say_what_is_decided_of_each_node() -> None:
@@ -94,7 +94,7 @@ def test_rows_of_divided_branches_say_what_is_decided_of_each_node() -> None:
         "conv2": "md-dp", "relu3": "md-dp", "conv4": "pim", "relu5": "gpu",
     }  # fmt: skip
     assert rows["conv2"].fractions["pim"] == 0.75
-    assert rows["conv2"].why.startswith("beside another branch; 7 of 28 rows on the GPU")
+    assert rows["conv2"].why.startswith("in parallel with another branch; 7 of 28 rows on the GPU")
     assert len({rows[name].region for name in branches.nodes}) == 1
 
 

@@ -55,5 +55,5 @@ def test_the_verb(capsys: Capture) -> None:
     assert found["roofs"]["gpu"]["macs_per_us"] > 0
     assert run("inspect", "zoo:toy", "--roofline") == 0
     out = capsys.readouterr().out
-    assert "computing bounds above" in out
+    assert "compute-bound above" in out
     assert [line.split()[0] for line in out.splitlines()[2:5]] == ["conv2", "depthwise", "conv1"]

@@ -97,10 +97,10 @@ def test_nodes_of_the_model_say_what_becomes_of_what_they_make(folder: Path) -> 
     graph = load_model(folder / "model.onnx", annotations=True)
     notes = {name: text for node in graph.nodes for key, text in node.tags for name in node.outputs if key == "spill"}
     plan, named = spill.found.plan, spill.trace.buffers
-    assert {name for name, text in notes.items() if text.startswith("offloaded, asked back before ")} == {
+    assert {name for name, text in notes.items() if text.startswith("offloaded, loaded again before ")} == {
         named[buffer].name for buffer in plan.offloaded if named[buffer].name not in graph.inputs
     }
-    assert {name for name, text in notes.items() if text.startswith("made again before ")} == {
+    assert {name for name, text in notes.items() if text.startswith("recomputed before ")} == {
         named[buffer].name for buffer in plan.recomputed
     }
     again = pimflow.load(folder)

@@ -73,7 +73,7 @@ def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
     assert tight.plan.limit.bound_us == pytest.approx(tight.plan.predicted_us), "the search ended with an optimum"
     assert tight.timeline.makespan_us == pytest.approx(tight.plan.predicted_us, rel=1e-9)
     assert f"{used.used} of 40 rows of every bank" in tight.summary()
-    assert f"what would take {free.plan.predicted_us:,.1f} us does not fit" in tight.summary()
+    assert f"the best plan, {free.plan.predicted_us:,.1f} us, does not fit" in tight.summary()
     assert "rows of every bank" in free.summary()
     assert "does not fit" not in free.summary()
 

@@ -1,1 +1,1 @@
-"""A report as one HTML page that needs nothing but a browser: charts are SVG made here, which a script only links."""
+"""A report as one HTML page that needs only a browser: charts are SVG created here, which a script merely links."""

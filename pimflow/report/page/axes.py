@@ -1,4 +1,4 @@
-"""What charts share: scales, ticks, axes with their labels, and which hue a place has."""
+"""Common parts of charts: scales, ticks, axes with their labels, and colours of places."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from pimflow.report.page.markup import Markup, element, joined
 from pimflow.runtime.spending import STATIC
 
 WIDTH = 1180.0
-"""Units of every chart's view box; a page of 1280 pixels shows them one to one."""
+"""The width of every chart's view box in user units; on a page of 1280 pixels, one unit is one pixel."""
 _HUES = 4
 
 
 @dataclass(frozen=True)
 class Scale:
-    """From values to places along an axis.
+    """A map from values to positions along an axis.
 
     Args:
         low, high: values at both ends.
-        start, end: their places.
-        logarithmic: whether equal factors are equally far apart; `low` is above 0 then.
+        start, end: their positions.
+        logarithmic: whether equal factors have equal distances; `low` must then be positive.
     """
 
     low: float
@@ -31,7 +31,7 @@ class Scale:
     logarithmic: bool = False
 
     def __call__(self, value: float) -> float:
-        """The place of a value."""
+        """The position of a value."""
         if self.logarithmic:
             part = math.log(max(value, self.low) / self.low) / math.log(self.high / self.low)
         else:
@@ -40,7 +40,7 @@ class Scale:
 
     @property
     def ticks(self) -> list[float]:
-        """Round values between the ends: powers of ten, or some five steps of 1, 2 or 5."""
+        """Round values between the ends: powers of ten, or about six steps of 1, 2 or 5 times a power of ten."""
         if self.logarithmic:
             first, last = math.ceil(math.log10(self.low) - 1e-9), math.floor(math.log10(self.high) + 1e-9)
             return [10.0**power for power in range(first, last + 1)]
@@ -48,7 +48,7 @@ class Scale:
 
 
 def steps(low: float, high: float, about: int = 6) -> list[float]:
-    """Round values from one to another, a step of 1, 2 or 5 times a power of ten apart."""
+    """Round values between two values, in steps of 1, 2 or 5 times a power of ten."""
     rough = (high - low) / about
     if rough <= 0:
         return [low]
@@ -84,23 +84,23 @@ def vertical_axis(scale: Scale, x: float, title: str, right: float, text: Callab
 
 
 def chart(height: float, label: str, *content: str, class_: str = "") -> Markup:
-    """An SVG of the page's width; `label` is what is read aloud in its place."""
+    """An SVG of the page's width; `label` is read aloud by screen readers."""
     view = f"0 0 {WIDTH:g} {height:g}"
     return element("svg", *content, viewBox=view, role="img", aria_label=label, class_=f"chart {class_}".strip())
 
 
 def hues(devices: Sequence[str], places: Sequence[str]) -> Mapping[str, str]:
-    """The class of colour of every place: one a device, the host first, one for all links, one for static power."""
+    """The CSS class of every place's colour: one per device, the host first, one for links, one for static power."""
     found = {STATIC: "static"}
     found |= {device: f"d{min(index, _HUES - 1)}" for index, device in enumerate(devices)}
     return found | {place: "link" for place in places if place not in found}
 
 
 def tick_text(value: float) -> str:
-    """A number beside an axis: as short as it is exact."""
+    """The text of a tick: as short as possible without losing precision."""
     return f"{value:,.10g}" if abs(value) < 1e6 else f"{value:.3g}"
 
 
 def power_text(value: float) -> str:
-    """A power of ten beside an axis."""
+    """The text of a tick at a power of ten."""
     return f"{value:,.10g}" if 1e-3 <= value < 1e5 else f"{value:.0e}"

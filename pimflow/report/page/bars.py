@@ -1,4 +1,4 @@
-"""Figures by group and series: bars that stand on a base, one panel below the other under one legend."""
+"""Figures by group and series: grouped bars on a base line, with panels below each other under one legend."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Series:
 
     Args:
         label: in the legend.
-        class_: of the colour, as `charts.css` has them; "hollow" too for an outline.
+        class_: CSS class of the colour in `charts.css`; with "hollow" for an outline.
     """
 
     label: str
@@ -34,9 +34,9 @@ class BarPanel:
     """One panel.
 
     Args:
-        title: above it.
-        values: a row for each series, in it a value for each group.
-        marks: what stands beside a bar, by the numbers of series and group.
+        title: above the panel.
+        values: a row for each series, with a value for each group.
+        marks: values marked next to a bar, by the numbers of series and group.
     """
 
     title: str
@@ -57,12 +57,12 @@ def grouped_bars(
     """The chart.
 
     Args:
-        groups: what the groups are called.
+        groups: names of the groups.
         series: the bars of every group.
-        panels: one below the other, each with a scale of its own.
-        unit: of the values, beside the axis.
-        base: where bars begin, up or down; it is a line.
-        mark: what the marks are, for the legend.
+        panels: the panels from top to bottom, each with its own scale.
+        unit: of the values, next to the axis.
+        base: where bars begin, upwards or downwards; drawn as a line.
+        mark: the meaning of the marks, for the legend.
         height: of every panel without its title and the names of its groups.
     """
     top, parts = _LEGEND, [legend(series, mark)]
@@ -80,7 +80,7 @@ def grouped_bars(
 
 
 def legend(series: Iterable[Series], mark: str = "") -> Markup:
-    """What colours are, in a row at the top of a chart."""
+    """The meaning of the colours, in a row at the top of a chart."""
     parts, x = [], _LEFT
     for one in series:
         parts.append(element("rect", x=x, y=4, width=14, height=12, class_=one.class_))
@@ -92,7 +92,7 @@ def legend(series: Iterable[Series], mark: str = "") -> Markup:
 
 
 def _ends(low: float, high: float) -> tuple[float, float]:
-    """Round values around all that is drawn: a tick at both ends."""
+    """Round values that enclose everything drawn, so that there is a tick at both ends."""
     if high <= low:
         return low, low + (abs(low) or 1.0)
     ticks = steps(low, high)

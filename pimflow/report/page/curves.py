@@ -1,4 +1,4 @@
-"""Figures over a setting: a line per series with a point for every value tried, panels side by side on one scale."""
+"""Figures over a setting: a line per series with a point for every tried value, in side-by-side panels on one scale."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ class CurvePanel:
     """One panel.
 
     Args:
-        title: above it.
-        setting: what is varied, below the axis.
+        title: above the panel.
+        setting: the name of the setting, below the axis.
         settings: its values, ascending.
-        values: a row for each series, in it a value for each setting.
+        values: a row for each series, with a value for each setting.
     """
 
     title: str
@@ -37,9 +37,9 @@ def curves(series: Sequence[Series], panels: Sequence[CurvePanel], *, unit: str,
 
     Args:
         series: the lines of every panel; each is named at its end.
-        panels: side by side.
-        unit: of the values, beside the axis.
-        base: a line at this value.
+        panels: from left to right.
+        unit: of the values, next to the axis.
+        base: draws a line at this value.
     """
     every = [base, *(value for panel in panels for row in panel.values for value in row)]
     room = _ROOM * (max(every) - min(every)) or 1.0
@@ -91,9 +91,9 @@ def _curve(one: Series, panel: CurvePanel, row: Sequence[float], x: Scale, y: Sc
 
 
 def spread(places: Sequence[float], least: float) -> list[float]:
-    """Places moved apart until any two are `least` apart, in their order, and none further than it has to be."""
+    """Places moved as little as possible so that any two are at least `least` apart, in the same order."""
     found = list(places)
-    blocks: list[tuple[list[int], float]] = []  # who stands together, and where the first of them does
+    blocks: list[tuple[list[int], float]] = []  # groups of adjacent labels, with the place of the first one
     for index in sorted(range(len(places)), key=lambda index: places[index]):
         members, start = [index], places[index]
         while blocks and start < blocks[-1][1] + least * len(blocks[-1][0]):

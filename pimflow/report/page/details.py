@@ -1,4 +1,4 @@
-"""What there is to say of one node: its work, what it takes, why it runs there, and what else it could do."""
+"""The details of one node: its work, its cost, why it runs where it does, and its alternatives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _MOST_PARTS = 4
 
 
 def details(content: Content) -> Markup:
-    """An article per node that takes time, of very many the most expensive; a script shows the one that is chosen."""
+    """An article for each of the most expensive nodes; a script shows the one that is selected."""
     numbered = [(number, row) for number, row in enumerate(content.rows) if _cost(row)]
     kept = {number for number, _ in sorted(numbered, key=lambda item: -_cost(item[1]))[:MOST_NODES]}
     return joined(_article(content, number, row) for number, row in numbered if number in kept)
@@ -69,7 +69,7 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
 
 
 def _told(run: Run, row: NodeRow, verdict: Verdict) -> Markup:
-    """What a unit is to the node, and what a machine would need to turn that."""
+    """How a unit compares with the host for the node, and what would change that."""
     sentence, needs = told_of(verdict, run.plan.host, run.what_if[row.name][0].measure.time_us)
     listed = [element("ul", *(element("li", need) for need in needs))] if needs else []
     standing = [element("p", f"Its bounds there: {verdict.standing}.", class_="told")] if verdict.standing else []
@@ -88,7 +88,7 @@ def _work(verdict: NodeVerdict) -> Iterator[tuple[str, str]]:
 
 
 def _moved(run: Run, row: NodeRow) -> str:
-    """What is said of the movement that the node is, or that cutting it up left."""
+    """The text on the movement that the node is, or that remains from dividing it."""
     kept = run.memory.kept.get(row.name)
     return "" if kept is None else f"{kept.bytes / 1024:,.1f} KiB moved: {kept.reason}"
 
@@ -105,7 +105,7 @@ def _largest(parts: PartsByPlace, unit: str, devices: Sequence[str]) -> str:
 
 
 def _table(alternatives: Sequence[Alternative]) -> Markup:
-    """The ways to run it, the fastest first; what the plan does is marked."""
+    """The ways to run the node, the fastest first; the plan's choice is marked."""
     ranked = sorted(alternatives, key=lambda item: item.measure.time_us)
     longest = max(item.measure.time_us for item in ranked) or 1.0
     headings = ("what if", "time alone, us", "energy, mJ", "mapping or split")

@@ -1,4 +1,4 @@
-"""What every page is around its content: nothing is fetched, and no script runs but the one that stands in it."""
+"""The frame of every page: nothing is fetched, and no script runs except the one in the page."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def html_document(title: str, body: Sequence[Markup], *, script: str, style: str
     Args:
         title: of the window.
         body: the content.
-        script: what links its parts, beside what all pages share; the page's policy runs no other.
-        style: beside what all pages share.
-        data: what the script reads, as the JSON of the element "data"; None is nothing.
+        script: links the parts of the page, in addition to the script of all pages; the page's policy allows no other.
+        style: in addition to the style of all pages.
+        data: the input of the script, as the JSON of the element "data"; None for no data.
     """
     shared = asset("charts.css") + asset("page.css")
     script = asset("shared.js") + script

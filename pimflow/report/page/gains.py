@@ -1,4 +1,4 @@
-"""What every decision of a plan gains over the host alone: the parts between the two times."""
+"""The gain of every decision of a plan over the host alone: the steps between the two times."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ class Gain:
     """One decision.
 
     Args:
-        kind: what sort of decision it is, as people say it.
-        nodes: what it decides, by name.
-        before_us: the host alone for these nodes, with all of its memory channels.
-        after_us: what they take in the plan.
+        kind: the kind of decision, in words.
+        nodes: the nodes that it decides, by name.
+        before_us: time of these nodes on the host alone, with all of its memory channels.
+        after_us: their time in the plan.
     """
 
     kind: str
@@ -28,18 +28,18 @@ class Gain:
 
     @property
     def change_us(self) -> float:
-        """Below 0 if it gains."""
+        """The change in time, negative for a gain."""
         return self.after_us - self.before_us
 
 
 def gains_of(plan: Plan, graph: Graph, timeline: Timeline, host_us: Mapping[str, float]) -> tuple[Gain, ...]:
-    """The decisions of a plan in its order; the host alone and all their changes add up to the plan's makespan.
+    """The decisions of a plan in order; the host's time and all changes add up to the plan's makespan.
 
     Args:
         plan: the plan.
         graph: the rewritten graph.
-        timeline: its schedule; all units meet at the end of every decision.
-        host_us: by node of the original, what the host alone takes for it.
+        timeline: its schedule; all units synchronise at the end of every decision.
+        host_us: by node of the original, its time on the host alone.
     """
     number = {name: index for index, decision in enumerate(plan.decisions) for name in decision.nodes}
     after = [0.0] * len(plan.decisions)
@@ -54,7 +54,7 @@ def gains_of(plan: Plan, graph: Graph, timeline: Timeline, host_us: Mapping[str,
 
 
 def _decision_of(nodes: Sequence[Node], number: Mapping[str, int], last: int) -> int:
-    """What the nodes of one region were made by; of what a pass put between two, the decision before it."""
+    """The decision that the nodes of one region stem from; for nodes that a pass inserted, the preceding decision."""
     found = nodes[0].placement.region
     return found if found is not None else number.get(origin_of(nodes[0]), last)
 

@@ -1,4 +1,4 @@
-"""When every unit and link is busy: a track each, drawn in microseconds, so that a script zooms by the view box."""
+"""A Gantt chart with a track per unit and link, in microseconds, so that a script can zoom with the view box."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ _TOP, _TRACK, _GAP = 8.0, 30.0, 6.0
 
 @dataclass(frozen=True)
 class Schedule:
-    """What a Gantt chart shows.
+    """The content of a Gantt chart.
 
     Args:
-        titles: what every device is called, the host first.
+        titles: the title of every device, the host first.
         timeline: the schedule.
         numbers: of the page's nodes, by node of the rewritten graph.
-        names: of the originals, by node of the rewritten graph.
+        names: of the original nodes, by node of the rewritten graph.
         lanes: when each channel of a unit is busy, by node of the rewritten graph.
-        most: events that are shown.
+        most: the maximum number of events shown.
     """
 
     titles: Mapping[str, str]
@@ -39,12 +39,12 @@ class Schedule:
 
     @property
     def shown(self) -> Sequence[Event]:
-        """What takes time; of very many the first."""
+        """The events that take time, up to the maximum number."""
         return [event for event in self.timeline.events if event.resource != NO_RESOURCE][: self.most]
 
     @property
     def left_out(self) -> int:
-        """How many events are not shown."""
+        """The number of events that are not shown."""
         return sum(event.resource != NO_RESOURCE for event in self.timeline.events) - len(self.shown)
 
     @property
@@ -54,7 +54,7 @@ class Schedule:
 
 
 def gantt(schedule: Schedule, run: int = 0, end_us: float = 0.0) -> Markup:
-    """The chart; runs beside each other share `end_us`, so that their lengths can be compared."""
+    """The chart; runs that are shown together share `end_us`, so that their lengths can be compared."""
     tracks, makespan = schedule.tracks, schedule.timeline.makespan_us
     end = max(end_us, makespan) or 1.0
     hue = hues(tuple(schedule.titles), tracks)
@@ -76,7 +76,7 @@ def gantt(schedule: Schedule, run: int = 0, end_us: float = 0.0) -> Markup:
 
 
 def schedule_data(schedule: Schedule) -> dict[str, Any]:
-    """What a script needs beside the chart: the lanes of units that have parts, and what these are called."""
+    """The data for the script: the lanes of units with parts, and the names of such parts."""
     lanes: dict[str, list[list[Any]]] = {}
     words: dict[str, str] = {}
     count = 0
@@ -95,7 +95,7 @@ def schedule_data(schedule: Schedule) -> dict[str, Any]:
 
 
 def _alike(lanes: Sequence[Lane], event: Event) -> list[tuple[int, int, float, float]]:
-    """Neighbouring parts that are busy from and to the same time, as one: first, last, start, length."""
+    """Neighbouring parts that are busy in the same interval, combined: first, last, start, length."""
     found: list[tuple[int, int, float, float]] = []
     for lane in lanes:
         start = round(event.start_us + lane.start_us, 3)
@@ -108,7 +108,7 @@ def _alike(lanes: Sequence[Lane], event: Event) -> list[tuple[int, int, float, f
 
 
 def _track(schedule: Schedule, place: str, hue: str, y: float, end: float) -> Markup:
-    """A label, and the bars in a picture of its own whose units are microseconds."""
+    """A label, and the bars in a nested SVG whose units are microseconds."""
     title = schedule.titles.get(place, place)
     busy = schedule.timeline.busy_us.get(place, 0.0)
     share = f"{100 * busy / schedule.timeline.makespan_us:.0f} % busy" if schedule.timeline.makespan_us else ""

@@ -1,4 +1,4 @@
-"""What stands first on a page: what it is, and in a few figures and sentences what came of it."""
+"""The header of a page: model and machine, and the result in a few figures and sentences."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ def header_of_one(run: Run) -> Markup:
 
 
 def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
-    """Both, what they were asked for, and the totals side by side."""
+    """Both models, their options, and the totals side by side."""
     first, second = runs
     differing = sum(node.differs for node in difference.nodes)
     before_us, after_us = first.report.result.time_us, second.report.result.time_us
     told = f"B is {compared(before_us, after_us)}: {significant(after_us)} us instead of "
     told += f"{significant(before_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
-    told += f"; {difference.renamed:,} were matched by what they do, not by name." if difference.renamed else "."
+    told += f"; {difference.renamed:,} were matched by what they compute, not by name." if difference.renamed else "."
     return element(
         "header",
         element("p", "pimflow report: a difference", class_="kicker"),
@@ -46,14 +46,14 @@ def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
         _changes("option", difference.options),
         _changes("machine", difference.machine),
         *(
-            element("details", element("summary", f"{run.label}: machine and making"), _fields(run.about))
+            element("details", element("summary", f"{run.label}: machine and compilation"), _fields(run.about))
             for run in runs
         ),
     )
 
 
 def compared(before_us: float, after_us: float) -> str:
-    """How much faster or slower than before: a ratio, where both take time."""
+    """How much faster or slower than before: as a ratio if both take time."""
     if before_us == after_us:
         return "as fast"
     word, shorter_us = ("slower", before_us) if after_us > before_us else ("faster", after_us)
@@ -85,8 +85,8 @@ def _tiles(run: Run) -> Iterator[Markup]:
 
 
 def _rate(steady: SteadyReport) -> Markup:
-    """Of a plan for throughput: the page's charts show one inference by itself."""
-    each = f"{number(steady.inferences_per_s, 0)} a second, an inference every {significant(steady.interval_us)} us"
+    """The tile of a throughput plan, because the page's charts show a single inference."""
+    each = f"{number(steady.inferences_per_s, 0)} per second, one every {significant(steady.interval_us)} us"
     flying = f"{steady.in_flight} at once, {significant(steady.latency_us)} us each"
     return _tile("inferences in flight", f"{steady.speedup:.2f}x", f"{each}; {flying}. Below: a single one")
 
@@ -102,7 +102,7 @@ def _tile(what: str, figure: str, note: str) -> Markup:
 
 
 def _story(run: Run) -> str:
-    """Where the gain comes from, or the loss, in plain words."""
+    """The sources of the gain or loss, in plain words."""
     kinds: dict[str, list[Gain]] = {}
     for gain in run.gains:
         if abs(gain.change_us) > LEAST_US:
@@ -133,7 +133,7 @@ def _count(gains: Sequence[Gain]) -> str:
 
 
 def _words(run: Run) -> Markup:
-    """What the page's words mean, for who does not know the tool."""
+    """A glossary of the page's terms, for readers who do not know the tool."""
     host = run.plan.host.upper()
     others = ", ".join(run.titles[device] for device in run.devices[1:])
     beside = f"; {others}, which run the nodes that they support" if others else ""

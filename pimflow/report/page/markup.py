@@ -1,4 +1,4 @@
-"""HTML and SVG from data: whatever is not markup already is escaped, so that no name of a model's can be obeyed."""
+"""HTML and SVG from data: everything that is not yet markup is escaped, so that names in a model cannot inject any."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VOID = frozenset({"input", "link", "meta"})
 
 
 class Markup(str):
-    """Text that is markup already."""
+    """Text that already is markup."""
 
     __slots__ = ()
 
@@ -26,7 +26,7 @@ def element(name: str, /, *content: str, **attributes: str | float | bool | None
     Args:
         name: of the element.
         content: text, which is escaped, and markup, which is not.
-        attributes: by name, escaped; `_` stands for `-`, and one at the end for nothing. None and False leave one out.
+        attributes: by name, escaped; `_` becomes `-`, a trailing `_` is dropped. None and False omit the attribute.
     """
     written = "".join(
         f" {key.rstrip('_').replace('_', '-')}" + ("" if value is True else f'="{_attribute(value)}"')
@@ -38,32 +38,32 @@ def element(name: str, /, *content: str, **attributes: str | float | bool | None
 
 
 def joined(content: Iterable[str]) -> Markup:
-    """Text and markup, one after the other."""
+    """Text and markup, concatenated."""
     return Markup("".join(item if isinstance(item, Markup) else escaped(item) for item in content))
 
 
 def escaped(text: str) -> Markup:
-    """Text as markup that shows it; what does not print is shown as escapes."""
+    """Text as markup that shows it; unprintable characters are shown as escapes."""
     return Markup(html.escape(printable(text)))
 
 
 def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """A name of which the middle is left out if it is longer than that."""
+    """A name, with its middle omitted if it has more than `most` characters."""
     shown = printable(name)
     half = (most - 1) // 2
     return shown if len(shown) <= most else f"{shown[:half]}…{shown[-half:]}"
 
 
 def embedded_json(data: Any) -> Markup:
-    """JSON that can stand in a script element: nothing in it ends the element or begins a comment."""
-    text = json.dumps(data, separators=(",", ":"), allow_nan=False)  # ASCII alone: no U+2028 either
+    """JSON that is safe in a script element: nothing in it ends the element or begins a comment."""
+    text = json.dumps(data, separators=(",", ":"), allow_nan=False)  # only ASCII, hence no U+2028
     for char in "<>&":
         text = text.replace(char, f"\\u{ord(char):04x}")
     return Markup(text)
 
 
 def asset(name: str) -> str:
-    """A style sheet or a script of the page's."""
+    """The content of one of the page's style sheets or scripts."""
     return files("pimflow.report.page").joinpath(name).read_text(encoding="utf-8")
 
 

@@ -1,4 +1,4 @@
-"""What is alive in the arena over time, its peak, and the movements that stay."""
+"""Live bytes in the arena over time, their peak, and the movements that remain."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class Usage:
     """One run's memory.
 
     Args:
-        label: what the run is called.
+        label: the name of the run.
         memory, timeline: of the compiled model.
         numbers: of the page's nodes, by node of the rewritten graph.
-        steps: by step, numbers of the nodes that run then.
+        steps: for every step, numbers of the nodes that run in it.
     """
 
     label: str
@@ -37,7 +37,7 @@ class Usage:
 
 
 def memory_chart(usages: Sequence[Usage]) -> Markup:
-    """Bytes alive over time, step by step; the size of the arena is a dashed line."""
+    """Live bytes over time, step by step; a dashed line shows the size of the arena."""
     end = max(usage.timeline.makespan_us for usage in usages) or 1.0
     high = max(usage.memory.arena_bytes for usage in usages) / _MB * 1.12 or 1.0
     across, up = Scale(0.0, end, _LEFT, _RIGHT), Scale(0.0, high, _BOTTOM, _TOP)
@@ -51,7 +51,7 @@ def memory_chart(usages: Sequence[Usage]) -> Markup:
 
 
 def movements(usage: Usage) -> Markup:
-    """Those that cost nothing, counted; and those that stay, each with the reason."""
+    """The number of movements that cost nothing, and a table of those that remain, with reasons."""
     memory = usage.memory
     free, kept = len(memory.eliminated), memory.kept
     if not free and not kept:
@@ -99,7 +99,7 @@ def _usage(usage: Usage, index: int, several: bool, across: Scale, up: Scale) ->
 
 
 def _hit(usage: Usage, step: int, size: float, start: float, stop: float) -> Markup:
-    """What is pointed at to see what runs at a time."""
+    """The area to point at to see what runs in a step."""
     told = f"{size:,.3f} MB alive, from {sum(usage.timeline.region_us[:step]):,.1f} us on"
     return element(
         "g",

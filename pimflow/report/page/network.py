@@ -1,4 +1,4 @@
-"""The graph of a graph network: what is known of it, and which strategies suit its aggregations."""
+"""The graph of a graph network: its statistics, and the best strategies for its aggregations."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def network_panel(report: NetworkReport) -> Iterator[Markup]:
 
 
 def ranking(features: int, tuning: Tuning) -> Iterator[Markup]:
-    """The strategies for aggregations of so many features, the best first, and why it is."""
+    """The strategies for aggregations of `features` features, the best first, and why it is the best."""
     yield element("h3", f"strategies for {features:,} features, {tuning.asked.element}")
     rows = tuning.rows[:MOST_STRATEGIES]
     if not rows:

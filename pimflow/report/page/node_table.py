@@ -1,4 +1,4 @@
-"""The table of nodes: what each is, where it runs, what that takes, and why. A script sorts and filters it."""
+"""The table of nodes: what each is, where it runs, its cost, and why. A script sorts and filters it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
 
 MOST_ROWS = 3_000
-_LEAST = 1e-9  # less is how sums are rounded
+_LEAST = 1e-9  # smaller values are due to the rounding of sums
 
 
 class Cell(NamedTuple):
-    """A number in the table: how it is shown, what it is sorted by, and how long its bar is, from -1 to 1."""
+    """A number in the table: its text, its sort key, and the length of its bar, from -1 to 1."""
 
     text: str
     value: float
@@ -26,12 +26,12 @@ class TableRow(NamedTuple):
     Args:
         number: of the page's nodes.
         name, op: the node.
-        places: where it runs, for each run of the page: classes of colour, and a text.
-        devices: every device that any run has it on, for the filter.
+        places: where it runs, for each run of the page: CSS classes of colours, and a text.
+        devices: every device on which any run has it, for the filter.
         cells: numbers, one for each column.
-        why: as prose.
+        why: the reason, as prose.
         costs: whether it takes any time.
-        hue: class of colour of the place where it runs.
+        hue: CSS class of the colour of its device.
     """
 
     number: int
@@ -48,13 +48,13 @@ class TableRow(NamedTuple):
 def node_table(
     places: Sequence[str], columns: Sequence[str], rows: Sequence[TableRow], labels: Mapping[str, str], prose: str
 ) -> Markup:
-    """The table with what filters it.
+    """The table with its filters.
 
     Args:
         places: headings of the places, one for each run.
         columns: headings of the numbers.
-        rows: the nodes, in the order of the plan; of very many the most expensive.
-        labels: devices that can be filtered by, with what they are called.
+        rows: the nodes, in the order of the plan; if there are too many, only the most expensive are shown.
+        labels: devices to filter by, with their names.
         prose: heading of the last column.
     """
     kept = _kept(rows)
@@ -139,7 +139,7 @@ def amount(value: float, largest: float, digits: int | None = None) -> Cell:
 
 
 def change(value: float, largest: float) -> Cell:
-    """A signed number with a bar to its side."""
+    """A signed number with a bar in its direction."""
     if abs(value) < _LEAST:
         return Cell("-", 0.0)
     text = f"{value:+,.2f}" if abs(value) >= 0.005 else f"{value:+.2g}"

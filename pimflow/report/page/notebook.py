@@ -1,4 +1,4 @@
-"""The charts of pages that stand in a notebook, where no script runs."""
+"""The charts of pages in a notebook, where no script runs."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STYLE = "max-width:1180px;--ink:currentColor;--soft:currentColor;--paper:transp
 
 
 def notebook_charts(schedule: Schedule, report: PlanReport, policy: str) -> Markup:
-    """When units are busy, and what time and energy are spent on beside the host alone; `policy` names the plan."""
+    """When units are busy, and a breakdown of time and energy next to the host alone; `policy` names the plan."""
     devices = tuple(schedule.titles)
     ends = ((f"{devices[0].upper()} alone", report.baseline.spent), (policy, report.result.spent))
     time = [Bar(label, spent.share_parts_us) for label, spent in ends]
@@ -23,10 +23,10 @@ def notebook_charts(schedule: Schedule, report: PlanReport, policy: str) -> Mark
 
 
 def spent_charts(time: Sequence[Bar], energy: Sequence[Bar], devices: Sequence[str]) -> tuple[Markup, Markup]:
-    """What runs spend, a bar each: the time, and the energy."""
+    """Breakdowns of time and energy, one bar per run."""
     return parts_chart("time", "us", time, devices), parts_chart("energy", "mJ", energy, devices)
 
 
 def in_notebook(*charts: Markup, style: str = "") -> Markup:
-    """Charts with the style sheet that they need, and another if there is one."""
+    """Charts with the style sheet that they need, plus `style`."""
     return element("div", element("style", Markup(asset("charts.css") + style)), *charts, style=_STYLE)

@@ -1,5 +1,5 @@
-// Links the panels of a report: what is chosen or filtered in one is so in all. Draws nothing that is not there without it,
-// but for the bars of channels and the labels of a schedule. All texts are data: they are set as text, never as markup.
+// Links the panels of a report: a selection or filter in one applies to all. Everything is visible without this script,
+// except for the bars of channels and the labels of a schedule. All texts are data: set as text, never as markup.
 (() => {
   const svg = (name, attributes = {}, text = "") => {
     const made = document.createElementNS("http://www.w3.org/2000/svg", name);
@@ -12,7 +12,7 @@
 
   const data = JSON.parse(one("#data").textContent);
 
-  // What is chosen, and what is filtered.
+  // The selection and the filters.
   const state = { chosen: new Set(), word: "", devices: new Set(), brush: null, free: false };
   const rows = all("#nodes-table tbody tr").map((row) => ({
     row,
@@ -63,7 +63,7 @@
     drawBrush();
   };
 
-  // The node that is chosen, in the panel below.
+  // The selected node, in the panel below.
   const inspector = one("#inspector");
   const button = (text, act) => {
     const made = document.createElement("button");
@@ -99,7 +99,7 @@
     for (const bar of all(".of-node")) bar.setAttribute("width", 0);
     marked(number);
   };
-  // How much of the run's time and energy the chosen node has, below the bars of parts.
+  // The share of the run's time and energy that the selected node has, below the bars of parts.
   const marked = (number) => {
     for (const bar of all(".of-node")) {
       const share = data.shares?.[bar.dataset.key]?.[number] ?? 0;
@@ -178,7 +178,7 @@
     });
   });
 
-  // The schedules: zoom, brush, channels. All share one stretch of time.
+  // The schedules: zoom, brush, channels. All show the same interval.
   const end = Math.max(...gantts.map((gantt) => Number(gantt.dataset.end)));
   const view = { from: 0, to: end };
   const drawing = (gantt) => one("svg.chart", gantt);
@@ -221,7 +221,7 @@
     for (const time of all("svg.time", gantt)) time.setAttribute("viewBox", `${view.from} 0 ${view.to - view.from} 1`);
     all(".track", gantt).forEach((track) => label(gantt, track));
   };
-  // Names on those bars that have room for them.
+  // Names on bars that are wide enough.
   const label = (gantt, track) => {
     one(".labels", track)?.remove();
     const labels = svg("g", { class: `labels ${track.dataset.hue}` });
@@ -265,7 +265,7 @@
       const dragged = start && Math.abs(event.clientX - start.x) >= 5;
       start = null;
       if (!dragged) return;
-      const swallow = (click) => click.stopPropagation(); // the click that ends the drag chooses nothing
+      const swallow = (click) => click.stopPropagation(); // the click that ends the drag selects nothing
       addEventListener("click", swallow, { capture: true, once: true });
       setTimeout(() => removeEventListener("click", swallow, { capture: true }));
       follow();
@@ -304,7 +304,7 @@
     });
   }
 
-  // Units that have channels unfold into a lane for each.
+  // Units with channels unfold into one lane per channel.
   const LANE = 9;
   const fold = (gantt, track, lanes, toggle) => {
     const open = track.classList.toggle("open");
@@ -334,7 +334,7 @@
     }
     return group;
   };
-  // Moves what lies below unfolded channels down.
+  // Moves everything below unfolded channels down.
   const spread = (gantt) => {
     let more = 0;
     for (const track of all(".track", gantt)) {

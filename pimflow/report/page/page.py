@@ -1,4 +1,4 @@
-"""One HTML page from one or two runs: no other file, no network, and most of it without a script too."""
+"""One HTML page for one or two runs: no other files, no network, and most of it works without a script too."""
 
 from __future__ import annotations
 
@@ -176,7 +176,7 @@ def _table_of_two(content: Content, difference: Difference, labels: dict[str, st
 
 
 def _devices(run: Run, row: NodeRow) -> tuple[str, ...]:
-    """Where any of it runs; what costs nothing, where it would."""
+    """The devices that run any part of it; for nodes that cost nothing, the one that would."""
     busy = tuple(device for device in run.devices if row.busy_us.get(device))
     return busy or (row.mode if row.mode in run.titles else run.plan.host,)
 
@@ -186,7 +186,7 @@ def _place(run: Run, row: NodeRow) -> tuple[Sequence[str], str]:
 
 
 def _hue(run: Run, row: NodeRow) -> str:
-    """Of the device that does most of it."""
+    """The colour of the device that does most of its work."""
     devices = _devices(run, row)
     most = max(devices, key=lambda device: row.busy_us.get(device, 0.0))
     return f"d{min(run.devices.index(most), 3)}"
@@ -208,13 +208,13 @@ def _spent(content: Content) -> Iterator[Markup]:
 
 
 def _priced(content: Content) -> Iterator[Markup]:
-    """For which nodes alternatives were priced, and how much of the run the others are."""
+    """For which nodes no alternatives were priced, and their share of the run."""
     for run in content.runs:
         left = [row for row in run.report.nodes if row.share_us and row.name not in run.what_if]
         if left:
             share = 100 * sum(row.share_us for row in left) / (run.report.result.time_us or 1.0)
             told = (
-                f"Of {len(left):,} nodes, {share:.1f} % of the run, no alternatives were priced (--what-if N prices N)."
+                f"No alternatives were priced for {len(left):,} nodes, {share:.1f} % of the run (--what-if N prices N)."
             )
             yield element("p", told, class_="note")
 
@@ -249,7 +249,7 @@ def _parts(found: Measure, what: str) -> PartsByPlace:
 
 
 def _shares(content: Content) -> dict[str, list[float]]:
-    """For the bars of parts, each node's share of them; what a node alone on the host draws is not known apart."""
+    """Each node's share of the bars of parts; for the host alone the energy of single nodes is not available."""
     shares: dict[str, list[float]] = {}
     for side, run in enumerate(content.runs):
         rows = [row[side] for row in content.rows]

@@ -1,4 +1,4 @@
-"""What time and energy are spent on: a bar of segments for every run, and the table of the same numbers."""
+"""Breakdowns of time and energy: a segmented bar for every run, and a table of the same numbers."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ class Bar:
     """One run.
 
     Args:
-        label: what it is called.
-        parts: what it spends.
-        key: of the shares that nodes have in it, for the script.
+        label: its name.
+        parts: its breakdown.
+        key: identifies the nodes' shares in it, for the script.
     """
 
     label: str
@@ -34,9 +34,9 @@ def parts_chart(what: str, unit: str, bars: Sequence[Bar], devices: Sequence[str
     """Stacked bars on one scale.
 
     Args:
-        what: the quantity, as in "time".
+        what: the quantity, such as "time".
         unit: of the amounts.
-        bars: a run each.
+        bars: one per run.
         devices: of the machine, the host first.
     """
     high = max((total(bar.parts) for bar in bars), default=0.0) or 1.0
@@ -54,7 +54,7 @@ def parts_chart(what: str, unit: str, bars: Sequence[Bar], devices: Sequence[str
 
 
 def parts_table(unit: str, bars: Sequence[Bar], devices: Sequence[str]) -> Markup:
-    """A row per part, and their sum."""
+    """A row per part, and the total."""
     keys = list(_keys(bars))
     hue, shade = hues(devices, [place for place, _ in keys]), _shades(keys)
     head = element("tr", *(element("th", text) for text in ("part", *(f"{bar.label}, {unit}" for bar in bars))))
@@ -70,7 +70,7 @@ def parts_table(unit: str, bars: Sequence[Bar], devices: Sequence[str]) -> Marku
 
 
 def _keys(bars: Sequence[Bar]) -> Iterator[tuple[str, str]]:
-    """Places and parts that cost anything in any run, in order."""
+    """Places and parts with a cost in any run, in order."""
     for place in dict.fromkeys(place for bar in bars for place in bar.parts):
         for part in dict.fromkeys(part for bar in bars for part in bar.parts.get(place, {})):
             if any(bar.parts.get(place, {}).get(part) for bar in bars):
@@ -78,7 +78,7 @@ def _keys(bars: Sequence[Bar]) -> Iterator[tuple[str, str]]:
 
 
 def _shades(keys: Sequence[tuple[str, str]]) -> Mapping[tuple[str, str], int]:
-    """Parts of one place get lighter one by one."""
+    """Shades for the parts of each place, from dark to light."""
     seen: dict[str, int] = {}
     found = {}
     for place, part in keys:
@@ -122,6 +122,6 @@ def _row(
 
 
 def said(place: str, part: str, devices: Sequence[str]) -> str:
-    """A part as people say it: devices in capitals."""
+    """The name of a part for readers: devices in capitals."""
     where = place.upper() if place in devices else place
     return f"{where} power" if part == BOARD else f"{where} {part.replace('_', ' ')}"

@@ -1,4 +1,4 @@
-"""Nodes under the roofs of the machine: work per byte against work per second, in the plan and on the host alone."""
+"""Nodes under the rooflines of the machine: operations per byte and per second, in the plan and on the host alone."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ _RADIUS = 4.2
 
 @dataclass(frozen=True)
 class Ceiling:
-    """What a unit can do at most.
+    """The roof of a unit.
 
     Args:
         name: of the unit.
-        hue: class of its colour.
+        hue: CSS class of its colour.
         roof: its peaks.
         is_alone: whether this is the host with all memory channels, which it lacks while other units use some.
     """
@@ -38,10 +38,10 @@ class Point:
 
     Args:
         number: of the page's nodes.
-        name: what it is called.
-        hue: class of colour of where it runs.
-        intensity: multiply-accumulates a byte.
-        rate: multiply-accumulates a microsecond, in the plan.
+        name: its name.
+        hue: CSS class of the colour of its device.
+        intensity: multiply-accumulates per byte.
+        rate: multiply-accumulates per microsecond, in the plan.
         before: the same on the host alone.
     """
 
@@ -69,7 +69,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point]) -> Markup:
 
 
 def _scales(ceilings: Sequence[Ceiling], points: Sequence[Point]) -> tuple[Scale, Scale]:
-    """Round ends, so that everything lies between them."""
+    """Scales with round ends that enclose all points and roofs."""
     works = [point.intensity for point in points] + [ceiling.roof.ridge for ceiling in ceilings]
     rates = [rate for point in points for rate in (point.rate, point.before)]
     rates += [ceiling.roof.macs_per_us for ceiling in ceilings]
@@ -80,7 +80,7 @@ def _scales(ceilings: Sequence[Ceiling], points: Sequence[Point]) -> tuple[Scale
 
 
 def _around(values: Sequence[float]) -> tuple[float, float]:
-    """1, 2 or 5 times a power of ten below the least, and above the largest."""
+    """1, 2 or 5 times a power of ten: the nearest below the smallest value, and the nearest above the largest."""
     low, high = (10.0 ** math.floor(math.log10(value)) for value in (min(values), max(values)))
     below = max(factor * low for factor in (1, 2, 5) if factor * low <= min(values) * (1 + 1e-9))
     above = min(factor * high for factor in (1, 2, 5, 10) if factor * high >= max(values) * (1 - 1e-9))
@@ -88,7 +88,7 @@ def _around(values: Sequence[float]) -> tuple[float, float]:
 
 
 def _roof(ceiling: Ceiling, across: Scale, up: Scale) -> Iterator[Markup]:
-    """The slope of its memory, then its peak; what is below the axis is left out."""
+    """The slope of a unit's memory, then its peak; the part below the axis is omitted."""
     roof = ceiling.roof
     slope = roof.bytes_per_us / _PER_TERA
     start = max(across.low, up.low / slope)

@@ -1,4 +1,4 @@
-"""What a page is made from: one compiled model, or two beside each other, node by node."""
+"""The input of a page: one compiled model, or two side by side, node by node."""
 
 from __future__ import annotations
 
@@ -28,24 +28,24 @@ from pimflow.runtime.timeline import Timeline, regions
 
 @dataclass(frozen=True)
 class Run:
-    """A compiled model, and what was asked about it.
+    """A compiled model, and further reports on it.
 
     Args:
-        label: what it is called beside another.
-        model, target, policy: what was compiled for what.
-        about: lines on the machine and the making: what, text.
-        titles: what every device is called, the host first.
+        label: its name next to another one.
+        model, target, policy: the model, its machine, and the policy of the plan.
+        about: lines on the machine and the compilation: (label, text).
+        titles: the title of every device, the host first.
         plan, graph, report, timeline, memory: of the compiled model.
-        verdicts: by node of the original: its work, and what devices take for it.
-        ceilings: what units can do at most.
-        lanes: by node of the rewritten graph, when which channel of a unit is busy with it.
-        verification: what became of comparisons with the original, a clause each.
+        verdicts: by node of the original: its work, and its time on each device.
+        ceilings: peak performance of the units.
+        lanes: by node of the rewritten graph, when each channel of a unit is busy with it.
+        verification: the results of comparisons with the original, one clause each.
         passed: whether all of them passed.
         what_if: by node of the original, the ways to run it with their prices.
-        units: by node of the original, what the units beside the host are to it.
-        network: of a graph network, its graph.
-        tunings: strategies for its aggregations, by how many features each has.
-        steady: of a plan for throughput, several inferences in flight.
+        units: by node of the original, how each unit compares with the host.
+        network: the graph of a graph network.
+        tunings: strategies for its aggregations, by number of features.
+        steady: for a throughput plan, several inferences in flight.
     """
 
     label: str
@@ -72,33 +72,33 @@ class Run:
 
     @property
     def title(self) -> str:
-        """What it is, as one clause."""
+        """The model, its machine and its policy as one clause."""
         return f"{self.model} on {self.target}, policy {self.policy}"
 
     @property
     def devices(self) -> tuple[str, ...]:
-        """The machine's, the host first."""
+        """The devices of the machine, the host first."""
         return tuple(self.titles)
 
     @property
     def host_alone(self) -> str:
-        """What the run is compared with."""
+        """The name of the baseline."""
         return f"{self.plan.host.upper()} alone"
 
     @cached_property
     def gains(self) -> tuple[Gain, ...]:
-        """What every decision gains over the host alone."""
+        """The gain of every decision over the host alone."""
         host_us = {name: verdict.times_us[self.plan.host] or 0.0 for name, verdict in self.verdicts.items()}
         return gains_of(self.plan, self.graph, self.timeline, host_us)
 
     def schedule(self, numbers: Mapping[str, int]) -> Schedule:
-        """Its Gantt chart, nodes of the original numbered."""
+        """Its Gantt chart, with numbers for the nodes of the original."""
         origins = {node.name: origin_of(node) for node in self.graph.nodes}
         known = {name: numbers[origin] for name, origin in origins.items() if origin in numbers}
         return Schedule(self.titles, self.timeline, known, origins, self.lanes)
 
     def usage(self, numbers: Mapping[str, int]) -> Usage:
-        """Its memory over time, nodes of the original numbered."""
+        """Its memory over time, with numbers for the nodes of the original."""
         origins = {node.name: numbers[origin_of(node)] for node in self.graph.nodes if origin_of(node) in numbers}
         steps = [
             tuple(dict.fromkeys(origins[node.name] for node in nodes if node.name in origins))
@@ -112,8 +112,8 @@ class Content:
     """One run, or two with their difference.
 
     Args:
-        runs: one or two.
-        difference: of two, node by node.
+        runs: one or two runs.
+        difference: for two runs, their difference node by node.
     """
 
     runs: tuple[Run, ...]
@@ -121,14 +121,14 @@ class Content:
 
     @cached_property
     def rows(self) -> Sequence[tuple[NodeRow | None, ...]]:
-        """A node of the page each: what every run makes of it."""
+        """For each node of the page, its row in every run."""
         if self.difference is None:
             return [(row,) for row in self.runs[0].report.nodes]
         return [(node.a, node.b) for node in self.difference.nodes]
 
     @cached_property
     def numbers(self) -> Sequence[Mapping[str, int]]:
-        """For each run the number of the page's node by its name there."""
+        """For each run, the page's node numbers by the node's name there."""
         return [
             {row[side].name: number for number, row in enumerate(self.rows) if (row[side]) is not None}  # type: ignore[union-attr]
             for side in range(len(self.runs))
@@ -136,7 +136,7 @@ class Content:
 
     @property
     def title(self) -> str:
-        """What the page is about."""
+        """The subject of the page."""
         if self.difference is None:
             return self.runs[0].title
         return f"{self.runs[0].label} and {self.runs[1].label}"

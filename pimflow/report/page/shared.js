@@ -1,11 +1,11 @@
 "use strict";
-// What the scripts of all pages share. All texts are data: they are set as text, never as markup.
+// Common to the scripts of all pages. All texts are data: they are set as text, never as markup.
 const all = (what, within = document) => [...within.querySelectorAll(what)];
 const one = (what, within = document) => within.querySelector(what);
 const root = document.documentElement;
 root.classList.add("script");
 
-// Tool tips: the titles of marks, at once and beside the pointer; they stay what is read aloud.
+// Tool tips: the titles of marks, shown immediately and next to the pointer; screen readers still read them.
 const tip = one("#tip");
 for (const title of all("svg title")) {
   const mark = title.parentElement;

@@ -1,4 +1,4 @@
-"""From one time to another, step by step: a column for each change, floating where the one before it ended."""
+"""From one time to another in steps: a column for each change, which starts where the previous one ended."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ _TOP, _BOTTOM, _LEFT = 44.0, 300.0, 64.0
 _HEIGHT = 376.0
 _END_WIDTH = 84.0
 _LEAST_LABELLED = 34.0
-LEAST_US = 1e-9  # less is how sums are rounded
-_LOW_SHARE = 0.7  # what is left below the changes, over them, where the axis does not start at 0
-_LEAST_CUT = 0.3  # of the times: less is not worth an axis that does not start at 0
+LEAST_US = 1e-9  # smaller changes are due to the rounding of sums
+_LOW_SHARE = 0.7  # space below the changes, relative to them, if the axis does not start at 0
+_LEAST_CUT = 0.3  # minimum start of the axis, as a share of the times; otherwise it starts at 0
 
 
 @dataclass(frozen=True)
@@ -25,10 +25,10 @@ class Step:
     """One change.
 
     Args:
-        kind: what it is grouped under.
-        name: what it is called.
-        change_us: below 0 if it gains.
-        nodes: numbers of the page's nodes that it is about.
+        kind: the group that it belongs to.
+        name: its label.
+        change_us: negative for a gain.
+        nodes: numbers of the page's nodes that it concerns.
     """
 
     kind: str
@@ -38,9 +38,9 @@ class Step:
 
 
 def grouped_steps(steps: Iterable[Step], most: int = MOST_STEPS) -> list[Step]:
-    """Steps by kind, the largest first in each; beyond `most` they become one a kind.
+    """Steps by kind, the largest first in each; steps beyond `most` are combined into one per kind.
 
-    Steps that change nothing are left out. What is added up is the same.
+    Steps that change nothing are omitted. The sum stays the same.
     """
     changing = sorted((step for step in steps if abs(step.change_us) > LEAST_US), key=lambda step: -abs(step.change_us))
     shown, rest = changing[:most], changing[most:]
@@ -61,8 +61,8 @@ def waterfall(before: tuple[str, float], steps: Sequence[Step], after: tuple[str
     """The chart.
 
     Args:
-        before, after: what the two ends are called, and their times in us.
-        steps: what lies between them, kinds together (`grouped_steps`).
+        before, after: the names of both ends, and their times in us.
+        steps: the changes between them, sorted by kind (`grouped_steps`).
     """
     levels = [before[1]]
     for step in steps:
@@ -81,7 +81,7 @@ def waterfall(before: tuple[str, float], steps: Sequence[Step], after: tuple[str
 
 
 def _scale(levels: Sequence[float]) -> Scale:
-    """From 0 where changes are large beside the times; else from a round value, so that they can be seen."""
+    """Starts at 0 if changes are large relative to the times; otherwise at a round value, so that they are visible."""
     low, high = min(levels), max(levels)
     if high - low < LEAST_US * high:
         low = 0.0
@@ -94,7 +94,7 @@ def _scale(levels: Sequence[float]) -> Scale:
 
 
 def _break(scale: Scale) -> Iterable[Markup]:
-    """What says that the axis does not start at 0."""
+    """The note that the axis does not start at 0."""
     if not scale.low:
         return
     yield element(
@@ -137,7 +137,7 @@ def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> M
 
 
 def _brackets(steps: Sequence[Step], left: float, width: float) -> Iterable[Markup]:
-    """Below the columns, what they have in common, and what that comes to; texts that would overlap go down in turn."""
+    """Labels below the columns with the sum of each kind; labels that would overlap are staggered."""
     first, taken = 0, [0.0, 0.0, 0.0]
     while first < len(steps):
         kind, last = steps[first].kind, first

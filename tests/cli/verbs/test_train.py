@@ -11,7 +11,7 @@ def test_train_says_what_it_plans(capsys: Capture) -> None:
     assert run("train", "zoo:toy", "--target", "a100-ssd", "--loss", "cross-entropy", "--optimiser", "adam") == 0
     text = capsys.readouterr().out
     assert "zoo:toy trained on a100-ssd: activations take" in text
-    assert "years of what the drives are rated for" in text
+    assert "years until the rated endurance of the drives is reached" in text
     assert "conv1" in text
 
 

@@ -65,7 +65,7 @@ def test_a_plan_for_throughput_says_how_many_a_second(compiled: pimflow.Compiled
     assert steady is not None
     page = pimflow.html_report(flying, what_if=0).html
     assert f"{steady.speedup:.2f}x" in page
-    assert f"{steady.inferences_per_s:,.0f} a second" in page
+    assert f"{steady.inferences_per_s:,.0f} per second" in page
     assert "inferences in flight" not in pimflow.html_report(compiled, what_if=0).html
 
 

@@ -271,7 +271,7 @@ def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
     (row,) = report.nodes
     assert row.mode == "md-dp"
     assert row.fractions["pim"] == pytest.approx(0.83, abs=0.01)
-    assert row.why == "83 % of its edges, 15 or more a group of 16 sources, on PIM while the GPU sums the others"
+    assert row.why == "83 % of its edges, at least 15 per group of 16 sources, on PIM while the GPU sums the others"
     costs = CostModel(target)
     events = {(event.node, event.resource): event for event in build_timeline(made, target, costs).events}
     host, pim = events["sum_gpu", "gpu"], events["sum_pim", "pim"]

@@ -76,13 +76,13 @@ def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
     model = compiled(150)
     told, spill = dict(model.about), model.spill
     assert told["GPU memory"].startswith("DOES NOT FIT")
-    assert "the least that was found (impossible: for " in told["activations"]
+    assert "the minimum that was found (impossible: " in told["activations"]
     assert spill is not None
     assert spill.is_impossible
     (kernel,) = (kernel for kernel in spill.trace.kernels if kernel.name == spill.least.step)
     touched = [spill.trace.buffers[buffer] for buffer in {*kernel.reads, *kernel.writes}]
     assert sum(-(-buffer.bytes // 64) * 64 for buffer in touched) == spill.least.bytes > spill.room_bytes
-    assert "whether less will do is not known" in spill_text(replace(spill, room_bytes=spill.least.bytes))
+    assert "it is unknown whether less is possible" in spill_text(replace(spill, room_bytes=spill.least.bytes))
 
 
 @pytest.mark.parametrize("more", [2 << 10, 16 << 10])

@@ -96,7 +96,7 @@ def test_summary_and_comparison_say_it_beside_the_speedup() -> None:
     assert [row.name for row in compiled.report.unknown] == ["chosen", "cast", "rows", "sum"]
     text = compiled.summary()
     (speedup,) = (line for line in text.splitlines() if line.startswith("speedup"))
-    assert speedup.endswith("(without what is unknown of 4 nodes)")
+    assert speedup.endswith("(without the unknown part of 4 nodes)")
     assert "unknown   chosen (NonZero): the sizes of its operands or results depend on data" in text
     assert {node["name"] for node in compiled.document()["nodes"] if node["unknown"]} == {
         "chosen",
@@ -120,7 +120,7 @@ def test_a_comparison_says_it_and_counts_kept_products() -> None:
     found = compare(part_unknown(), policies=("gpu", "newton++"), use_cache=False)
     results = found.policies
     assert [result.as_json()["unknown_nodes"] for result in results] == [4, 4]
-    assert found.text().endswith("speedups are (without what is unknown of 4 nodes); `pimflow inspect` says which")
+    assert found.text().endswith("speedups are (without the unknown part of 4 nodes); `pimflow inspect` says which")
     assert results[0].mode_share["gpu"] == 1
     assert results[1].mode_share["pim"] == pytest.approx(1 / 2), "the product of unknown size is one too"
 
