@@ -1,1 +1,1 @@
-"""Activations that do not fit: what is saved for the backward pass, and what is kept, offloaded or recomputed of it."""
+"""Activations that do not fit: which of those saved for the backward pass to keep, offload or recompute."""

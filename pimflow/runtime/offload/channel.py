@@ -1,4 +1,4 @@
-"""The way of activations to the SSDs and back: how fast it is, and which transfer has it when."""
+"""The channel on which activations move to the SSDs and back: its speed, and the schedule of its transfers."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.memory import Ssd
 
 Kind = Literal["store", "load"]
-"""Ways of moving a buffer: to the SSDs, and back."""
+"""Directions of a transfer: to the SSDs, and back."""
 
 
 @dataclass(frozen=True)
 class Channel:
-    """The way to the SSDs and back, one transfer at a time, and the GPU's memory, in bytes a microsecond."""
+    """The channel to the SSDs, for one transfer at a time, and the GPU's memory; rates in bytes per microsecond."""
 
     write_bytes_per_us: float
     read_bytes_per_us: float
@@ -29,23 +29,23 @@ class Channel:
 
     @classmethod
     def of(cls, ssd: Ssd, gpu: Gpu) -> Channel:
-        """Of a target's SSDs: the slower of the drives and of the link to them."""
+        """The channel to a target's SSDs, with the rates of the drives or of the link, whichever is slower."""
         write, read = (min(rate, ssd.link_gb_per_s) for rate in (ssd.write_gb_per_s, ssd.read_gb_per_s))
         memory = gpu.memory_channels * gpu.channel_gb_per_s
         return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory)
 
     @cached_property
     def speeds(self) -> Mapping[Kind, float]:
-        """Of kernels during a transfer, beside that without one."""
+        """The speed of kernels during each kind of transfer, relative to their speed without one."""
         rates: dict[Kind, float] = {"store": self.write_bytes_per_us, "load": self.read_bytes_per_us}
         return {kind: max(0.0, 1 - rate / self.memory_bytes_per_us) for kind, rate in rates.items()}
 
     def store_us(self, size: int) -> float:
-        """Of so many bytes."""
+        """The time to store `size` bytes."""
         return self.latency_us + size / self.write_bytes_per_us
 
     def load_us(self, size: int) -> float:
-        """Of so many bytes."""
+        """The time to load `size` bytes."""
         return self.latency_us + size / self.read_bytes_per_us
 
 
@@ -61,49 +61,49 @@ class Transfer:
 
 @dataclass
 class Queue:
-    """The channel: requests wait in order until it is free. `done` has the last of every kind and buffer."""
+    """The queue of the channel; requests are served in order. `done` has the last transfer of each kind and buffer."""
 
     channel: Channel
     trace: Trace
     free_us: float = 0.0
     waiting: deque[tuple[float, Kind, int]] = field(default_factory=deque)
     done: dict[tuple[Kind, int], Transfer] = field(default_factory=dict)
-    order: list[Transfer] = field(default_factory=list)  # the same as they begin
-    stored_bytes: int = 0  # by stores that have begun
-    past: int = 0  # of those, that ended before the last kernel looked for one
+    order: list[Transfer] = field(default_factory=list)  # transfers in the order in which they begin
+    stored_bytes: int = 0  # bytes of stores that have begun
+    past: int = 0  # how many of `order` ended before the last time at which a kernel looked for one
 
     def ask(self, now: float, kind: Kind, buffer: int) -> None:
-        """Has a transfer wait from a time on."""
+        """Queues a transfer at a time."""
         self.waiting.append((now, kind, buffer))
 
     def advance(self, now: float) -> None:
-        """Begins all that begins by a time."""
+        """Starts all transfers that begin by a time."""
         while self.waiting and max(self.free_us, self.waiting[0][0]) <= now:
             self._begin()
 
     def finish(self, kind: Kind, buffer: int) -> float:
-        """When a transfer that was asked for ends; all before it have begun."""
+        """The end of a requested transfer; starts it and all transfers before it."""
         while (kind, buffer) not in self.done:
             self._begin()
         return self.done[kind, buffer].end_us
 
     def forget(self, kind: Kind, buffer: int) -> None:
-        """An earlier transfer no longer counts: the buffer is written anew, or leaves again."""
+        """Forgets an earlier transfer, as the buffer is written again or leaves again."""
         self.done.pop((kind, buffer), None)
 
     def is_stored(self, buffer: int) -> bool:
-        """Whether a store of what the buffer holds has begun or waits."""
+        """Whether a store of the buffer's content has begun or is queued."""
         return ("store", buffer) in self.done or any(request[1:] == ("store", buffer) for request in self.waiting)
 
     def next_stored(self, buffers: Container[int]) -> float:
-        """When the first store of one of some buffers ends that all have been asked for; none behind it has begun."""
+        """The earliest end of the requested stores of some buffers; starts no transfer after that one."""
         done = [end.end_us for (kind, buffer), end in self.done.items() if kind == "store" and buffer in buffers]
         if done:
             return min(done)
         return self.finish("store", next(b for _, kind, b in self.waiting if kind == "store" and b in buffers))
 
     def slowed_us(self, start: float, work_us: float) -> float:
-        """How much longer a kernel takes that starts at a time and takes so long where nothing is moved."""
+        """The delay of a kernel that starts at a time and takes `work_us` without transfers."""
         if not self.waiting and self.free_us <= start:
             return 0.0
         now, left, more = start, work_us, 0.0
@@ -117,8 +117,8 @@ class Queue:
         return more
 
     def _under_way(self, now: float, end: float) -> Transfer | None:
-        """The first transfer that ends behind a time, no earlier than the last one asked for, if it begins before
-        another."""
+        """The first transfer that ends after `now`, if it begins before `end`; `now` must not decrease from call to
+        call."""
         if self.free_us <= now and self.waiting and max(self.free_us, self.waiting[0][0]) < end:
             self._begin()
         while self.past < len(self.order) and self.order[self.past].end_us <= now:
@@ -135,5 +135,5 @@ class Queue:
         self.stored_bytes += size if kind == "store" else 0
 
     def withdraw(self, buffer: int) -> None:
-        """Takes back a store that has not begun."""
+        """Removes a store that has not begun from the queue."""
         self.waiting = deque(request for request in self.waiting if request[1:] != ("store", buffer))

@@ -1,4 +1,4 @@
-"""Whether a placed graph fits into its GPU's memory, and what becomes of its activations where it does not."""
+"""Checks whether a placed graph fits into its GPU's memory, and plans its activations if it does not."""
 
 from __future__ import annotations
 
@@ -17,36 +17,36 @@ if TYPE_CHECKING:  # imported where something does not fit
 
 
 class MemoryCosts(SpendingCosts, Protocol):
-    """A cost model that a placed graph runs under."""
+    """A cost model for a placed graph."""
 
     def workspaces(self, graph: Graph) -> Mapping[str, int]:
-        """Bytes that nodes need beside their operands and results, by name."""
+        """Workspace bytes of nodes, by name."""
 
     def static_energy_mj(self, makespan_us: float) -> float:
-        """What the board and its units draw over a run, whatever they do."""
+        """The static energy of the board and its units over a run."""
 
 
 class Fitted(NamedTuple):
-    """What becomes of activations that do not fit, and when everything runs then."""
+    """The plan for activations that do not fit, and the resulting schedule."""
 
     spill: Spill
     schedule: SpilledSchedule
 
 
 def overflows(memory: MemoryPlan, costs: MemoryCosts) -> bool:
-    """Whether weights, and activations at their peak, take more than the GPU's memory has, where the target says it."""
+    """Whether weights and activations at their peak exceed the GPU's memory; false if the target does not give it."""
     tiers = costs.target.memory
     return tiers is not None and gpu_bytes(memory) > tiers.gpu.usable_bytes
 
 
 def made_to_fit(graph: Graph, memory: MemoryPlan, costs: MemoryCosts, way: SpillWay) -> Fitted | None:
-    """What becomes of the activations of one inference; None where all fit, or none of this is planned.
+    """The plan for the activations of one inference; None if they fit or cannot be planned.
 
     Args:
-        graph: placed.
+        graph: a placed graph.
         memory: its memory plan.
-        costs: the cost model that it runs under.
-        way: what may be done.
+        costs: its cost model.
+        way: the measures allowed.
     """
     tiers = costs.target.memory
     if tiers is None or not overflows(memory, costs) or way == "never":

@@ -1,11 +1,12 @@
-"""The least memory that any way of keeping, offloading and recomputing needs.
+"""A lower bound on the memory of every plan that keeps, offloads and recomputes activations.
 
-With drives: what one kernel touches has to be there at once, and no more. Without them the search goes backwards. What
-has to be there at some time is a set of buffers, each as some kernel has written it. One of them was made last, and as
-it was, all that this kernel touches was there too, and all others of the set; before it, these and what it reads. Which
-one was made last is free: the way back to the inputs with the least peak bounds all schedules with any recomputation,
-in any order (the pebble game: Sethi, Complete Register Allocation Problems, SIAM Journal on Computing 4(3), 1975).
-Inputs cannot be made again: they stay as long as they are needed.
+With drives, only the buffers that one kernel touches have to be in memory at the same time. Without drives, the search
+goes backwards. The state at some time is a set of buffers, each as some kernel has written it. One of them was made
+last: while its kernel ran, all buffers that it touches and all others of the set were in memory; before that, the
+others and the kernel's operands were. The choice of the one made last is free. The way back to the inputs with the
+lowest peak bounds all schedules with any recomputation in any order (the pebble game: Sethi, Complete Register
+Allocation Problems, SIAM Journal on Computing 4(3), 1975). Inputs cannot be recomputed: they stay as long as they are
+needed.
 """
 
 from __future__ import annotations
@@ -18,22 +19,22 @@ from pimflow.records import dataclass
 from pimflow.runtime.offload.trace import Trace
 
 MOST_SETS, MOST_SETS_OF_A_PROOF = 10_000, 30_000
-"""So many sets are looked at; what is known by then is a bound too."""
+"""The maximum number of sets to visit, normally and for a proof; the bound known by then is valid too."""
 
 MOST_PLACES = 4
-"""Kernels from which the search goes back, beside the last: those that touch most."""
+"""The number of kernels, in addition to the last, from which to search back: those that touch most bytes."""
 
 Made = tuple[int, int]
-"""A buffer, and the kernel that wrote it last."""
+"""A version of a buffer: its number, and the kernel that wrote it last."""
 
 
 @dataclass(frozen=True)
 class Least:
-    """What no plan goes below.
+    """A lower bound on the memory of every plan.
 
     Args:
-        bytes: so much.
-        step: the kernel for which that has to be there.
+        bytes: the bound.
+        step: the kernel that needs so many bytes.
     """
 
     bytes: int
@@ -41,14 +42,14 @@ class Least:
 
 
 def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int, proof: bool = False) -> Least:
-    """The most that any kernel needs.
+    """The highest lower bound found over the kernels.
 
     Args:
         trace: the steps.
-        sizes: of its buffers, as they lie in an arena.
+        sizes: sizes of its buffers in an arena.
         drives: whether anything may be offloaded.
-        enough: a bound beyond that need not be better.
-        proof: whether to look first, and longer, for no more than a bound beyond that.
+        enough: a bound above this need not be improved.
+        proof: whether to search first, and longer, only for a bound above `enough`.
     """
     touched = [sum(sizes[buffer] for buffer in {*kernel.reads, *kernel.writes}) for kernel in trace.kernels]
     place = max(range(len(touched)), key=touched.__getitem__)
@@ -69,13 +70,13 @@ def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int, pro
 
 @dataclass
 class _Back:
-    """The search from what a kernel needs back to the inputs."""
+    """The search from the buffers that a kernel needs back to the inputs."""
 
     trace: Trace
     sizes: list[int]
     reads: list[frozenset[Made]] = field(init=False)
-    ancestors: list[int] = field(init=False)  # of every kernel itself and those without which it cannot run, as bits
-    readers: dict[Made, int] = field(init=False)  # the kernels that read it, as bits
+    ancestors: list[int] = field(init=False)  # for each kernel, itself and those it depends on, as bits
+    readers: dict[Made, int] = field(init=False)  # the kernels that read a version, as bits
 
     def __post_init__(self) -> None:
         self.reads, self.ancestors, self.readers, last = [], [], {}, dict[int, int]()
@@ -89,9 +90,9 @@ class _Back:
             self.ancestors.append(ancestors)
 
     def least(self, place: int, enough: int, most: int, floor: int = 0) -> int:
-        """For one kernel: the least peak, or what is known to be no more than that.
+        """The lowest peak for one kernel, or a lower bound on it.
 
-        From a floor on: what takes no more is not told apart. So it is soonest known that all ways take more.
+        Peaks up to `floor` are not distinguished, which proves soonest that all ways exceed it.
         """
         first = max(floor, self._taken(place, frozenset()))
         number, beyond = count(), first
@@ -113,15 +114,15 @@ class _Back:
         return beyond
 
     def _before(self, kernel: int, needed: frozenset[Made]) -> frozenset[Made]:
-        """What had to be there before a kernel made some of it."""
+        """The versions needed before a kernel made some of `needed`."""
         return frozenset(one for one in needed if one[1] != kernel) | self.reads[kernel]
 
     def _last_made(self, needed: frozenset[Made], made: list[Made], peak: int) -> list[int]:
-        """The kernels that may have made one of them last.
+        """The kernels that may have made one of the versions last.
 
-        One is enough where that takes no more than is known to be needed, and what it reads is needed anyway; or is
-        smaller than what it made, which nothing reads that the others are made of: whoever has the one at some time
-        may have the other from then on.
+        One kernel suffices if it does not raise the known peak, and its operands are needed anyway, or are no larger
+        than its results and no ancestor of the other versions reads these results. Then a schedule that has the
+        results at some time can as well have the operands until the results are needed.
         """
         kernels = sorted({kernel for _, kernel in made})
         for kernel in kernels:
@@ -145,6 +146,6 @@ class _Back:
         )
 
     def _taken(self, kernel: int, needed: frozenset[Made]) -> int:
-        """What is there as a kernel runs, and others are needed behind it."""
+        """Bytes in memory while a kernel runs and `needed` is required after it."""
         there = {*self.trace.kernels[kernel].reads, *self.trace.kernels[kernel].writes}
         return sum(self.sizes[buffer] for buffer in there.union(buffer for buffer, _ in needed))

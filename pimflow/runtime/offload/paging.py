@@ -1,8 +1,8 @@
-"""Plans for the least room: whatever the next kernels do not touch leaves memory, as far as the room asks for it.
+"""Plans for the least memory: buffers that the next kernels do not access leave memory, as far as space requires.
 
-Between two kernels that touch it a buffer may leave, each time. Those stay that are wanted back soonest, as long as
-there is room (as Belady's rule evicts what is wanted last: IBM Systems Journal 5(2), 1966); all others are offloaded,
-and asked back as early as is of use and as there is room for them.
+A buffer may leave in every gap between two kernels that access it. The buffers needed again soonest stay, as long as
+there is room (like Belady's rule, which evicts the buffer needed last: IBM Systems Journal 5(2), 1966). All others are
+offloaded, and loaded back as early as is useful and as room permits.
 """
 
 from __future__ import annotations
@@ -18,18 +18,17 @@ from pimflow.runtime.offload.trace import Trace
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]
 Gap = tuple[int, int, int]
-"""A buffer, a kernel that touches it, and the next one that does, which is not the next of all."""
+"""A buffer, a kernel that accesses it, and the next kernel that does, with other kernels in between."""
 
 
 def paged(trace: Trace, channel: Channel, limit_bytes: int, most: Most | None = None) -> Found | None:
-    """A plan in which no more is alive than a limit; None where a kernel touches more, or where it exceeds what it may
-    come to.
+    """A plan whose live bytes stay within a limit; None if a kernel accesses more, or if the plan exceeds `most`.
 
     Args:
         trace: the steps.
-        channel: to the SSDs.
-        limit_bytes: what there is.
-        most: what it may come to.
+        channel: the channel to the SSDs.
+        limit_bytes: the memory available.
+        most: limits on the run.
     """
     if trace.touched_bytes > limit_bytes:
         return None
@@ -42,7 +41,7 @@ def paged(trace: Trace, channel: Channel, limit_bytes: int, most: Most | None = 
 
 
 def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:
-    """The gaps that do not stay; `room` loses those that do."""
+    """The gaps in which buffers leave memory; subtracts the buffers that stay from `room`."""
     through = (0.0, *trace.through_us)
     gaps = [
         (buffer, use, following)
@@ -62,8 +61,8 @@ def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:
 
 
 def _asked_back(trace: Trace, channel: Channel, leaving: list[Gap], room: _Bytes) -> tuple[tuple[int, int], ...]:
-    """Before which kernels they are asked back, in order: as early as it takes to load all that follow, if there is
-    room."""
+    """The kernels before which to request the buffers, in order: early enough to load all that follow in time, if there
+    is room."""
     starts = (0.0, *trace.through_us)
     loads = []
     free_us = float("inf")

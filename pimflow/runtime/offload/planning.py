@@ -1,11 +1,11 @@
-"""The best plan of all that are made for a training step: what the search finds, what is reached by stages, both with
-exchanges at the end, and what pages for less and less room.
+"""The best plan for a training step: from the search, from a search in stages, both with final exchanges, and from
+paging with decreasing limits.
 
-A search that goes at once from all that is kept to little room takes what brings most there, however long it takes.
-By stages each plan is as fast as is found in its room before the next begins from it. A plan for less room is one for
-more, so one for less than is asked for is the last to begin from. That more room never takes longer is likely by that,
-and not certain: it would take the plans for all limits below. Plans that page are made for the same limits whatever is
-asked for.
+A search that goes directly from keeping everything to little memory takes the changes that save most, however slow they
+are. In stages, each plan is as fast as possible within its limit before the next stage starts from it. A plan for less
+memory is also valid for more, so the last stage starts from a plan for less than is requested. This makes it likely
+that more memory never makes the plan slower, but not certain: that would take the plans for all smaller limits. Paging
+plans use the same limits whatever is requested.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish
 
 MOST_LIMITS = 32
-"""For which plans that page are made, evenly spread from what one kernel touches to what all takes that is kept."""
+"""The number of limits for paging plans, evenly spaced from what one kernel needs to keeping everything."""
 
 STAGES = 4
-"""By which room gets as short as is asked for."""
+"""The number of stages from keeping everything to the requested limit."""
 
 LESS_SHARE = 1 / 16
-"""Of the room between these two: how much less is tried than is asked for."""
+"""How far below the requested limit to plan as well, as a fraction of the range of limits."""
 
 
 def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = None) -> Found:
-    """The best plan that is found.
+    """The best plan found.
 
     Args:
         trace: the step.
-        channel: to the SSDs; None: nothing can be offloaded.
-        wish: what is asked of it.
+        channel: the channel to the SSDs; None if nothing can be offloaded.
+        wish: the requirements for the plan.
     """
     wish = wish or Wish()
     plans = [searched(trace, channel, wish)]
@@ -57,7 +57,7 @@ def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = 
 
 
 def _by_stages(trace: Trace, channel: Channel | None, wish: Wish, limit: int, best: Found) -> Found:
-    """The best of a plan and of those for the room that is asked for: from all that is kept, and from less room."""
+    """The best of the given plan and two for the requested limit: from keeping everything, and from a lower limit."""
     most = kept(trace).run.peak_bytes
 
     def within(room: int, plan: ActivationPlan) -> Found:
@@ -76,7 +76,7 @@ def _by_stages(trace: Trace, channel: Channel | None, wish: Wish, limit: int, be
 
 
 def _limits(trace: Trace, wish: Wish) -> Iterator[int]:
-    """From the most that is asked for down; no less than one kernel needs."""
+    """The limits from the requested one down, but no lower than one kernel needs."""
     least, most = trace.touched_bytes, kept(trace).run.peak_bytes
     asked = most if wish.limit_bytes is None else max(least, wish.limit_bytes)
     if asked < most:

@@ -1,14 +1,14 @@
-"""Plans without drives: steps in another order, any of them again, as often as it takes.
+"""Plans without drives: the steps in another order, with any number of reruns.
 
-The search goes backwards, as in `least`: what has to be there at some time is a set of versions of buffers, each as one
-step wrote it. The step that made one of them last is taken back: what it read has to be there instead. A way back to
-the inputs on which never more is there than the limit, read forwards, is a plan. Ways are looked at by what they still
-need at least, every step behind them once; first in steps, then in time, then by what the whole plan takes, as long as
-that is less than what was found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems Science and Cybernetics
-4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
+The search goes backwards, as in `least`: the state at some time is a set of versions of buffers, each as one step wrote
+it. The step that made one of them last is undone: its operands are needed instead. A way back to the inputs on which
+the memory never exceeds the limit is a plan when read forwards. Ways are explored in the order of a lower bound on what
+they still need, which counts every step at most once: first in steps, then in time, weighted against the time so far,
+as long as the total is less than the best plan found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems
+Science and Cybernetics 4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
 
-A buffer holds one version at a time. Whatever is written into it again is written over what it held. A step that draws
-random numbers is taken back once nothing before it needs what it made.
+A buffer holds one version at a time; writing to it again destroys the previous version. A step that draws random
+numbers is undone only when no step before it needs its results.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from pimflow.runtime.offload.run import ActivationPlan, Found, Moment, Rerun, Ru
 from pimflow.runtime.offload.trace import Trace
 
 MOST_SETS, MOST_SETS_OF_THE_FASTER = 20_000, 2_000
-"""So many sets a search looks at, of a hundred steps; of more steps fewer, as each takes longer. Likewise where a plan
-is there, and a faster one is looked for."""
+"""The maximum number of sets that a search visits for up to a hundred steps, before and after a plan is found; fewer
+for more steps, as each set takes longer."""
 
 _WEIGHTS = (("steps", math.inf), ("time", 20.0), ("time", 1.25))
-"""The searches: what is counted of the steps that are still needed, and how much more that is than what is known."""
+"""The searches: the unit in which the steps still needed count, and their weight relative to the time so far."""
 
 
 def reordered(trace: Trace, sizes: Sequence[int], limit_bytes: int, below_us: float = math.inf) -> Found | None:
     """The fastest plan that the searches find; None where they find none.
 
     Args:
-        trace: the steps; the first ones hand over inputs, the last one results.
-        sizes: of its buffers, as they lie in an arena.
-        limit_bytes: what may be there at a time.
-        below_us: what the plan has to take less than.
+        trace: the steps; the first ones provide inputs, the last one takes results.
+        sizes: sizes of its buffers in an arena.
+        limit_bytes: the limit on live bytes.
+        below_us: an upper bound on the time of the plan.
     """
     back = _Back(trace, tuple(sizes), limit_bytes)
     best: tuple[int, ...] = ()
@@ -54,7 +54,7 @@ def reordered(trace: Trace, sizes: Sequence[int], limit_bytes: int, below_us: fl
 
 
 def _made_again(trace: Trace, order: Sequence[int]) -> dict[int, tuple[int, ...]]:
-    """The buffers that steps write again, each with these."""
+    """The buffers that are written again, each with the steps that do so."""
     again: dict[int, tuple[int, ...]] = {}
     seen: set[int] = set()
     for place in order:
@@ -65,9 +65,9 @@ def _made_again(trace: Trace, order: Sequence[int]) -> dict[int, tuple[int, ...]
 
 
 def in_order(trace: Trace, plan: ActivationPlan) -> Run:
-    """Goes through the steps in the order of a plan; nothing waits, and nothing is moved.
+    """Simulates the steps in the order of a plan; nothing waits, and nothing is moved.
 
-    A buffer is there from when a step writes it until the last step behind it that needs what it holds.
+    A buffer is in memory from when a step writes it until the last later step that needs its content.
     """
     order = plan.order
     lasting = list(_lasting(trace, order))
@@ -97,7 +97,7 @@ def in_order(trace: Trace, plan: ActivationPlan) -> Run:
 
 
 def _lasting(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
-    """For every step in an order the buffers of which something is needed behind it."""
+    """For each step in an order, the buffers whose content is needed after it."""
     first = {buffer: places[0] for buffer, places in enumerate(trace.uses) if places}
     needed: set[int] = set()
     behind = []
@@ -111,8 +111,8 @@ def _lasting(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
 
 
 def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
-    """A way with the steps that write nothing (views), each as soon as what it reads is made; None where it is no
-    longer there together."""
+    """A way completed by the steps that write nothing (views), each as soon as its operand is made; None if one has
+    several operands, which may never be in memory together."""
     made: dict[int, int] = {}
     views: dict[int, list[int]] = {}
     for place, kernel in enumerate(trace.kernels[:-1]):
@@ -129,14 +129,14 @@ def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class _Back:
-    """Ways back from the results to the inputs. Sets of versions, and of steps, are the bits of a number."""
+    """Searches ways back from the results to the inputs. Sets of versions and of steps are bit masks."""
 
     trace: Trace
     sizes: tuple[int, ...]
     limit_bytes: int
 
     def way(self, counted: str, weight: float, below_us: float) -> tuple[int, ...]:
-        """A plan that takes less than a time, all steps that write in order; () where none is found."""
+        """A plan that is faster than `below_us`: all steps that write, in order; () if none is found."""
         end, number = len(self.trace.kernels) - 1, count()
         start = self._reads[end]
         most = (MOST_SETS if below_us == math.inf else MOST_SETS_OF_THE_FASTER) * 100 // max(100, end)
@@ -161,10 +161,10 @@ class _Back:
         return ()
 
     def _taken_back(self, needed: int) -> list[tuple[int, int]]:
-        """The steps that may have made one of some versions last, each with what had to be there before.
+        """The steps that may have made one of the needed versions last, each with the versions needed before it.
 
-        One is enough where that is all needed anyway; or where it is no more than what the step made of it, which
-        nothing else that has to be made reads: whoever has the one at some time may have had the other.
+        One step suffices if all its operands are needed anyway, or if they are no larger than its results and no other
+        required step reads these results: a schedule that has the results at some time can as well have the operands.
         """
         size = sum(self.sizes[self._versions[version][0]] for version in _bits(needed))
         found = []
@@ -192,11 +192,11 @@ class _Back:
         return not any(self._readers[version] & self._ancestors_of(rest) for version in _bits(self._writes[place]))
 
     def _taken(self, place: int, needed: int, size: int) -> int:
-        """What is there as a step runs and others are needed behind it, of that size."""
+        """Bytes in memory while a step runs and `needed`, of `size` bytes, is required after it."""
         return size + sum(self.sizes[buffer] for buffer, held in self._touched[place] if not held & needed)
 
     def _ancestors_of(self, needed: int) -> int:
-        """The steps without which they cannot be made."""
+        """The steps that the needed versions depend on."""
         steps = 0
         for version in _bits(needed & ~self._given):
             steps |= self._ancestors[self._versions[version][1]]
@@ -210,7 +210,7 @@ class _Back:
 
     @cached_property
     def _versions(self) -> tuple[tuple[int, int], ...]:
-        """Buffers, each with a step that writes it."""
+        """The versions: each a buffer with a step that writes it."""
         return tuple((buffer, place) for place, kernel in enumerate(self.trace.kernels) for buffer in kernel.writes)
 
     @cached_property
@@ -222,12 +222,12 @@ class _Back:
 
     @cached_property
     def _others(self) -> tuple[int, ...]:
-        """For every version the others of its buffer."""
+        """For each version, the other versions of its buffer."""
         return tuple(self._of_buffer[buffer] & ~(1 << version) for version, (buffer, _) in enumerate(self._versions))
 
     @cached_property
     def _reads(self) -> tuple[int, ...]:
-        """For every step the versions that it reads; those that it writes into are some of them."""
+        """For each step, the versions that it reads, including those that it updates."""
         numbers = {made: version for version, made in enumerate(self._versions)}
         last, reads = dict[int, int](), []
         for place, kernel in enumerate(self.trace.kernels):
@@ -244,7 +244,7 @@ class _Back:
 
     @cached_property
     def _overwritten(self) -> tuple[int, ...]:
-        """For every step all other versions of what it writes."""
+        """For each step, all other versions of the buffers that it writes."""
         held = self._of_buffer
         return tuple(
             sum({held[buffer] for buffer in kernel.writes}) & ~self._writes[place]
@@ -253,7 +253,7 @@ class _Back:
 
     @cached_property
     def _touched(self) -> tuple[tuple[tuple[int, int], ...], ...]:
-        """For every step the buffers that it touches, with all their versions."""
+        """For each step, the buffers that it accesses, with all their versions."""
         held = self._of_buffer
         return tuple(
             tuple((buffer, held.get(buffer, 0)) for buffer in sorted({*kernel.reads, *kernel.writes}))
@@ -266,7 +266,7 @@ class _Back:
 
     @cached_property
     def _ancestors(self) -> tuple[int, ...]:
-        """For every step itself and those without which it cannot run."""
+        """For each step, itself and the steps that it depends on."""
         ancestors: list[int] = []
         for place, reads in enumerate(self._reads):
             steps = 1 << place
@@ -277,7 +277,7 @@ class _Back:
 
     @cached_property
     def _readers(self) -> tuple[int, ...]:
-        """For every version the steps that read it."""
+        """For each version, the steps that read it."""
         readers = [0] * len(self._versions)
         for place, reads in enumerate(self._reads):
             for version in _bits(reads):
@@ -286,14 +286,14 @@ class _Back:
 
 
 def _followed(came: dict[int, tuple[int, int]], needed: int) -> Iterator[int]:
-    """The steps from some versions to the results."""
+    """The steps from a set of versions to the results."""
     while needed in came:
         needed, place = came[needed]
         yield place
 
 
 def _bits(number: int) -> Iterator[int]:
-    """The places of the ones of a number, from the lowest."""
+    """The positions of the one bits of a number, from the lowest."""
     while number:
         lowest = number & -number
         yield lowest.bit_length() - 1

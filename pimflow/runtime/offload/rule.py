@@ -1,9 +1,10 @@
 """SSDTrain's adaptive rule, the published baseline: Wu et al., DAC 2025 (arXiv 2408.10013).
 
-Going through the forward pass, everything is offloaded until the first tensor for which what has been offloaded
-before it and twice itself, over the time from then until its gradient is due at backward passes of twice the
-forward's time, asks for more than the drives write: from there on everything stays. Tensors of fewer than 8 Mi
-elements stay. In the backward pass, as a module begins, what the one before it saved is asked back.
+Going through the forward pass, everything is offloaded up to the first tensor that the drives are too slow for: the
+bytes offloaded before it plus twice its size, over the time from then until its gradient is due (a backward pass is
+assumed to take twice the forward's time), exceed the write rate. From there on everything is kept. Tensors of fewer
+than 8 Mi elements are kept. When a module begins in the backward pass, the tensors that the module before it in the
+network saved are requested.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from pimflow.runtime.offload.run import ActivationPlan
 from pimflow.runtime.offload.trace import Trace
 
 LEAST_ELEMENTS = 8 << 20
-"""Smaller tensors stay."""
+"""Tensors with fewer elements are kept."""
 
 
 def adaptive_rule(
     trace: Trace, channel: Channel, modules: tuple[int, ...] = (), least_elements: int = LEAST_ELEMENTS
 ) -> ActivationPlan:
-    """What the rule makes of a step.
+    """The plan of the rule for a step.
 
     Args:
         trace: the step.
-        channel: of which the rule knows the rate of writing.
-        modules: kernels of the forward pass at which modules begin; none: every saved buffer is one's.
-        least_elements: smaller tensors stay.
+        channel: the channel to the SSDs; the rule uses its write rate.
+        modules: kernels of the forward pass at which modules begin; if empty, each saved buffer is its own module.
+        least_elements: tensors with fewer elements are kept.
     """
     offloaded: list[int] = []
     before_bytes, before_us, reached = 0, 0.0, 0
@@ -45,13 +46,13 @@ def adaptive_rule(
 
 
 def _one_module_ahead(trace: Trace, offloaded: list[int], modules: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """When each is asked back: as the backward pass of the module behind its own begins."""
+    """When each buffer is requested: when the backward pass of the module after its own begins."""
     starts = sorted(modules) or sorted({trace.made(buffer) for buffer in trace.saved})
 
     def module(buffer: int) -> int:
         return sum(start <= trace.made(buffer) for start in starts)
 
-    begins: dict[int, int] = {}  # where the backward pass of every module begins
+    begins: dict[int, int] = {}  # where the backward pass of each module begins
     for buffer in trace.saved:
         begins[module(buffer)] = min(trace.returns(buffer), begins.get(module(buffer), trace.returns(buffer)))
     loads = []

@@ -1,15 +1,15 @@
-"""Follows a training step whose activations are kept, offloaded or recomputed: when everything runs, and what is alive.
+"""Simulates a training step whose activations are kept, offloaded or recomputed: all times, and what is alive when.
 
-Three things happen at once: the GPU runs kernels one after the other; one channel to the SSDs serves stores and loads,
-one at a time, in the order in which they are asked for; memory is taken and given back. A store is asked for once its
-buffer is made (those that one kernel makes in the order of their numbers), and the buffer given back when it is stored
-and the forward pass has read it for the last time. A load is asked for as a certain kernel is about to start, and takes
-its memory as it begins. A kernel waits for what it reads. What is wanted back before it is stored is forwarded: it
-never left. Its store is withdrawn if it still waits; one that finds the channel free has begun as soon as it was asked
-for, and is in vain.
+Three things happen concurrently: the GPU runs kernels one after the other; one channel to the SSDs serves stores and
+loads, one at a time, in the order of their requests; memory is allocated and freed. A store is requested once its
+buffer is written (for several buffers of one kernel, in the order of their numbers). The buffer is freed when it is
+stored and the forward pass has read it for the last time. A load is requested when a certain kernel is about to start,
+and its memory is allocated when it begins. A kernel waits for its operands. A buffer that is requested before it is
+stored is forwarded: it never left. Its store is withdrawn if it is still queued; a store that found the channel free
+began at once, and is useless.
 
-What is moved passes the GPU's memory too: meanwhile kernels are slower by its share of that memory's bandwidth, as if
-memory bound all of them.
+Transfers also use the GPU's memory: meanwhile kernels are slowed down by the transfer's share of the memory bandwidth,
+as if all kernels were memory-bound.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from pimflow.runtime.offload.trace import Trace
 
 
 class Trip(NamedTuple):
-    """A buffer leaves memory and comes back.
+    """A round trip of a buffer, which leaves memory and comes back.
 
     Args:
-        buffer: which.
-        made: the last kernel that writes it before: from then on it may be stored.
-        leaves: the last kernel that touches it before.
-        before: the kernel before which it is asked back.
-        returns: the first kernel that touches it behind.
+        buffer: number of the buffer.
+        made: the last kernel that writes it before it leaves: from then on it may be stored.
+        leaves: the last kernel that accesses it before it leaves.
+        before: the kernel before which its load is requested.
+        returns: the first kernel that accesses it after it is back.
     """
 
     buffer: int
@@ -48,7 +48,7 @@ class Trip(NamedTuple):
 
     @classmethod
     def of(cls, trace: Trace, buffer: int, before: int) -> Trip:
-        """The one from which a buffer is asked back before a kernel."""
+        """The trip of a buffer whose load is requested before a kernel."""
         uses = trace.uses[buffer]
         behind = bisect_left(uses, before)
         ahead = uses[:behind]
@@ -58,17 +58,17 @@ class Trip(NamedTuple):
 
 @dataclass(frozen=True)
 class ActivationPlan:
-    """What becomes of the saved buffers; those that are named nowhere are kept.
+    """The plan for the saved buffers; buffers that it does not name are kept.
 
     Args:
-        loads: of every offloaded buffer the kernel before which it is asked back, in the order of asking; of one that
-            leaves more than once, each time.
-        recomputed: of every recomputed buffer the kernels that make it again, right before it is read; the buffers in
-            the order in which they are made.
-        order: all kernels as they run, those that run again more than once, where that is not the trace's order;
-            nothing is offloaded then (`in_order`, in `reordered`, follows it).
-        limit_bytes: a kernel whose results would not fit into that beside what is alive waits for stores, if there
-            are any; None: none waits.
+        loads: for each offloaded buffer, the kernel before which its load is requested, in the order of requests; a
+            buffer that leaves more than once has several entries.
+        recomputed: for each recomputed buffer, the kernels that make it again right before it is read; the buffers are
+            in the order in which they were made.
+        order: all kernels in order of execution, including reruns, if that is not the trace's order. Nothing is
+            offloaded then, and `in_order` in `reordered` simulates the plan.
+        limit_bytes: a kernel whose results would exceed this limit together with the live bytes waits for pending
+            stores; None for no limit.
     """
 
     loads: tuple[tuple[int, int], ...] = ()
@@ -82,17 +82,17 @@ class ActivationPlan:
         return frozenset(buffer for buffer, _ in self.loads)
 
     def trips(self, trace: Trace) -> list[Trip]:
-        """Every time that a buffer is offloaded, in the order in which they are asked back."""
+        """All trips of offloaded buffers, in the order of their load requests."""
         return [Trip.of(trace, buffer, before) for buffer, before in self.loads]
 
 
 def made_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
-    """For every recomputed buffer the kernel before which it is made again: the first behind the turn that touches it,
-    or before which another is made again of it.
+    """For each recomputed buffer, the kernel before which it is recomputed: the first one after the turn that accesses
+    it, or before which another buffer is recomputed from it.
 
     Args:
         trace: the step.
-        recomputed: as of a plan.
+        recomputed: as in a plan.
     """
     places: dict[int, int] = {}
     read: dict[int, int] = {}
@@ -104,15 +104,15 @@ def made_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> dict[
 
 
 What = Literal["take", "give", "run", "again", "stored", "loaded"]
-"""Memory of a buffer is taken, or given back; a kernel ends, or ends once more; a store or a load of a buffer ends."""
+"""Events: a buffer's memory is allocated or freed; a kernel or a rerun ends; a store or a load of a buffer ends."""
 
 
 _ENDED: Mapping[Kind, What] = {"store": "stored", "load": "loaded"}
 
 
 class Moment(NamedTuple):
-    """What happens at a time, to a buffer or a kernel, by number; `bytes` of memory that is taken are positive, that is
-    given back negative, else 0."""
+    """An event at a time, of a buffer or kernel by number; `bytes` is positive for memory that is allocated, negative
+    for memory that is freed, otherwise 0."""
 
     time_us: float
     what: What
@@ -122,7 +122,7 @@ class Moment(NamedTuple):
 
 @dataclass(frozen=True)
 class Rerun:
-    """A kernel that runs once more, by its place in the trace."""
+    """A rerun of a kernel, given by its place in the trace."""
 
     place: int
     begin_us: float
@@ -131,20 +131,20 @@ class Rerun:
 
 @dataclass(frozen=True)
 class Run:
-    """What a plan comes to.
+    """The simulated run of a plan.
 
     Args:
-        time_us: of the step.
-        stall_us: of it, kernels waited for loads.
-        recompute_us: of it, kernels that ran again.
-        slowed_us: of it, kernels took longer beside transfers.
-        peak_bytes: the most activations that were alive at a time.
-        peak_us: when.
+        time_us: time of the step.
+        stall_us: part of it in which kernels waited for loads or for room.
+        recompute_us: part of it in which kernels ran again.
+        slowed_us: part of it that transfers added to kernels.
+        peak_bytes: maximum bytes of live activations.
+        peak_us: time of this maximum.
         transfers: stores and loads, in order.
-        starts_us, ends_us: of every kernel of the trace.
+        starts_us, ends_us: start and end of each kernel of the trace.
         reruns: kernels that ran again, in order.
-        log: all that happens, in order of time, and at one time in the order in which one follows from the other: what
-            a kernel reads is there until its results are.
+        log: all events in order of time; simultaneous events are in causal order, and a kernel's operands are in memory
+            until its results are.
     """
 
     time_us: float
@@ -160,20 +160,20 @@ class Run:
     log: tuple[Moment, ...]
 
     def bytes_of(self, kind: Kind, trace: Trace) -> int:
-        """Bytes of all stores, or of all loads."""
+        """The total bytes of all stores, or of all loads."""
         return sum(trace.sizes[transfer.buffer] for transfer in self.transfers if transfer.kind == kind)
 
 
 @dataclass(frozen=True)
 class Most:
-    """What a run may come to.
+    """Limits on a run.
 
     Args:
-        peak_bytes: activations that are alive at a time.
-        stored_bytes: where as many as that are.
-        lost_us: what kernels that run again take, and waits.
-        slowed: whether what kernels take longer beside transfers is lost too.
-        again_us: where as many are alive, and as many bytes stored: what kernels that run again take.
+        peak_bytes: bytes of live activations.
+        stored_bytes: bytes stored, if the peak equals its limit.
+        lost_us: time of reruns and waits.
+        slowed: whether the time that transfers add to kernels counts as lost too.
+        again_us: time of reruns, if the peak and the bytes stored equal their limits.
     """
 
     peak_bytes: float = math.inf
@@ -183,7 +183,7 @@ class Most:
     again_us: float = math.inf
 
     def is_within(self, other: Most) -> bool:
-        """Whether what exceeds the other exceeds this."""
+        """Whether every run that exceeds the other limits exceeds these."""
         return (
             self.peak_bytes <= other.peak_bytes
             and self.stored_bytes <= other.stored_bytes
@@ -195,24 +195,24 @@ class Most:
 
 @dataclass(frozen=True)
 class Found:
-    """A plan and what it comes to."""
+    """A plan and its simulated run."""
 
     plan: ActivationPlan
     run: Run
 
 
 def kept(trace: Trace) -> Found:
-    """The step as it is, with all activations kept."""
+    """The plan that keeps all activations, and its run."""
     return Found(ActivationPlan(), follow(trace, ActivationPlan()))
 
 
 def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -> Run:
-    """Goes through a step.
+    """Simulates a step.
 
     Args:
         trace: the step.
-        plan: what becomes of its saved buffers.
-        channel: to the SSDs; needed if anything is offloaded.
+        plan: the plan for its saved buffers.
+        channel: the channel to the SSDs; required if anything is offloaded.
     """
     run = follow_within(trace, plan, channel, Most())
     assert run is not None
@@ -220,12 +220,12 @@ def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -
 
 
 def follow_within(trace: Trace, plan: ActivationPlan, channel: Channel | None, most: Most) -> Run | None:
-    """The same; None as soon as it is known to exceed what it may come to."""
+    """Like `follow`; None as soon as the run is known to exceed the limits."""
     return _Follower(trace, plan, channel or Channel(1.0, 1.0)).run(most)
 
 
 class _Follower:
-    """One run through a step."""
+    """The simulation of one run."""
 
     def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel) -> None:
         self.limit_bytes = math.inf if plan.limit_bytes is None else plan.limit_bytes
@@ -242,14 +242,14 @@ class _Follower:
         self.reruns: list[Rerun] = []
         self.log: list[
             tuple[float, What | Literal["quiet"], int, int]
-        ] = []  # moments; of quiet kernels where, till where
+        ] = []  # events; a quiet entry is a range of kernels
         self.alive: set[int] = set()
         self.alive_bytes = 0
-        self.highest_bytes = 0  # as kernels start: the peak is no lower
-        self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was through with them
-        self.left: list[int] = []  # buffers that may have been left or stored since memory was given back
-        self.taken = self.ended = 0  # transfers of which the memory is accounted for, as they begin and as they end
-        self.coming: set[int] = set()  # asked back, and not yet read
+        self.highest_bytes = 0  # at the starts of kernels: a lower bound on the peak
+        self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was done with them
+        self.left: list[int] = []  # buffers whose last use or store may have ended since memory was freed
+        self.taken = self.ended = 0  # transfers whose memory is accounted for, at their begin and their end
+        self.coming: set[int] = set()  # requested, and not yet read
         self.again_away = {buffer for buffer, count in Counter(buffer for buffer, _ in plan.loads).items() if count > 1}
         self.stores: dict[int, list[int]] = {}
         trips = plan.trips(trace)
@@ -285,14 +285,14 @@ class _Follower:
                 self._give_back(buffer, self.now)
             self.starts.append(self._execute(place, again=False))
             self.through.append(self.now)
-        log = tuple(map(Moment._make, sorted(self._told(), key=itemgetter(0))))  # what is moved is told of late
+        log = tuple(map(Moment._make, sorted(self._told(), key=itemgetter(0))))  # transfers are logged late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.through))
         return Run(*times, *peak_of(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
 
     def _quiet_until(self, place: int) -> int:
-        """The first kernel from there on beside which something happens that the plan asks for, or is moved; the last
-        one counts as such."""
+        """The first kernel from `place` on at which the plan requires something or a transfer is pending; at latest the
+        last kernel."""
         queue = self.queue
         moved = self.coming or self.leaving or self.left or queue.waiting or queue.free_us > self.now
         if moved or not self.ended == self.taken == len(queue.order):
@@ -300,8 +300,8 @@ class _Follower:
         return self.events[bisect_left(self.events, place)]
 
     def _run_quiet(self, place: int, following: int) -> None:
-        """Runs kernels as where all is kept: what they touch for the first time is taken, for the last time given back.
-        The same as one after the other, to the last bit."""
+        """Runs kernels as if everything were kept: buffers are allocated at their first use and freed after their last
+        one. The result is bit-identical to running the kernels one by one."""
         trace = self.trace
         self.log.append((self.now, "quiet", place, following))
         ends = list(accumulate(trace.times_us[place:following], initial=self.now))
@@ -315,7 +315,7 @@ class _Follower:
         self.alive.difference_update(chain.from_iterable(trace.ends[place:following]))
 
     def _told(self) -> Iterator[tuple[float, What, int, int]]:
-        """All moments as they were told of."""
+        """All events in the order in which they were logged."""
         sizes = self.trace.sizes
         for entry in self.log:
             if entry[1] != "quiet":
@@ -328,7 +328,7 @@ class _Follower:
                 yield from ((end, "give", buffer, -sizes[buffer]) for buffer in self.trace.ends[place])
 
     def _exceeds(self, most: Most, again_us: float) -> bool:
-        """Whether what happened so far, and what is run again in all, is more than may be."""
+        """Whether the run so far, together with all reruns of the plan, exceeds the limits."""
         lost_us = again_us + self.stall_us + (self.slowed_us if most.slowed else 0.0)
         if lost_us > most.lost_us or self.highest_bytes > most.peak_bytes:
             return True
@@ -348,7 +348,7 @@ class _Follower:
             self.coming.add(buffer)
 
     def _release(self, now: float) -> None:
-        """Gives back what is stored by a time, and was read for the last time before it left; takes what is loaded."""
+        """Frees buffers that are stored by a time after their last use; allocates those whose loads have begun."""
         self.queue.advance(now)
         order = self.queue.order
         if self.ended == self.taken == len(order) and not self.left:
@@ -371,7 +371,7 @@ class _Follower:
                 self._take(transfer.buffer, transfer.begin_us)
 
     def _make_again(self, buffer: int, before: int) -> None:
-        """Kernels of the forward pass once more; what none needs behind that is there until the last has read it."""
+        """Runs kernels of the forward pass again; temporary results are freed after the last rerun that reads them."""
         kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
         there = set(self.alive)
         for step, place in enumerate(self.plan.recomputed[buffer]):
@@ -384,12 +384,12 @@ class _Follower:
                     self._give_back(other, self.now)
 
     def _stays(self, buffer: int, before: int) -> bool:
-        """Whether what was made again right before a kernel is needed from there on, and not made again until then."""
+        """Whether a buffer recomputed before a kernel is needed from there on and is not to be recomputed later."""
         last = max(self.trace.uses[buffer][-1], self.later.get(buffer, -1))
         return buffer in self.saved and last >= before and self.again_at.get(buffer, before) <= before
 
     def _execute(self, place: int, *, again: bool) -> float:
-        """Runs a kernel once what it reads is there."""
+        """Runs a kernel once its operands are in memory."""
         kernel, start, touched = self.trace.kernels[place], self.now, self.trace.touched[place]
         if self.coming:
             for buffer in self.coming.intersection(touched):
@@ -412,7 +412,7 @@ class _Follower:
         return start
 
     def _end(self, place: int) -> None:
-        """What a kernel has made is stored, what is not touched again leaves."""
+        """Requests stores of the buffers that a kernel has written, and lets buffers leave after their last use."""
         for buffer in self.stores.get(place, ()):
             self.queue.forget("store", buffer)
             self.queue.ask(self.now, "store", buffer)
@@ -423,7 +423,7 @@ class _Follower:
             self._leave(buffer)
 
     def _with_room(self, start: float, place: int) -> float:
-        """When there is room for what a kernel takes: it waits for one store after the other."""
+        """When there is room for the buffers that a kernel allocates: it waits for one store after the other."""
         self._release(start)
         if self.limit_bytes == math.inf:
             return start
@@ -456,7 +456,7 @@ class _Follower:
             self.log.append((now, "give", buffer, -size))
 
     def _leave(self, buffer: int) -> None:
-        """A buffer was touched for the last time before it is made again, or asked back."""
+        """Frees a buffer that will be recomputed, or lets it leave to be loaded later, after its last use."""
         if buffer in self.plan.recomputed:
             self._give_back(buffer, self.now)
             return
@@ -468,7 +468,7 @@ class _Follower:
 
 
 def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
-    """The most that is there at a time, and when."""
+    """The maximum of live bytes, and its time."""
     alive = peak = 0
     when = 0.0
     for moment in log:
@@ -481,11 +481,11 @@ def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
 def _ends(
     trace: Trace, plan: ActivationPlan, trips: Iterable[Trip], again: Mapping[int, int]
 ) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
-    """What stays behind the last kernel that touches it, as something is recomputed from it later, before which; by
-    kernel what is touched for the last time before it leaves; and by kernel what is last read by what is recomputed
-    before that."""
+    """Three maps: buffers that stay after their last use, as others are recomputed from them, with the kernel before
+    which that happens last; by kernel, the buffers that it is the last to access before they leave; by kernel, the
+    buffers that reruns right before it are the last to read."""
     last: dict[int, int] = {}
-    for buffer, kernels in plan.recomputed.items():  # what a buffer is made of again has to be there by then
+    for buffer, kernels in plan.recomputed.items():  # operands of reruns have to be in memory by then
         for place in kernels:
             for read in trace.kernels[place].reads:
                 last[read] = max(last.get(read, -1), again[buffer])

@@ -1,9 +1,9 @@
-"""When everything runs of a compiled model whose activations do not all fit, and what energy that takes.
+"""The schedule and the energy of a compiled model whose activations do not all fit.
 
-Kernels spend what they spend otherwise, each time that they run, and where transfers slow them down the GPU's busy
-power for longer. A transfer takes what the drives draw while they read or write, and what a byte takes on the link and
-in the GPU's memory (`[memory.ssd]` and the GPU's energies of the target); idle drives draw power throughout, if any
-activation is moved.
+Each execution of a kernel spends its usual energy; if transfers slow it down, the GPU draws its busy power for the
+additional time. A transfer costs the power of the drives while they read or write, and the energy of its bytes on the
+link and in the GPU's memory (`[memory.ssd]` and the GPU's energies in the target). Idle drives draw power throughout
+the run if any activation is moved.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from pimflow.targets import Target
 from pimflow.targets.schema.memory import Ssd
 
 SSD = "ssd"
-"""Where transfers take place."""
+"""The resource of transfers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class SpilledEvent:
     """One use of a device, of a link, or of the SSDs.
 
     Args:
-        name: of the node, or of the value that is moved.
-        kind: whether a node runs, or runs again, or a value is stored or loaded.
-        resource: what is used.
-        start_us, end_us: when.
-        energy_mj: what is spent, beside static power and what idle drives draw.
-        bytes: that are moved.
+        name: name of the node, or of the value that is moved.
+        kind: whether a node runs or runs again, or a value is stored or loaded.
+        resource: the resource in use.
+        start_us, end_us: start and end of the use.
+        energy_mj: energy without static power and the power of idle drives.
+        bytes: bytes that are moved.
     """
 
     name: str
@@ -48,7 +48,7 @@ class SpilledEvent:
 
 @dataclass(frozen=True)
 class SpilledSchedule:
-    """Events by their starts; energy by where it is spent, of the board under `STATIC`, of idle drives under `SSD`."""
+    """Events by start time, and energy by place: that of the board under `STATIC`, that of idle drives under `SSD`."""
 
     events: tuple[SpilledEvent, ...]
     makespan_us: float
@@ -56,18 +56,18 @@ class SpilledSchedule:
 
     @property
     def total_energy_mj(self) -> float:
-        """All energy, static included."""
+        """The total energy including static energy."""
         return sum(self.energy_mj.values())
 
 
 def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: float) -> SpilledSchedule:
-    """The schedule of what does not fit.
+    """The schedule of a model whose activations do not all fit.
 
     Args:
-        spill: what becomes of the activations.
-        kept: the schedule with all of them kept, whose regions are the steps of `spill`.
+        spill: the plan for the activations.
+        kept: the schedule with all of them kept; its regions are the steps of `spill`.
         target: the machine.
-        static_mj: what the board draws over the time that `spill` takes.
+        static_mj: static energy of the board over the run time of `spill`.
     """
     run = spill.found.run
     runs = [Rerun(place, *span) for place, span in enumerate(zip(run.starts_us, run.ends_us, strict=True))]
@@ -87,9 +87,9 @@ def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: fl
 def _uses(
     runs: Sequence[Rerun], given: int, kind: Literal["run", "again"], kept: Schedule, target: Target
 ) -> Iterator[SpilledEvent]:
-    """The events of steps at the times at which these run; where they take longer all of them do, evenly.
+    """The events of the steps at the times of `runs`; if a step takes longer, all its events are stretched evenly.
 
-    The first `given` hand over inputs, the last one results.
+    The first `given` steps provide inputs and the last one takes results; they have no events.
     """
     lengths = kept.timeline.region_us
     begins = [0.0, *accumulate(lengths)]
@@ -112,7 +112,7 @@ def _uses(
 
 
 def _moved(spill: Spill, target: Target) -> Iterator[SpilledEvent]:
-    """Stores and loads."""
+    """The events of stores and loads."""
     for transfer in spill.found.run.transfers:
         drives, buffer = _drives(target), spill.trace.buffers[transfer.buffer]
         busy_mj = drives.busy_w * (transfer.end_us - transfer.begin_us) * 1e-3
@@ -122,7 +122,7 @@ def _moved(spill: Spill, target: Target) -> Iterator[SpilledEvent]:
 
 
 def _drives(target: Target) -> Ssd:
-    """Those of a machine that moves activations."""
+    """The drives of a machine that moves activations."""
     assert target.memory is not None
     assert target.memory.ssd is not None
     return target.memory.ssd

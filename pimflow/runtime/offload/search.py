@@ -1,14 +1,15 @@
-"""Which activations to keep, offload and recompute, and when to ask them back.
+"""The search for which activations to keep, offload and recompute, and when to load offloaded ones back.
 
-A plan is judged by following it. What is offloaded is asked back as late as no kernel waits for: from the last load
-to the first, each ends where it is needed or where the next begins. Search starts from the best "keep from the i-th
-on" and from nothing offloaded, then takes what is alive at the peak, the longest unused first, and offloads or
-recomputes it while that makes the plan better; at last it keeps again what does not lower the peak. A plan is followed
-no further than until it is known to be no better. Where both may be done, each is tried alone first, so that no plan of
-one kind is better than the one that is found.
+A plan is evaluated by simulating it. Offloaded buffers are loaded back as late as possible without delaying a kernel:
+going from the last load to the first, each ends when its buffer is needed or when the next load begins. The search
+starts from the best plan that offloads only the first i buffers, where i may be 0. It then goes through the buffers
+alive at the peak, longest unused first, and offloads or recomputes each if that improves the plan. Finally it keeps
+those buffers after all that do not lower the peak. The simulation of a plan stops as soon as the plan is known to be no
+better. If both offloading and recomputing are allowed, each is also tried alone first, so that the result is never
+worse than a plan of one kind.
 
-At first nothing is made again of what itself is made again later. Then the search goes on with that, and starts anew
-with it from nothing recomputed: once more the longest unused first, and once what takes the least time a byte.
+At first no buffer is recomputed from one that is itself recomputed later. Then the search continues with that allowed,
+and also restarts with it from nothing recomputed: once longest unused first, once least time per byte first.
 """
 
 from __future__ import annotations
@@ -26,29 +27,30 @@ from pimflow.runtime.offload.trace import Trace
 from pimflow.runtime.offload.wish import Wish
 
 MOST_PREFIXES = 48
-"""Of "keep from the i-th on", evenly spread where there are more."""
+"""The maximum number of plans that offload only the first i buffers; evenly spaced if there are more buffers."""
 
 LEAST_SHARE = 1e-3
-"""Of all that is saved: smaller buffers stay."""
+"""The smallest buffer to offload or recompute, as a fraction of all saved bytes."""
 
 LONGEST_CHAIN = 8
-"""Kernels that one buffer may be recomputed by."""
+"""The maximum number of kernels that recompute one buffer."""
 
 MOST_EXCHANGES = 4
-"""Buffers that are tried for one that stays."""
+"""The maximum number of buffers to try in exchange for one that is kept instead."""
 
 _Choice = tuple[frozenset[int], frozenset[int]]
-"""What is offloaded, and what is recomputed."""
+"""The offloaded buffers, and the recomputed ones."""
 
 
 @dataclass(frozen=True)
 class _Way:
-    """How a plan is improved.
+    """The changes that may improve a plan.
 
     Args:
-        offload, recompute: what may be done.
-        nested: whether something may be made again of what is made again for that too soon for its own reader.
-        soonest: what takes the least time a byte is made again first, not what is unused longest.
+        offload, recompute: whether buffers may be offloaded or recomputed.
+        nested: whether a buffer may be recomputed from others that are recomputed only for this, before their own
+            readers need them.
+        soonest: whether buffers with the least recomputation time per byte come first, instead of those unused longest.
     """
 
     offload: bool
@@ -62,28 +64,28 @@ def searched(trace: Trace, channel: Channel | None, wish: Wish) -> Found:
 
     Args:
         trace: the step.
-        channel: to the SSDs; None: nothing can be offloaded.
-        wish: what is asked of it.
+        channel: the channel to the SSDs; None if nothing can be offloaded.
+        wish: the requirements for the plan.
     """
     return _Search(trace, channel, wish).best()
 
 
 def improved(trace: Trace, channel: Channel | None, wish: Wish, plan: ActivationPlan) -> Found:
-    """The plan that one change after the other leads to, each to a better plan.
+    """The plan reached from a given one by successive changes, each of which improves it.
 
     Args:
-        trace, channel, wish: as above.
-        plan: to begin with; no saved buffer leaves more than once.
+        trace, channel, wish: as for `searched`.
+        plan: the plan to start from; it offloads no buffer more than once.
     """
     return _Search(trace, channel, wish).improved_from(plan)
 
 
 def exchanged(trace: Trace, channel: Channel | None, wish: Wish, plan: ActivationPlan) -> Found:
-    """The plan that one exchange after the other leads to: what is offloaded or made again is so the other way, or
-    stays, and something else leaves for it.
+    """The plan reached by successive exchanges: a buffer is recomputed instead of offloaded or vice versa, or it is
+    kept and another one leaves memory instead.
 
     Args:
-        trace, channel, wish, plan: as above.
+        trace, channel, wish, plan: as for `improved`.
     """
     return _Search(trace, channel, wish).exchanged_from(plan)
 
@@ -91,7 +93,7 @@ def exchanged(trace: Trace, channel: Channel | None, wish: Wish, plan: Activatio
 def asked_back(
     trace: Trace, channel: Channel, offloaded: Iterable[int], recomputed: Mapping[int, tuple[int, ...]]
 ) -> tuple[tuple[int, int], ...]:
-    """For every offloaded buffer the kernel before which it is asked back, in order: as late as no kernel waits for."""
+    """For each offloaded buffer, the kernel before which to request its load, in order: as late as no kernel waits."""
     again = made_again(trace, recomputed)
     ends = _ends(trace, recomputed, again)
     read = _read_again(trace, recomputed, again)
@@ -106,14 +108,14 @@ def asked_back(
         place = needed[buffer]
         due = ends[place - 1] if place else 0.0
         following = min(due, following) - channel.load_us(trace.buffers[buffer].bytes)
-        latest = bisect_right(ends, following)  # the kernel that starts next at that time, or before
+        latest = bisect_right(ends, following)  # the last kernel to start by that time
         ready = bisect_left(ends, max(stored[buffer], ends[trace.leaves(buffer)])) + 1
         loads.append((buffer, min(place, max(latest, ready))))
     return tuple(reversed(loads))
 
 
 def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> Sequence[float]:
-    """When every kernel ends, if none waits."""
+    """The end of each kernel if none waits, including recomputation."""
     if not recomputed:
         return trace.through_us
     first = min(again.values())
@@ -124,7 +126,7 @@ def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mappin
 
 
 def _read_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> dict[int, int]:
-    """Of every buffer from which something is recomputed the first kernel before which that is."""
+    """For each buffer that others are recomputed from, the first kernel before which that happens."""
     read: dict[int, int] = {}
     for buffer, kernels in recomputed.items():
         for other in (other for kernel in kernels for other in trace.kernels[kernel].reads):
@@ -134,7 +136,7 @@ def _read_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: 
 
 @dataclass
 class _Search:
-    """One search; `tried` has what each choice came to, or what it was found to exceed."""
+    """One search; `tried` caches the result of each choice, or limits that it is known to exceed."""
 
     trace: Trace
     channel: Channel | None
@@ -145,22 +147,22 @@ class _Search:
 
     @cached_property
     def large(self) -> list[int]:
-        """What is worth while to offload or recompute."""
+        """The saved buffers that are large enough to be worth offloading or recomputing."""
         least = LEAST_SHARE * self.trace.saved_bytes
         return [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
 
     @property
     def both(self) -> _Way:
-        """All that may be done."""
+        """All changes that are allowed."""
         return _Way(self.wish.offload and self.channel is not None, self.wish.recompute)
 
     def improved_from(self, plan: ActivationPlan) -> Found:
-        """What a plan is improved to."""
+        """The result of improving a plan."""
         found = self._better(self._whole(*_choice(plan)), self.both)
         return self._better(found, replace(self.both, nested=True)) if self.both.recompute else found
 
     def exchanged_from(self, plan: ActivationPlan) -> Found:
-        """What exchanges make of a plan, until none helps."""
+        """The result of exchanges in a plan until none helps."""
         found, before = self._whole(*_choice(plan)), None
         while found is not before:
             before = found
@@ -181,7 +183,7 @@ class _Search:
         return self._nested(best, both) if both.recompute else best
 
     def _nested(self, best: Found, both: _Way) -> Found:
-        """The best where something may be made again of what is made again for that; no worse than one without."""
+        """The best plan with nested recomputation allowed; never worse than the given one."""
         alone = _Way(offload=False, recompute=True, nested=True)
         ways = (alone, replace(alone, soonest=True))
         anew = min((self._improved(self._start(way), way) for way in ways), key=self._key)
@@ -210,13 +212,13 @@ class _Search:
         return other if other is not None and self._key(other) < self._key(found) else None
 
     def _whole(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
-        """What a choice comes to, whatever that is."""
+        """The result of a choice, without limits."""
         found = self.look(offloaded, recomputed, Most())
         assert found is not None
         return found
 
     def look(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
-        """What a choice comes to; None where it is known to exceed what it may come to."""
+        """The result of a choice; None if it is known to exceed the limits."""
         key = (offloaded, recomputed)
         tried = self.tried.get(key)
         if tried is None or (isinstance(tried, Most) and not most.is_within(tried)):
@@ -237,11 +239,11 @@ class _Search:
         return self.chains[buffer]
 
     def _not_nested(self, recomputed: frozenset[int]) -> frozenset[int]:
-        """Those that are made of nothing that is made again only later."""
+        """The recomputed buffers without those whose operands are recomputed only later."""
         return frozenset(buffer for buffer in recomputed if not self._made_of_later(buffer) & recomputed)
 
     def _made_of_later(self, buffer: int) -> frozenset[int]:
-        """What a buffer is made again of that the backward pass reads later."""
+        """The saved buffers that a buffer is recomputed from and that the backward pass reads later than it."""
         if buffer not in self.later:
             kernels, returns = self.trace.kernels, self.trace.returns
             read = {other for place in self._chain(buffer) or () for other in kernels[place].reads}
@@ -250,7 +252,7 @@ class _Search:
         return self.later[buffer]
 
     def _improved(self, found: Found, way: _Way) -> Found:
-        """Offloads or recomputes, one buffer at a time, what is alive at the peak."""
+        """Offloads or recomputes buffers alive at the peak, one at a time, until that no longer helps."""
         while True:
             changed = (self._if_better(*change, found) for change in self._changes(found, way))
             better = next(filter(None, changed), None)
@@ -273,8 +275,8 @@ class _Search:
                 yield offloaded - {buffer}, again
 
     def _exchanges(self, buffer: int, found: Found) -> Iterable[_Choice]:
-        """Choices in which it leaves the other way, or stays: alone, or for one that is large enough, the smallest
-        first."""
+        """Choices in which a buffer leaves memory the other way or is kept: alone, or in exchange for another buffer
+        that is large enough, smallest first."""
         offloaded, recomputed = (chosen - {buffer} for chosen in _choice(found.plan))
         if buffer not in found.plan.offloaded | found.plan.recomputed.keys():
             return
@@ -288,16 +290,16 @@ class _Search:
             yield from self._leaving(other, offloaded, recomputed)
 
     def _leaving(self, buffer: int, offloaded: frozenset[int], recomputed: frozenset[int]) -> Iterable[_Choice]:
-        """What may be done with a buffer that stays so far."""
+        """The choices that offload or recompute a buffer that is kept so far."""
         if self.both.offload:
             yield offloaded | {buffer}, recomputed
         if self.both.recompute and self._chain(buffer) is not None:
             yield offloaded, recomputed | {buffer}
 
     def _in_vain(self, found: Found, buffers: Iterable[int]) -> frozenset[int]:
-        """What leaves the peak where it is if it is made again too: as much is alive while it is there anyway.
+        """Buffers whose recomputation would not lower the peak, because it is also reached while they are in memory.
 
-        Known where nothing is moved: no time at which memory is given back depends on another.
+        Known only if nothing is offloaded: then no time at which memory is freed depends on another.
         """
         if found.plan.loads:
             return frozenset()
@@ -311,7 +313,7 @@ class _Search:
         return frozenset(buffer for buffer in buffers if there(buffer) >= found.run.peak_bytes)
 
     def _at_the_peak(self, found: Found) -> list[int]:
-        """Saved buffers that are there at the peak."""
+        """The large saved buffers that are alive at the peak."""
         alive: dict[int, int] = {}
         for time_us, _, which, size in found.run.log:
             if time_us > found.run.peak_us:
@@ -321,7 +323,7 @@ class _Search:
         return [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
 
     def _longest_unused(self, buffers: Iterable[int], found: Found) -> list[int]:
-        """Those first that are not needed for the longest time."""
+        """The buffers, longest unused first."""
         starts = found.run.starts_us
 
         def unused_us(buffer: int) -> float:
@@ -330,7 +332,7 @@ class _Search:
         return sorted(buffers, key=lambda buffer: (-unused_us(buffer), buffer))
 
     def _soonest_made(self, buffers: Iterable[int]) -> list[int]:
-        """Those that can be made again, those first that take the least time a byte."""
+        """The buffers that can be recomputed, least time per byte first."""
         kernels = self.trace.kernels
         us_per_byte = {
             buffer: sum(kernels[place].time_us for place in chain) / self.trace.buffers[buffer].bytes
@@ -340,7 +342,7 @@ class _Search:
         return sorted(us_per_byte, key=lambda buffer: (us_per_byte[buffer], buffer))
 
     def _thinned(self, found: Found) -> Found:
-        """Keeps again what need not be offloaded or recomputed."""
+        """Keeps the buffers that need not be offloaded or recomputed."""
         for buffer in (*found.plan.offloaded, *found.plan.recomputed):
             offloaded, recomputed = found.plan.offloaded - {buffer}, frozenset(found.plan.recomputed) - {buffer}
             found = self._if_better(offloaded, recomputed, found) or found
@@ -352,11 +354,11 @@ def _choice(plan: ActivationPlan) -> _Choice:
 
 
 class _Highest:
-    """The most that is alive at a time up to a kernel of a run, and from one on."""
+    """The maximum of live bytes in a run up to each kernel, and from each kernel on."""
 
     def __init__(self, run: Run) -> None:
-        self.steps: list[int] = []  # kernels as they run, those that run again once more
-        self.place_of: dict[int, int] = {}  # kernels, but for those that run again, among the steps
+        self.steps: list[int] = []  # kernels in order of execution, including reruns
+        self.place_of: dict[int, int] = {}  # position of each kernel among the steps, without reruns
         highest: list[int] = []
         alive = most = 0
         for moment in run.log:
@@ -373,23 +375,23 @@ class _Highest:
         self.behind = list(accumulate(reversed(highest), max))[::-1]
 
     def until(self, kernel: int) -> int:
-        """Until it ends."""
+        """The maximum until a kernel ends."""
         return self.ahead[self.place_of[kernel]]
 
     def since(self, kernel: int, made: int) -> int:
-        """Since it begins; from what runs again right before it, what makes something that was made behind another
-        kernel counts too."""
+        """The maximum since a kernel begins, including the reruns right before it from the first one of a kernel after
+        `made` on."""
         end = self.place_of[kernel]
         later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.steps[place] > made)
         return self.behind[next(later, end)]
 
 
 def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
-    """The kernels that make a saved buffer again, in order; None where that takes too many, or what is not there.
+    """The kernels that recompute a saved buffer, in order; None if they are too many or an operand is unavailable.
 
-    What they read has to be saved too, or to be an input, or is made again with it; what is recomputed itself is made
-    again before. What was overwritten meanwhile, as what is computed in place does, is no longer there. What is drawn
-    is not drawn again.
+    Their operands have to be saved too, be inputs, or be recomputed along with the buffer; operands in the chain are
+    recomputed first. Data that was overwritten in the meantime, for example in place, is unavailable. Kernels that draw
+    random numbers cannot run again.
     """
     there = set(trace.saved)
     place, chain = trace.returns(buffer), set()
@@ -420,7 +422,7 @@ def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
 
 
 def _is_overwritten(trace: Trace, kernel: int, place: int, made_again: Container[int]) -> bool:
-    """Whether a kernel that ran again before a place would read, or undo, what has been written since it ran."""
+    """Whether rerunning a kernel before `place` would read, or destroy, data that has been written since it ran."""
     reads, writes = trace.kernels[kernel].reads, trace.kernels[kernel].writes
     return any(
         buffer not in made_again

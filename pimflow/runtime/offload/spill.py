@@ -1,8 +1,9 @@
-"""Activations of a compiled model that its GPU's memory does not hold: the fastest plan with which they fit.
+"""Activations of a compiled model that do not fit into GPU memory: the fastest plan with which they do.
 
-A step of the schedule is what a kernel is in a training step: the units meet at its end, and what any node of it
-touches is there throughout. What is alive across the step at which most is may be kept, offloaded to the machine's SSDs
-or recomputed. The plan is replayed, and what is alive packed into an arena, gaps included.
+A step of the schedule plays the role of a kernel in a training step: the units synchronise at its end, and the buffers
+that its nodes access are in memory throughout. Buffers alive across the step with most live bytes may be kept,
+offloaded to the machine's SSDs or recomputed. The plan is simulated, and the live buffers are packed into an arena,
+which may leave gaps.
 """
 
 from __future__ import annotations
@@ -31,15 +32,15 @@ from pimflow.runtime.timeline import Timeline, regions
 from pimflow.targets import Target
 
 SpillWay = Literal["auto", "never", "offload", "recompute"]
-"""What may become of activations that do not fit: whatever is fastest, nothing, or one of both."""
+"""Measures for activations that do not fit: whatever is fastest, none, or only one kind."""
 
 MOST_ROUNDS = 6
-"""Searches with a tighter limit each, where the arena has gaps."""
+"""The maximum number of searches, each with a tighter limit, if the arena has gaps."""
 
 
 @dataclass(frozen=True)
 class Stay:
-    """A buffer in the arena at an offset, from one moment of the run's log to another, both included."""
+    """A buffer at an offset in the arena, from one entry of the run's log to another, both included."""
 
     buffer: int
     offset: int
@@ -49,16 +50,16 @@ class Stay:
 
 @dataclass(frozen=True)
 class Spill:
-    """How activations fit that would not.
+    """A plan for activations that do not fit, with its arena.
 
     Args:
         trace: the steps of the schedule.
-        found: what becomes of the activations, and what that comes to.
-        arena_bytes: what activations, inputs and results take then, gaps included.
-        room_bytes: what there is for them.
-        least: what no plan goes below.
-        stays: where everything lies, and from when to when; what leaves and comes back may lie elsewhere then. None
-            where nothing helps: all is kept, as the memory plan has it.
+        found: the plan for the activations, and its run.
+        arena_bytes: size of the arena with activations, inputs and results, including gaps.
+        room_bytes: memory available for them.
+        least: a lower bound on the memory of every plan.
+        stays: where each buffer is in the arena, and when; a buffer that leaves and comes back may get another place.
+            Empty if no plan helps: everything is kept, as in the memory plan.
     """
 
     trace: Trace
@@ -70,30 +71,32 @@ class Spill:
 
     @property
     def limit_bytes(self) -> int:
-        """For what is alive at a time, gaps left out: a kernel that would pass it waits for stores."""
+        """The limit on live bytes, without gaps: a kernel that would exceed it waits for stores."""
         limit = self.found.plan.limit_bytes
         return self.room_bytes if limit is None else limit
 
     @property
     def fits(self) -> bool:
-        """Whether that is enough."""
+        """Whether the arena fits into the memory available."""
         return self.arena_bytes <= self.room_bytes
 
     @property
     def is_impossible(self) -> bool:
-        """Whether no plan at all fits."""
+        """Whether no plan can fit."""
         return self.least.bytes > self.room_bytes
 
 
 def channel_of(target: Target) -> Channel | None:
-    """The way to a machine's SSDs; None where it has none."""
+    """The channel to a machine's SSDs; None if it has none."""
     ssd = None if target.memory is None else target.memory.ssd
     return None if ssd is None else Channel.of(ssd, target.any_gpu)
 
 
 def require_drives(target: Target) -> None:
-    """Raises:
-    TargetError: a machine has no SSDs.
+    """Check that a machine has SSDs.
+
+    Raises:
+        TargetError: it has none.
     """
     if target.memory is None or target.memory.ssd is None:
         raise TargetError(f"{target.name!r} has no SSDs", "choose a target with a table [memory.ssd]")
@@ -102,15 +105,15 @@ def require_drives(target: Target) -> None:
 def spilled(
     graph: Graph, memory: MemoryPlan, timeline: Timeline, room_bytes: int, channel: Channel | None, way: SpillWay
 ) -> Spill:
-    """The fastest plan that the search finds with which activations fit.
+    """The fastest plan found with which the activations fit.
 
     Args:
-        graph: scheduled.
+        graph: a scheduled graph.
         memory: its memory plan.
         timeline: its schedule.
-        room_bytes: what there is for activations, inputs and results.
-        channel: to the SSDs; None: nothing can be offloaded.
-        way: what may be done.
+        room_bytes: memory available for activations, inputs and results.
+        channel: the channel to the SSDs; None if nothing can be offloaded.
+        way: the measures allowed.
     """
     trace = steps_of(graph, memory, timeline)
     drives = channel is not None and way != "recompute"
@@ -140,12 +143,12 @@ def _least(trace: Trace, room_bytes: int, *, drives: bool, proof: bool = False) 
 
 
 def _sizes(trace: Trace) -> list[int]:
-    """Of buffers as they lie in an arena."""
+    """Sizes of the buffers in an arena."""
     return [_aligned(buffer.bytes) for buffer in trace.buffers]
 
 
 def _paged(best: Spill, channel: Channel) -> Spill:
-    """What the search did not make fit, if it does where all leaves for which there is no room; what is faster so."""
+    """The given plan, or a plan of `paged` if only that one fits, or if it is faster."""
     room, touched = best.room_bytes, best.trace.touched_bytes
     for spared in range(MOST_ROUNDS):
         limit = room - (room - touched) * spared // (MOST_ROUNDS - 1)
@@ -161,12 +164,12 @@ def _lost_us(run: Run) -> float:
 
 
 def _rank(spill: Spill) -> tuple[float, ...]:
-    """The smaller, the better: what does not fit, and the time."""
+    """Smaller is better: the bytes that do not fit, then the time."""
     return (0, spill.found.run.time_us) if spill.fits else (spill.arena_bytes - spill.room_bytes, 0)
 
 
 def _reordered(best: Spill) -> Spill:
-    """What does not fit in the order of the schedule, if it does in another; what is faster in another."""
+    """The given plan, or one with the steps in another order if only that one fits, or if it is faster."""
     limit = best.room_bytes
     below_us = best.found.run.time_us if best.fits else math.inf
     for _ in range(MOST_ROUNDS):
@@ -183,8 +186,8 @@ def _reordered(best: Spill) -> Spill:
 
 
 def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
-    """The steps of a schedule as kernels, turning where most is alive; the first one hands over the inputs, the last
-    one the results."""
+    """The steps of a schedule as a trace that turns at the step with most live bytes; the first kernel provides the
+    inputs, the last one takes the results."""
     inputs, results = memory.regions_of(graph.inputs), memory.regions_of(graph.outputs)
     names: dict[int, str] = {}
     elements: dict[int, int] = {}
@@ -207,7 +210,7 @@ def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
 
 
 def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[int]) -> Kernel:
-    """A step; what it makes for itself alone it does not read. `there` gains what it makes."""
+    """A step as a kernel; buffers that it writes only for itself do not count as read. Adds its writes to `there`."""
     reads: dict[int, None] = {}
     writes: dict[int, None] = {}
     for node in nodes:
@@ -221,7 +224,7 @@ def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[in
 
 
 def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:
-    """The step at which most is alive."""
+    """The step with most live bytes."""
     first: dict[int, int] = {}
     last: dict[int, int] = {}
     for place, kernel in enumerate(kernels):
@@ -237,7 +240,7 @@ def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:
 
 
 def _packed(spill: Spill, found: Found) -> Spill:
-    """An arena in which everything lies that is alive at some time of a run."""
+    """The spill with a plan whose live buffers are packed into an arena."""
     trace = spill.trace
     lives = list(_lives(found.run.log))
     blocks = [Block(_aligned(trace.buffers[which].bytes), *span) for which, *span in lives]
@@ -247,7 +250,7 @@ def _packed(spill: Spill, found: Found) -> Spill:
 
 
 def _lives(log: Sequence[Moment]) -> Iterator[tuple[int, int, int]]:
-    """Which buffer is there from when to when, every time, as places in a log."""
+    """(buffer, first, last) for each time that a buffer is in memory, as positions in a log."""
     since: dict[int, int] = {}
     for place, moment in enumerate(log):
         if moment.what == "take":

@@ -1,4 +1,4 @@
-"""`Trace`: the kernels of a training step in order, and the buffers of the memory planner that they touch."""
+"""`Trace`: the kernels of a training step in order, and the memory planner's buffers that they access."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from pimflow.runtime.timeline import build_timeline
 
 @dataclass(frozen=True)
 class Kernel:
-    """A node of the step: how long it runs, and which buffers (by number) it reads and writes.
+    """A node of the step: its run time, and the buffers (by number) that it reads and writes.
 
-    Views, and other movements that do nothing, read what they are of, and write nothing. A kernel that draws random
-    numbers draws others each time it runs, so no plan runs it again.
+    Views, and other movements that do nothing, read their source and write nothing. A kernel that draws random numbers
+    would draw different ones in a rerun, so no plan runs it again.
     """
 
     name: str
@@ -33,13 +33,13 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Buffer:
-    """A region of the arena: all values that share it, views and what is computed in place included.
+    """A region of the arena with all values that share it, including views and values computed in place.
 
     Args:
         name: its first value.
         bytes: its size.
-        elements: of its largest value.
-        fixed: an input of the step or a result that stays: it is there throughout, and is no activation.
+        elements: number of elements of its largest value.
+        fixed: whether it is an input or a result of the step: it is in memory throughout, and is not an activation.
     """
 
     name: str
@@ -50,14 +50,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Trace:
-    """A training step as a machine goes through it.
+    """A training step as a machine executes it.
 
     Args:
         kernels: in the order in which they run, one after the other.
-        turn: how many of them are the forward pass.
-        buffers: what they touch.
-        modules: kernels of the forward pass at which a module begins: those of contractions.
-        given: how many kernels at the start hand over inputs: they do not run again.
+        turn: number of kernels in the forward pass.
+        buffers: the buffers that they access.
+        modules: kernels of the forward pass at which a module begins: the contractions.
+        given: number of kernels at the start that provide inputs: they do not run again.
     """
 
     kernels: tuple[Kernel, ...]
@@ -68,7 +68,7 @@ class Trace:
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
-        """For every buffer the kernels that touch it, in order."""
+        """For each buffer, the kernels that access it, in order."""
         uses: list[list[int]] = [[] for _ in self.buffers]
         for place, kernel in enumerate(self.kernels):
             for buffer in {*kernel.reads, *kernel.writes}:
@@ -77,7 +77,7 @@ class Trace:
 
     @cached_property
     def touched(self) -> tuple[tuple[int, ...], ...]:
-        """For every kernel the buffers that it touches, but for those that are there throughout."""
+        """For each kernel, the buffers that it accesses, without the fixed ones."""
         return tuple(
             tuple(buffer for buffer in {*kernel.reads, *kernel.writes} if not self.buffers[buffer].fixed)
             for kernel in self.kernels
@@ -85,17 +85,17 @@ class Trace:
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
-        """Bytes of every buffer."""
+        """Bytes of each buffer."""
         return tuple(buffer.bytes for buffer in self.buffers)
 
     @cached_property
     def touched_bytes(self) -> int:
-        """The most that a kernel touches: no plan takes less."""
+        """The most bytes that any kernel accesses: a lower bound on the memory of every plan."""
         return max((sum(self.buffers[buffer].bytes for buffer in touched) for touched in self.touched), default=0)
 
     @cached_property
     def ends(self) -> tuple[tuple[int, ...], ...]:
-        """For every kernel the buffers that it is the last to touch, but for those that are there throughout."""
+        """For each kernel, the buffers that it is the last to access, without the fixed ones."""
         ends: list[list[int]] = [[] for _ in self.kernels]
         for buffer, places in enumerate(self.uses):
             if places and not self.buffers[buffer].fixed:
@@ -104,7 +104,7 @@ class Trace:
 
     @cached_property
     def begins(self) -> tuple[tuple[int, ...], ...]:
-        """For every kernel the buffers that it is the first to touch, but for those that are there throughout."""
+        """For each kernel, the buffers that it is the first to access, without the fixed ones."""
         return tuple(
             tuple(buffer for buffer in touched if self.uses[buffer][0] == place)
             for place, touched in enumerate(self.touched)
@@ -112,13 +112,13 @@ class Trace:
 
     @cached_property
     def alive_before(self) -> tuple[int, ...]:
-        """Bytes that are alive before every kernel where all is kept, and behind the last."""
+        """Live bytes before each kernel, and after the last one, if everything is kept."""
         begun, ended = ([sum(self.sizes[b] for b in buffers) for buffers in each] for each in (self.begins, self.ends))
         return tuple(accumulate((more - less for more, less in zip(begun, ended, strict=True)), initial=0))
 
     @cached_property
     def alive_beside(self) -> tuple[int, ...]:
-        """Bytes that are alive beside every kernel that takes time, where all is kept; of others, less than nothing."""
+        """Live bytes during each kernel if everything is kept; a negative number for kernels that take no time."""
         return tuple(
             self.alive_before[place] + sum(self.sizes[buffer] for buffer in begun) if time_us > 0 else -sys.maxsize
             for place, (begun, time_us) in enumerate(zip(self.begins, self.times_us, strict=True))
@@ -126,17 +126,17 @@ class Trace:
 
     @cached_property
     def times_us(self) -> tuple[float, ...]:
-        """Of every kernel."""
+        """The time of each kernel."""
         return tuple(kernel.time_us for kernel in self.kernels)
 
     @cached_property
     def through_us(self) -> tuple[float, ...]:
-        """When every kernel ends, if none waits and none runs again."""
+        """The end of each kernel if none waits and none runs again."""
         return tuple(accumulate(self.times_us))
 
     @cached_property
     def saved(self) -> tuple[int, ...]:
-        """Buffers that the forward pass makes and the backward pass reads, in the order in which they are made."""
+        """Buffers that the forward pass writes and the backward pass reads, in the order of their first use."""
         found = [
             buffer
             for buffer, places in enumerate(self.uses)
@@ -149,11 +149,11 @@ class Trace:
         return self._stay[buffer][0]
 
     def leaves(self, buffer: int) -> int:
-        """The last kernel of the forward pass that touches a saved buffer."""
+        """The last kernel of the forward pass that accesses a saved buffer."""
         return self._stay[buffer][1]
 
     def returns(self, buffer: int) -> int:
-        """The first kernel of the backward pass that touches a saved buffer."""
+        """The first kernel of the backward pass that accesses a saved buffer."""
         return self._stay[buffer][2]
 
     @cached_property
@@ -168,17 +168,17 @@ class Trace:
 
     @property
     def saved_bytes(self) -> int:
-        """What is saved in all."""
+        """The total bytes of the saved buffers."""
         return sum(self.buffers[buffer].bytes for buffer in self.saved)
 
     @cached_property
     def time_us(self) -> float:
-        """Of all kernels."""
+        """The time of all kernels."""
         return sum(self.times_us)
 
     @cached_property
     def forward_us(self) -> float:
-        """Of the forward pass."""
+        """The time of the forward pass."""
         return sum(self.times_us[: self.turn])
 
 
@@ -186,17 +186,17 @@ def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostM
     """The trace of a training step on the host.
 
     Args:
-        graph: the step, cleaned up as everything that is priced.
+        graph: the step, cleaned up like every graph that is priced.
         forward: names of the nodes of its forward pass.
         costs: prices its nodes.
 
     Raises:
-        ModelError: a value's size depends on data.
+        ModelError: the size of a value depends on data.
     """
     plan = plan_memory(graph)
     unknown = [name for name in plan.outside if graph.value(name).shape is None]
     if unknown:
-        raise ModelError(f"the size of {unknown[0]!r} depends on data, so no activations are planned")
+        raise ModelError(f"the size of {unknown[0]!r} depends on data, so its activations cannot be planned")
     host = costs.host_only()
     times = build_timeline(graph, costs.target, host).region_us
     fixed = plan.regions_of((*graph.inputs, *graph.outputs))

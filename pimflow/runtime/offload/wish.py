@@ -1,4 +1,4 @@
-"""What is asked of a plan, and how plans are compared by it."""
+"""The requirements for a plan, and the comparison of plans by them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ _SLACK = 1e-9
 
 @dataclass(frozen=True)
 class Wish:
-    """What is asked of a plan.
+    """The requirements for a plan.
 
     Args:
         offload: whether anything may be offloaded.
         recompute: whether anything may be recomputed.
-        slower_percent: how much longer the step may take than without either, unless `limit_bytes` asks for more. What
-            transfers take of the memory's bandwidth is apart from that: nothing is offloaded without it.
-        limit_bytes: what activations may take, in the least time, all included; None: as little as possible.
+        slower_percent: how much longer the step may take than without either, unless `limit_bytes` requires more time.
+            The slowdown of kernels by the memory traffic of transfers is not included, as offloading implies it.
+        limit_bytes: the memory limit for activations, to be met in the least time, everything included; None to use as
+            little memory as possible.
     """
 
     offload: bool = True
@@ -29,11 +30,11 @@ class Wish:
     limit_bytes: int | None = None
 
     def allowed_us(self, trace: Trace) -> float:
-        """What a step may take."""
+        """The time that a step may take."""
         return trace.time_us * (1 + self.slower_percent / 100 + _SLACK)
 
     def key(self, trace: Trace, found: Found) -> tuple[float, ...]:
-        """The smaller, the better: what is out of bounds, what is asked for, what is written and made again."""
+        """Smaller is better: excess over the limit, then the objective, then bytes stored and recomputation time."""
         run, allowed_us = found.run, self.allowed_us(trace)
         spent = (run.bytes_of("store", trace), run.recompute_us)
         if self.limit_bytes is None:
@@ -41,7 +42,7 @@ class Wish:
         return (max(0, run.peak_bytes - self.limit_bytes), max(0.0, run.time_us - allowed_us), *spent)
 
     def most(self, trace: Trace, found: Found) -> Most:
-        """What a plan with a smaller key does not exceed; times with a margin for how they are added up."""
+        """Limits that a plan with a smaller key does not exceed; times have a margin for the order of summation."""
         out, asked, stored, again_us = self.key(trace, found)
         spare_us = self.allowed_us(trace) - trace.time_us * (1 - _SLACK)
         if self.limit_bytes is not None:
