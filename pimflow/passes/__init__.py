@@ -1,4 +1,4 @@
-"""Rewrites of graphs, one per file and named by what it does; the manager that runs them; the pipelines as data."""
+"""Graph rewrites, one per file and named by what they do; the manager that runs them; the pipelines as data."""
 
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult

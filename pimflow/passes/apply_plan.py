@@ -1,4 +1,4 @@
-"""Carries out a plan: every decision by its own pass, in the plan's order."""
+"""Carries out a plan: each decision with its own pass, in the plan's order."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class ApplyPlan(Pass):
-    """Rewrites the graph as a plan says; nodes come out in the order of the plan's decisions.
+    """Rewrites the graph according to a plan; the nodes are in the order of the plan's decisions.
 
-    Every node is placed: on a device, in a region (the decision's index). Nodes that the passes make have an `origin`
+    Every node is placed: on a device, in a region (the decision's index). Nodes that the passes create have an `origin`
     (the node they come from) and, in pipelines, a `stage`; nodes that leave the host have a `choice`. Slices and
     Concats run on the host. The `fused_into` of a node that is cut up names the part that its own part is fused into.
 
@@ -116,7 +116,7 @@ def _regions(graph: Graph, plan: Plan) -> Mapping[str, int]:
     return regions
 
 
-_HINT = "make the plan anew for this graph"
+_HINT = "make a new plan for this graph"
 
 
 def _check_order(graph: Graph, decision: Decision, index: int, regions: Mapping[str, int]) -> None:

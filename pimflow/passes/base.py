@@ -1,4 +1,4 @@
-"""What a pass is: a frozen dataclass whose fields are its options, from a graph to a graph."""
+"""Passes: frozen dataclasses whose fields are their options; each turns a graph into a graph."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ AnyPass = TypeVar("AnyPass", bound="Pass")
 
 @dataclass(frozen=True)
 class PassResult:
-    """What a pass made.
+    """The result of a pass.
 
     Args:
         graph: the new graph; the given one if nothing changed.
-        changed: whether anything did.
+        changed: whether anything changed.
         notes: why the pass did not apply where one might expect it to, each "node: reason".
-        sites: the nodes at which it applied, where it can be told to leave some.
+        sites: the nodes at which it applied, if it has an option to leave some alone.
     """
 
     graph: Graph
@@ -35,14 +35,14 @@ class PassResult:
 
 @dataclass(frozen=True)
 class Pass(ABC):
-    """One rewrite. Graphs in, graphs out; nothing is changed behind the caller.
+    """One rewrite. Graphs in, graphs out, without side effects.
 
     A pass's `str` is its name and the options that are not at their default, as `pimflow opt -p` reads them.
 
     Attributes:
-        name: the name by which people call the pass, in kebab-case.
-        required: whether what comes after depends on the pass, so that it may not be disabled.
-        keeps_values: whether the graph computes afterwards what it computed before.
+        name: the public name of the pass, in kebab-case.
+        required: whether later steps depend on the pass, so that it may not be disabled.
+        keeps_values: whether the graph computes the same values afterwards.
     """
 
     name: ClassVar[str]
@@ -59,7 +59,7 @@ class Pass(ABC):
 
     @classmethod
     def of(cls: type[AnyPass], options: Mapping[str, Any]) -> AnyPass:
-        """The pass with these options, given as plain data; classes among them are named.
+        """The pass with these options, given as plain data; nested dataclasses are tagged with their class names.
 
         Raises:
             OptionError: an option is unknown, missing or of the wrong type.
@@ -75,7 +75,7 @@ class Pass(ABC):
 
 
 def _plain(item: Any) -> Any:
-    """Plain data as `Pass.of` reads them: fields at their default left out."""
+    """Plain data as read by `Pass.of`: fields at their default are left out."""
     if isinstance(item, tuple):
         return [_plain(entry) for entry in item]
     if not is_dataclass(item):

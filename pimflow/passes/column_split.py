@@ -4,8 +4,8 @@
                           y_pim = x @ w[:, b:]          on the other device, at the same time
                           y     = concat(y_gpu, y_pim)  over the columns
 
-MD-DP along the other axis: both parts read the whole input and a part of the weights, so nothing is read twice but x.
-It is for what has few rows: a product of one row cannot be divided by rows at all.
+This is MD-DP along the other axis: both parts read the whole input and a part of the weights, so only x is read twice.
+It is for nodes with few rows: a product with one row cannot be divided by rows at all.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from pimflow.records import dataclass
 class ColumnSplit(DecisionPass):
     """Splits a node by columns: the first on the host, the rest on another device.
 
-    Columns are N of a matrix product's output (the last axis), the channels of a convolution's.
+    Columns are N of a matrix product's output (the last axis), or the channels of a convolution's output.
 
     Args:
         node: a convolution or matrix product with constant weights.
         gpu_columns: output columns that the host computes; neither none nor all.
-        choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
+        choice: the choice to request from the other device's backend (a mapping policy, a strategy); "" is its default.
         followers: elementwise nodes, in order, that the host applies to the two parts before the one Concat.
-        device: computes the columns that are left.
+        device: computes the remaining columns.
         host: computes the first columns and all movements.
     """
 
@@ -51,7 +51,7 @@ class ColumnSplit(DecisionPass):
         return (self.node, *self.followers)
 
     def refusal(self, graph: Graph) -> Refusal | None:
-        """Why the node cannot be split so, or None."""
+        """Why the node cannot be split this way, or None."""
         nodes = [graph.node(name) for name in self.covers]
         first = nodes[0]
         refusal = _anchor_refusal(graph, first)
@@ -69,7 +69,7 @@ class ColumnSplit(DecisionPass):
         return None
 
     def rewrite(self, site: Site) -> list[Node] | Refusal:
-        """The parts, the Slices of what they read from outside, and the Concats of what leaves."""
+        """The parts, the Slices of what they read from outside, and the Concats of values that leave."""
         refusal = self.refusal(site.graph)
         return refusal if refusal is not None else list(_Writer(site, self).nodes())
 
@@ -81,7 +81,7 @@ def _anchor_refusal(graph: Graph, node: Node) -> Refusal | None:
         return Refusal(f"{node.name}: its {node.op.groups} groups read different channels")
     shapes = [graph.value(name).shape for name in (node.inputs[1], node.output)]
     if node.inputs[1] not in graph.constants:
-        return Refusal(f"{node.name}: {node.inputs[1]!r} is computed, and its parts have to be constants")
+        return Refusal(f"{node.name}: {node.inputs[1]!r} is computed, and a column split needs constant weights")
     if any(shape is None or len(shape) < 2 for shape in shapes):
         return Refusal(f"{node.name}: its weights or its output have no columns")
     return None
@@ -91,15 +91,15 @@ def _follower_refusal(graph: Graph, node: Node, first: Node, made: set[str]) -> 
     if not node.op.is_elementwise:
         return Refusal(f"{node.name}: {node.kind} is not elementwise and cannot follow the parts")
     if made.isdisjoint(node.inputs):
-        return Refusal(f"{node.name}: does not read what the parts make")
+        return Refusal(f"{node.name}: does not read a result of the parts")
     if graph.value(node.output).shape != graph.value(first.output).shape:
-        return Refusal(f"{node.name}: makes another shape than {first.name}")
+        return Refusal(f"{node.name}: its output shape differs from that of {first.name}")
     return None
 
 
 @dataclass(frozen=True)
 class _Part:
-    """One device's columns: [start, stop)."""
+    """The columns [start, stop) of one device."""
 
     device: str
     start: int
@@ -136,13 +136,13 @@ class _Writer:
             yield Node(Concat(self._axis), tuple(made[value]), (value,), name, self._moved(value))
 
     def _write(self, node: Node, part: _Part, names: dict[str, str], fused: dict[str, str]) -> Iterator[Node]:
-        """One node's columns of one part, behind the Slices that it needs.
+        """Write one node's columns of one part, after the Slices that it needs.
 
         Args:
             node: the node.
-            part: whose columns.
-            names: by value, what holds its columns of this part.
-            fused: by node, its part here.
+            part: the columns.
+            names: by value, the name of its columns in this part; extended.
+            fused: by node, the name of its part here; extended.
         """
         first = node is self._covered[0]
         sources = []
@@ -171,7 +171,7 @@ class _Writer:
         yield Node(node.op, tuple(sources), (output,), written, placement, node.tags)
 
     def _cut_axis(self, node: Node, index: int) -> int | None:
-        """The axis of an input along which it is divided with the output's columns; None if all of it is read."""
+        """The axis along which an input is divided with the output's columns; None if all of it is read."""
         shape = self._site.editor.value(node.inputs[index]).shape if node.inputs[index] else None
         if shape is None:
             return None
@@ -184,7 +184,7 @@ class _Writer:
         return axis if 0 <= axis < len(shape) and shape[axis] == self._columns else None
 
     def _cut(self, name: str, axis: int, part: _Part, names: dict[str, str], reader: Node) -> Iterator[Node]:
-        """Makes `names` tell which value holds the part's columns of one from outside."""
+        """Cut the part's columns out of a value from outside, and add the name of the result to `names`."""
         editor = self._site.editor
         array = self._graph.constants.get(name)
         if array is not None:  # a view: nothing is copied or moved
@@ -205,7 +205,7 @@ class _Writer:
         return self._site.editor.new_value(f"{value}_{part.device}", shape, self._site.editor.value(value).dtype)
 
     def _moved(self, value: str) -> Placement:
-        """Where a movement belongs that is there for the sake of a covered node's value."""
+        """The placement of a movement that is needed for a covered node's value."""
         maker = self._graph.producer(value)
         assert maker is not None, "covered nodes make the values"
         return Placement(self._split.host, self._site.region, origin=maker.name)

@@ -1,4 +1,4 @@
-"""Computes what depends on a vertex and an edge type alone once for every pair of them, and not for every edge."""
+"""Computes values that depend only on a vertex and an edge type once per pair of them instead of once per edge."""
 
 from __future__ import annotations
 
@@ -38,20 +38,21 @@ from pimflow.passes.relations import (
 from pimflow.records import dataclass
 
 _COLUMNS: dict[type[Op], dict[int, int]] = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}}
-"""Operands that ops over edges read by an index, and where that index is."""
+"""The operands that ops over edges read by an index, and the positions of the indices."""
 
 
 @dataclass(frozen=True)
 class CompactMaterialization(Pass):
-    """Products of edges' rows are done once for every pair of a row and an edge type that occurs (Hector, ASPLOS 2024).
+    """Computes products of edges' rows once for every pair of a row and an edge type that occurs (Hector, ASPLOS 2024).
 
-    A `TypedLinear` over rows that a constant index picks depends on the row and on the type alone: it is computed over
-    unique pairs, and so is what makes rows of its rows one by one (views, functions, products with other weights).
-    What reads these by edges reads them by the pair of every edge: `Spmm`, `Sddmm`, `GatherPairs` by their own index,
-    anything else behind a `GatherRows`. Products with constant weights, of rows without types, likewise.
+    A `TypedLinear` over rows picked by a constant index depends only on the row and the type: it is computed over
+    unique pairs, and so are nodes that process its rows one by one (views, functions, products with other weights).
+    Nodes that read the results by edges read them by the pair of every edge: `Spmm`, `Sddmm` and `GatherPairs` by their
+    own index, all others after a `GatherRows`. Products with constant weights of rows without types are treated in the
+    same way.
 
     Args:
-        leave: products that stay as they are, where nothing before them is compact.
+        leave: products that stay as they are, unless their input is already compact.
     """
 
     name: ClassVar[str] = "compact-materialization"
@@ -59,12 +60,12 @@ class CompactMaterialization(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say of every product of edges why it is left."""
+        """Rewrites the graph; the notes say why products of edges are left as they are."""
         return _Compaction(graph, self.leave).run()
 
 
 class Pairs(NamedTuple):
-    """The pairs that occur: the row of each, type after type where types begin, and the pair of every edge."""
+    """The pairs that occur: the row of each, the start of every type in these rows, and the pair of every edge."""
 
     rows: Ints
     pointers: Ints | None
@@ -72,7 +73,7 @@ class Pairs(NamedTuple):
 
 
 class _Compaction:
-    """One run: values that are kept as rows of fewer, and what is written in place of the nodes that made them."""
+    """One run: values that are stored as fewer rows, and the replacements of the nodes that made them."""
 
     def __init__(self, graph: Graph, leave: tuple[str, ...]) -> None:
         self._graph = graph
@@ -98,7 +99,7 @@ class _Compaction:
         return PassResult(self._write.finish(), True, tuple(self._notes), tuple(self._begun))
 
     def _of_edges(self, node: Node) -> tuple[Node, ...]:
-        """Rows of every edge, where they are read as such."""
+        """The rows of every edge, if some node reads them that way."""
         if node.output not in self._compact or node.output not in self._whole:
             return ()
         rows, picks = self._compact[node.output]
@@ -109,7 +110,7 @@ class _Compaction:
     # ---- where it begins
 
     def _starts(self, node: Node) -> bool:
-        """A product of rows that repeat."""
+        """Handles a product of rows that repeat."""
         if not self._is_product(node):
             return False
         given = node.inputs[0]
@@ -117,11 +118,11 @@ class _Compaction:
         if node.name in self._leave and given not in self._compact:
             return False
         if source.picks is None:
-            self._notes.append(f"{node.name}: no constant index picks its rows")
+            self._notes.append(f"{node.name}: its rows are not picked by a constant index")
             return False
         typed = isinstance(node.op, TypedLinear)
         if typed and node.inputs[2] not in self._graph.constants:
-            self._notes.append(f"{node.name}: which rows are of which type is only known when it runs")
+            self._notes.append(f"{node.name}: the types of its rows are only known at run time")
             return False
         pairs = self._unique(source, self._graph.constants[node.inputs[2]] if typed else None)
         if len(pairs.rows) >= len(source.picks):
@@ -133,7 +134,7 @@ class _Compaction:
         return True
 
     def _is_product(self, node: Node) -> bool:
-        """A `TypedLinear`, or a product with constant weights of rows."""
+        """Whether a node is a `TypedLinear`, or a product of rows with constant weights."""
         if isinstance(node.op, TypedLinear):
             return not any(node.inputs[3:4])  # one that reads rows by an index reads no rows of edges
         if not node.op.is_matrix_product or len(self._graph.shape(node.inputs[0])) != 2:
@@ -162,7 +163,7 @@ class _Compaction:
         self._keep(node, made, inputs, Picked(given, pairs.of_edges))
 
     def _keep(self, node: Node, made: list[Node], inputs: list[str], like: Picked) -> None:
-        """Writes a node over fewer rows, as many as `like` has; its value is kept as rows of what that makes."""
+        """Write a node over as few rows as `like` has; its value is then stored as rows of the result."""
         rows, value = self._write.shape(like.rows)[0], self._graph.value(node.output)
         assert value.shape is not None
         shape = (rows, *value.shape[1:])
@@ -174,7 +175,8 @@ class _Compaction:
     # ---- how far it goes
 
     def _goes_on(self, node: Node) -> bool:
-        """What makes each row from the same row of compact values, and of nothing else that has rows of edges."""
+        """Handles a node that makes each row from the same row of compact values, and reads nothing else with rows of
+        edges."""
         kept = [name for name in node.inputs if name in self._compact]
         if not kept or len(node.outputs) != 1 or not self._makes_row_from_row(node):
             return False
@@ -205,7 +207,7 @@ class _Compaction:
         return reduces_within_rows(graph, node)
 
     def _keeps_first_dim(self, node: Node) -> bool:
-        """Whether rows of edges stay the first dim of what is broadcast."""
+        """Whether rows of edges stay the first dimension of a broadcast."""
         made = self._graph.shape(node.output)
         given = [self._graph.shape(name) for name in node.inputs if name in self._compact]
         return all(len(shape) == len(made) and shape[0] == made[0] for shape in given)
@@ -225,7 +227,7 @@ class _Compaction:
     # ---- what reads it by an index of its own
 
     def _reads_by_index(self, node: Node) -> bool:
-        """Sums and pairs over edges, which read compact rows by the pair of every edge."""
+        """Handles sums and pairs over edges, which read compact rows by the pair of every edge."""
         if isinstance(node.op, GatherRows):
             return self._picked_again(node)
         if isinstance(node.op, SegmentReduce):
@@ -246,7 +248,7 @@ class _Compaction:
         return True
 
     def _picked_again(self, node: Node) -> bool:
-        """Rows of rows of pairs."""
+        """Handles a gather of compact rows."""
         kept, own = self._compact.get(node.inputs[0]), index_of(self._graph, node)
         if kept is None or own is None or kept.picks is None:
             return False
@@ -255,7 +257,7 @@ class _Compaction:
         return True
 
     def _summed(self, node: Node, op: SegmentReduce) -> bool:
-        """A reduction of rows of pairs, which needs no rows of edges."""
+        """Handles a reduction of compact rows, which needs no rows of edges."""
         kept = self._compact.get(node.inputs[0])
         if kept is None or kept.picks is None or len(self._graph.shape(node.inputs[0])) < 2:
             return False
@@ -266,11 +268,11 @@ class _Compaction:
 
 
 def unique_pairs(index: Ints, pointers: Ints | None) -> Pairs:
-    """The pairs of a row and a type that occur, by type and then by row, and which of them every edge is of.
+    """The pairs of a row and a type that occur, by type and then by row, and the pair of every edge.
 
     Args:
         index: the row of every edge.
-        pointers: where each type's edges begin, [types + 1]; None where edges have no types.
+        pointers: the start of each type's edges, [types + 1]; None if edges have no types.
     """
     if pointers is None:
         rows, of_edges = np.unique(index, return_inverse=True)

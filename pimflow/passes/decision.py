@@ -1,4 +1,4 @@
-"""What the passes that carry out decisions share: where they write, and how they are used one by one."""
+"""What the passes that carry out decisions share: where they write, and how to run them individually."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Site:
     """Where decisions are carried out.
 
     Args:
-        editor: of the graph; takes new values, constants and node names.
-        region: of the nodes that are written: the decision's index in its plan, None outside a plan.
+        editor: the graph's editor; receives new values, constants and node names.
+        region: the region of the written nodes: the decision's index in its plan, None outside a plan.
         first_parts: receives, for every node that is cut up, the name of its first part.
     """
 
@@ -34,7 +34,7 @@ class Site:
         return self.editor.graph
 
     def fused_into(self, node: Node) -> str | None:
-        """What a node that stays whole is fused into by now: the first part of a node that has been cut up."""
+        """The node that an undivided node is currently fused into: the first part if that node has been cut up."""
         into = node.placement.fused_into
         return None if into is None else self.first_parts.get(into, into)
 
@@ -43,7 +43,8 @@ class Site:
 class DecisionPass(Pass):
     """A pass that carries out one decision: it rewrites the nodes that its options name and leaves all others.
 
-    Used alone, it writes nodes without a region; `ApplyPlan` carries out whole plans, a region for every decision.
+    Run by itself, it writes nodes without a region; `ApplyPlan` carries out whole plans, with a region for every
+    decision.
     """
 
     @property
@@ -53,11 +54,11 @@ class DecisionPass(Pass):
 
     @abstractmethod
     def refusal(self, graph: Graph) -> Refusal | None:
-        """Why these nodes, all of them in the graph, cannot be rewritten so, or None."""
+        """Why these nodes, all of them in the graph, cannot be rewritten this way, or None."""
 
     @abstractmethod
     def rewrite(self, site: Site) -> Sequence[Node] | Refusal:
-        """The nodes in place of those covered, in an order in which they can be computed; or why there are none."""
+        """The nodes that replace those covered, in an order in which they can be computed; or why there are none."""
 
     def why_not(self, graph: Graph) -> Refusal | None:
         """Why the decision cannot be carried out on a graph, or None. Costs about as much as carrying it out."""
@@ -67,10 +68,10 @@ class DecisionPass(Pass):
         return self.refusal(graph)
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the nodes; what is made stands where the last of them stood.
+        """Rewrites the nodes; the new nodes take the position of the last of them.
 
         Raises:
-            PlanError: they are not in the graph, or cannot be rewritten so.
+            PlanError: they are not in the graph, or cannot be rewritten this way.
         """
         site = Site(GraphEditor(graph))
         unknown = [name for name in self.covers if name not in graph.node_by_name]
@@ -87,12 +88,12 @@ class DecisionPass(Pass):
 
 
 def unknown_node(graph: Graph, name: str) -> str:
-    """That a graph has no such node, and which one may be meant."""
+    """A message that a graph has no such node, with a suggestion."""
     hint = did_you_mean(name, graph.node_by_name)
     return f"no node {name!r} in graph {graph.name!r}" + (f" ({hint})" if hint else "")
 
 
 def device_refusal(node: Node, device: str, host: str) -> Refusal | None:
-    """Why a node cannot run on a device, as far as the graph alone says it: the host runs any node."""
+    """Why a node cannot run on a device, judging by the graph alone: the host runs any node."""
     refusal = None if device == host else bound_to_host(node)
     return refusal and Refusal(f"{node.name}: {refusal.reason} and cannot run on {device.upper()}")

@@ -15,15 +15,15 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class DevicePlacement(DecisionPass):
-    """Places nodes on a device. Branches that one placement puts on several devices run at once.
+    """Places nodes on a device. Branches that one placement puts on several devices run concurrently.
 
-    Of an operator that stays ONNX's own only the product in it leaves the host: it is written out, and what stands
-    before and behind the product runs on the host.
+    If an operator stays ONNX's own, only the product in it leaves the host: the operator is written out, and the nodes
+    before and after the product run on the host.
 
     Args:
         nodes: names of the nodes.
         device: where they run.
-        choice: what the device's backend is asked for (a mapping policy, a strategy); "" is its default.
+        choice: the choice to request from the device's backend (a mapping policy, a strategy); "" is its default.
         host: the device that can run any node.
     """
 
@@ -51,11 +51,12 @@ class DevicePlacement(DecisionPass):
         return Refusal(f"{node.name}: {apart.reason}") if isinstance(apart, Refusal) else None
 
     def _is_apart(self, node: Node) -> bool:
-        """Whether only the product in a node goes to the device."""
+        """Whether only the product in a node runs on the device."""
         return self.device != self.host and is_expandable(node.op)
 
     def rewrite(self, site: Site) -> list[Node] | Refusal:
-        """The same nodes, placed; of an operator that a product is taken out of, the nodes that it is made of."""
+        """The same nodes, placed; an operator whose product leaves the host is replaced by the nodes that it consists
+        of."""
         refused = self.refusal(site.graph)
         if refused is not None:
             return refused
@@ -67,7 +68,7 @@ class DevicePlacement(DecisionPass):
         return [node.placed(device=self.device, region=site.region, choice=choice, fused_into=into)]
 
     def _apart(self, node: Node, site: Site) -> list[Node]:
-        """The nodes that it is made of: the product on the device, the others on the host."""
+        """The nodes that the operator consists of: the product on the device, the others on the host."""
         apart = expand(site.graph, node)
         assert isinstance(apart, Expansion), "refused already"
         made = []

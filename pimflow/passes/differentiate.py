@@ -1,4 +1,4 @@
-"""Makes a training step of a model: forward, loss, the gradients of its parameters, and what an optimiser does."""
+"""Turns a model into its training step: forward pass, loss, the gradients of its parameters, and the optimiser."""
 
 from __future__ import annotations
 
@@ -38,26 +38,27 @@ LARGEST_PARAMETER = 1e4
 """Constants with larger elements are masks, not parameters (exporters write -inf as the least float)."""
 
 RATE, MOMENTUM, SECOND_MOMENT, TINY = 1e-3, 0.9, 0.999, 1e-8
-"""Of the optimisers, as Kingma and Ba ("Adam", 2015) have them. Bias correction is a factor of the rate."""
+"""Parameters of the optimisers, with the names and defaults of Kingma and Ba ("Adam", 2015). Bias correction is a
+factor of the rate."""
 
 
 @dataclass(frozen=True)
 class Differentiate(Pass):
-    """A graph becomes its training step.
+    """Turns a graph into its training step.
 
-    The step's outputs are the loss, then for every parameter its gradient, or what the optimiser makes of parameter and
+    The step's outputs are the loss, then for every parameter its gradient, or the optimiser's update of parameter and
     state. Parameters are the float constants that contractions, norms, lookups and additions or products of vectors
-    read, but for masks; batch normalisation goes by the statistics of the batch. Nodes behind the forward pass come in
-    the order in which gradients are known.
+    read, except masks; batch normalisation uses the statistics of the batch. The nodes after the forward pass are in
+    the order in which gradients become available.
 
     Args:
-        loss: "sum" of all float outputs, each times a gradient that becomes an input (`NAME.gradient`);
-            "mean-squared" difference from inputs `NAME.target`; or "cross-entropy" of the first float output [..., C]
-            as logits against classes (`NAME.target`, int64 [...]).
-        wrt: names of constants and inputs whose gradients are asked for; none: all parameters.
-        inputs: whether the gradients of all float inputs are asked for as well.
+        loss: "sum" of all float outputs, each times a gradient that becomes an input (`NAME.gradient`); "mean-squared"
+            difference from inputs `NAME.target`; or "cross-entropy" of the first float output [..., C] as logits
+            against classes (`NAME.target`, int64 [...]).
+        wrt: names of the constants and inputs whose gradients to compute; none: all parameters.
+        inputs: whether to compute the gradients of all float inputs as well.
         optimiser: "none", "sgd", "momentum" or "adam"; its state is in inputs and outputs.
-        frozen_statistics: whether batch normalisation goes by the statistics that the model holds, as in fine-tuning.
+        frozen_statistics: whether batch normalisation uses the statistics stored in the model, as in fine-tuning.
     """
 
     name: ClassVar[str] = "differentiate"
@@ -70,11 +71,11 @@ class Differentiate(Pass):
     frozen_statistics: bool = False
 
     def run(self, graph: Graph) -> PassResult:
-        """Appends loss and backward pass.
+        """Appends the loss and the backward pass.
 
         Raises:
             ModelError: the model has no float output or no parameter, or an op on the way has no gradient.
-            OptionError: `wrt` names what has none.
+            OptionError: `wrt` names something that has no gradient.
         """
         return PassResult(training_step(graph, self).graph, True)
 
@@ -86,8 +87,8 @@ class TrainingStep:
     Args:
         graph: the step.
         loss: the name of its loss, a scalar.
-        gradients: the name of the gradient of every parameter or input that was asked for.
-        forward: names of the nodes of the forward pass, the loss included; all others run behind.
+        gradients: the name of the gradient of every requested parameter or input.
+        forward: names of the nodes of the forward pass, including the loss; all others run after it.
     """
 
     graph: Graph
@@ -97,10 +98,10 @@ class TrainingStep:
 
 
 def training_step(graph: Graph, options: Differentiate) -> TrainingStep:
-    """The training step of a model, as `Differentiate` has it.
+    """The training step of a model with the options of `Differentiate`.
 
     Raises:
-        ModelError, OptionError: as there.
+        ModelError, OptionError: as in `Differentiate.run`.
     """
     targets = _targets(graph, options)
     return _Writer(graph, options, targets).write()
@@ -110,16 +111,17 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
     """The constants that are trained, in the order in which nodes read them.
 
     Args:
-        graph: to be trained.
-        model: what it was before constants were folded: what was computed of no parameter (zeros to add to) is none.
+        graph: the graph to train.
+        model: the same graph before constants were folded: a constant that was not computed from a parameter (zeros to
+            add to) is not trained.
 
     Returns:
         names of constants.
 
-    Float constants of more than one element, none of them huge or not finite, that are an operand of a contraction, the
-    scale or shift of a norm, a table that rows are looked up in, or, unless they are a mask, an operand of another
-    elementwise op on a computed value, or what the body of a Loop, a Scan or an If reads of the graph around it; or
-    that only movements bring there.
+    Float constants of more than one element, none of them huge or not finite, are trained if they are an operand of a
+    contraction, the scale or shift of a norm, a table for lookups of rows, what the body of a Loop, a Scan or an If
+    reads from the surrounding graph, or, unless they are a mask, an operand of another elementwise op on a computed
+    value; or if only movements bring them there.
     """
     found: dict[str, None] = {}
     model = None if model is None else _with_plain_constants(model)
@@ -133,7 +135,7 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
 
 
 def _with_plain_constants(model: Graph) -> Graph:
-    """A model whose Constant nodes are constants, as some exporters (Paddle's) write all weights."""
+    """A model whose Constant nodes are turned into constants: some exporters (Paddle's) write all weights that way."""
     editor = GraphEditor(model)
     for node in model.nodes:
         arrays = evaluate(node, model, model.values, {}, FOLD_LIMIT_BYTES) if node.kind == "Constant" else None
@@ -144,7 +146,7 @@ def _with_plain_constants(model: Graph) -> Graph:
 
 
 def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph, str], bool]) -> bool:
-    """Whether what may have been folded into a constant was computed of the elements of one that may be trained."""
+    """Whether a constant that may be the result of folding was computed from the elements of a trainable constant."""
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop()
@@ -162,7 +164,7 @@ _SCALED = frozenset({"Add", "Sub", "Mul", "PRelu", "Sum"})
 
 
 def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
-    """Inputs of a node that are parameters if they are constants."""
+    """The positions of a node's inputs that are parameters if they are constants."""
     op, count = node.op, len(node.inputs)
     if isinstance(op, (BatchNorm,)):
         yield from (1, 2)
@@ -176,24 +178,24 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
     elif captured := capture_count(node):
         yield from range(count - captured, count)
     elif op.is_sparse:
-        yield 0  # what edges weigh is of the graph
+        yield 0  # the weights of edges belong to the graph
     elif _reads_learnt(graph, node):
         yield from range(count)
 
 
 def _reads_learnt(graph: Graph, node: Node) -> bool:
-    """Whether an elementwise op reads what is learnt: constants beside what is computed, or two that it combines."""
+    """Whether an elementwise op reads parameters: constants next to computed values, or two that it combines."""
     if node.op.onnx_name in _SCALED and not all(map(graph.is_constant, node.inputs)):
         return True
     return combines_learnt(node.op, [{name} if is_unmasked(graph, name) else set() for name in node.inputs])
 
 
 def combines_learnt(op: Op, learnt: Sequence[Collection[str]]) -> bool:
-    """Whether an op multiplies or adds up what is learnt apart, so that its result is not what is learnt.
+    """Whether an op multiplies or adds separately trained constants, so that its result is not a parameter itself.
 
     Args:
         op: any op.
-        learnt: by operand, the constants that may be trained of which it is made.
+        learnt: by operand, the trainable constants that it is computed from.
     """
     if not op.is_contraction and not _multiplies(op) and op.onnx_name not in ("Add", "Sub", "Mul", "Div"):
         return False
@@ -207,7 +209,7 @@ def _multiplies(op: Op) -> bool:
 
 
 def _sources(graph: Graph, name: str) -> Iterator[str]:
-    """The constants that movements, and sums of constants, bring to a value."""
+    """The constants that reach a value through movements and through sums of constants."""
     if not name or graph.is_constant(name):
         yield name
         return
@@ -221,14 +223,14 @@ def _sources(graph: Graph, name: str) -> Iterator[str]:
 
 
 def _is_sum_of_constants(graph: Graph, node: Node) -> bool:
-    """As of weights that are multiplied with the same rows; clean-up folds all others."""
+    """Whether a node is a sum of constants, as of weights multiplied with the same rows; clean-up folds all others."""
     makers = (graph.producer(name) for name in node.inputs if name and not graph.is_constant(name))
     added = isinstance(node.op, Elementwise) and node.op.kind == "Add"
     return added and all(maker is not None and _is_sum_of_constants(graph, maker) for maker in makers)
 
 
 def is_trainable(graph: Graph, name: str) -> bool:
-    """Whether a constant may be trained: one of several floats, none of them huge or not finite."""
+    """Whether a constant may be trained: it has several floats, none of them huge or not finite."""
     array = graph.constants.get(name)
     if array is None or array.size < 2 or not is_float(array.dtype.name) or graph.packed_form(name) is not None:
         return False
@@ -237,9 +239,9 @@ def is_trainable(graph: Graph, name: str) -> bool:
 
 
 def is_unmasked(graph: Graph, name: str) -> bool:
-    """Whether a constant may be trained and is no mask: zeros and one other value, as what is left out or kept.
+    """Whether a constant may be trained and is not a mask, i.e. zeros and one other value.
 
-    Two elements may be that by chance; a shift or scale that starts from zeros or ones has one value.
+    Two elements may be like that by chance; a shift or scale initialised to zeros or ones has only one value.
     """
     if not is_trainable(graph, name):
         return False
@@ -249,16 +251,16 @@ def is_unmasked(graph: Graph, name: str) -> bool:
 
 
 def _stored(array: Array) -> Array:
-    """The elements of a constant that are in memory: those along an axis that it is broadcast over count once."""
+    """The elements of a constant that are in memory: those along a broadcast axis count once."""
     return array[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in array.strides)]
 
 
 def _targets(graph: Graph, options: Differentiate) -> tuple[str, ...]:
-    """What gradients are asked for."""
+    """The names whose gradients are requested."""
     known = [*graph.inputs, *graph.constants]
     for name in options.wrt:
         if name not in known or not is_float(graph.value(name).dtype):
-            raise OptionError(f"{name!r} is no input or constant of floats", did_you_mean(name, known))
+            raise OptionError(f"{name!r} is not an input or constant of floats", did_you_mean(name, known))
     names = list(options.wrt or parameters(graph))
     if options.inputs:
         names += [name for name in graph.inputs if is_float(graph.value(name).dtype) and name not in names]
@@ -268,7 +270,7 @@ def _targets(graph: Graph, options: Differentiate) -> tuple[str, ...]:
 
 
 def _reached(graph: Graph, targets: tuple[str, ...]) -> set[str]:
-    """Float values that depend on one of the targets, and these."""
+    """The targets, and the float values that depend on one of them."""
     reached = set(targets)
     for node in graph.nodes:
         if reached.intersection(node.inputs):
@@ -277,7 +279,8 @@ def _reached(graph: Graph, targets: tuple[str, ...]) -> set[str]:
 
 
 def _holds_floats(dtype: str) -> bool:
-    """Whether a value is of floats, or a sequence or option, in which gradients are refused and not lost."""
+    """Whether a value holds floats, or is a sequence or optional, through which gradients are refused rather than
+    lost."""
     return is_float(dtype) or "(" in dtype
 
 
@@ -325,7 +328,7 @@ class _Writer:
         )
 
     def _trained(self, node: Node) -> tuple[Node, ...]:
-        """The nodes that make a node's outputs in training; where they run is not decided."""
+        """The nodes that make a node's outputs in training, not yet placed."""
         node = replace(node, placement=UNPLACED)
         form = TRAINING_FORMS.get(type(node.op))
         reached = any(map(self.tape.wants, node.outputs))
@@ -334,13 +337,13 @@ class _Writer:
     # ---- loss
 
     def _loss(self) -> str:
-        """The loss; the gradients of the model's outputs are known behind it."""
+        """Write the loss; afterwards the gradients of the model's outputs are known."""
         outputs = [name for name in self.graph.outputs if is_float(self.graph.value(name).dtype)]
         if not outputs:
             raise ModelError(f"{self.graph.name!r} has no float output, so its loss has no gradient")
         for name in outputs:
             if self.graph.value(name).shape is None:
-                sizes = "the sizes of which depend on data, so its loss has no gradient"
+                sizes = "whose sizes depend on data, so its loss has no gradient"
                 raise ModelError(f"{self.graph.name!r} has the output {name!r}, {sizes}", "train the part before it")
         if self.options.loss == "cross-entropy":
             return self._cross_entropy(outputs[0])
@@ -357,7 +360,7 @@ class _Writer:
         return made
 
     def _total(self, x: str, kind: str = "ReduceSum") -> str:
-        """Over all axes, as a scalar."""
+        """Reduce over all axes, to a scalar."""
         tape = self.tape
         axes = tuple(range(len(tape.shape(x))))
         return tape.reduce(kind, x, axes, keepdims=False) if axes else tape.onnx("Identity", (x,), ())
@@ -379,7 +382,7 @@ class _Writer:
         """-mean of log softmax at the classes; its gradient is (softmax - 1 at the class) over the number of rows."""
         tape, shape = self.tape, self.tape.shape(name)
         if len(shape) < 2:
-            raise ModelError(f"output {name!r} of shape {shape} is no matrix of logits", "choose another loss")
+            raise ModelError(f"output {name!r} of shape {shape} is not a matrix of logits", "choose another loss")
         axis, rows = len(shape) - 1, tape.value(name).elements // max(1, shape[-1])
         target = self._input(f"{name}.target", shape[:-1], "int64")
         index = tape.reshape(target, (*shape[:-1], 1))
@@ -396,7 +399,8 @@ class _Writer:
     # ---- backward
 
     def _backward(self, forward: list[Node]) -> None:
-        """From the last node to the first, those that gradients come to and that pass one on."""
+        """Propagate gradients from the last node to the first, through nodes that receive gradients and pass some
+        on."""
         for node in reversed(forward):
             if not any(map(self.tape.wants, node.inputs)):
                 continue
@@ -409,7 +413,7 @@ class _Writer:
         rule = GRADIENTS.find(node.op)
         made = Refusal(f"{node.kind} has no gradient rule") if rule is None else rule(self.tape, node, node.op, coming)
         if isinstance(made, Refusal):
-            remedy = made.remedy or "train without what lies before it: name the parameters behind it"
+            remedy = made.remedy or "train only what comes after it: name the parameters there"
             raise ModelError(f"{node.name!r} has no gradient: {made.reason}", remedy)
         for name, gradient in zip(node.inputs, made, strict=False):
             self.tape.add_gradient(name, gradient)
@@ -419,7 +423,7 @@ class _Writer:
         return self.tape.gradient(name) or self.tape.zeros(self.tape.shape(name), name)
 
     def _own(self, value: str, name: str) -> str:
-        """A value that a node makes and no other output is: a copy, where it is not."""
+        """A value that is made by a node and is no other output; a copy if the given one is not."""
         made = {output for node in self.tape.nodes for output in node.outputs}
         if value in made and value not in self._taken:
             self._taken.add(value)
@@ -429,7 +433,7 @@ class _Writer:
     # ---- optimiser
 
     def _optimised(self, gradients: dict[str, str]) -> dict[str, str]:
-        """New parameters, and the state that the next step reads, by name."""
+        """The new parameters, and the state for the next step, by name."""
         made: dict[str, str] = {}
         for name, gradient in gradients.items():
             if self.graph.is_constant(name):

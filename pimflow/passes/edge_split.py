@@ -4,8 +4,8 @@
                                    y_pim = spmm(x, dense edges)    on the other device, at the same time
                                    y     = y_gpu + y_pim           on the host
 
-Dense edges are those that a destination has from `group` consecutive sources, if they are many: a unit that works on a
-group of sources at once takes as long for a group with one edge as for a full one.
+The edges from a group of `group` consecutive sources to one destination are dense if there are many: a unit that
+processes a group of sources at once takes as long for a group with one edge as for a full one.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from pimflow.sparse.groups import Part, divided
 class EdgeSplit(DecisionPass):
     """Divides the edges of a sum by how many a destination has from a group of sources.
 
-    What is fused into the sum is fused into the node that adds up both parts.
+    Nodes fused into the sum are fused into the node that adds up both parts.
 
     Args:
-        node: a sum over edges that are constants, with their weights.
-        group: consecutive sources, from a multiple of it on.
-        at_least: edges from a group to a destination that are dense; at least 1.
-        choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
+        node: a sum over edges that are constants, like their weights.
+        group: the number of consecutive sources in a group; groups start at multiples of it.
+        at_least: the number of edges from a group to a destination from which they count as dense; at least 1.
+        choice: the choice to request from the other device's backend (a mapping policy, a strategy); "" is its default.
         device: takes the dense edges.
-        host: takes the rest, and adds up.
+        host: takes the rest, and adds up both parts.
     """
 
     name: ClassVar[str] = "edge-split"
@@ -50,7 +50,7 @@ class EdgeSplit(DecisionPass):
         return (self.node,)
 
     def refusal(self, graph: Graph) -> Refusal | None:
-        """Why the edges cannot be divided so, or None."""
+        """Why the edges cannot be divided this way, or None."""
         node = graph.node(self.node)
         refused = device_refusal(node, self.device, self.host) or self._operand_refusal(graph, node)
         if refused is not None:
@@ -67,12 +67,12 @@ class EdgeSplit(DecisionPass):
         if not isinstance(op, Spmm):
             return Refusal(f"{node.name}: {node.kind} is not a sum over edges")
         if op.reduce != "sum" or op.start or op.empty:
-            return Refusal(f"{node.name}: only sums from zero are the sum of two parts")
+            return Refusal(f"{node.name}: only a sum that starts from zero can be divided into two")
         if self.group < 1 or self.at_least < 1:
-            return Refusal(f"{node.name}: groups of {self.group} sources with {self.at_least} edges are none")
+            return Refusal(f"{node.name}: group and at_least must be 1 or more, not {self.group} and {self.at_least}")
         computed = [name for name in node.inputs[1:4] if name and name not in graph.constants]
         if computed:
-            return Refusal(f"{node.name}: {computed[0]!r} is computed, and its parts have to be constants")
+            return Refusal(f"{node.name}: {computed[0]!r} is computed, and an edge split needs constants")
         return None
 
     def _divided(self, graph: Graph, node: Node) -> tuple[Part, Part]:
@@ -102,7 +102,7 @@ class EdgeSplit(DecisionPass):
         yield Node(Elementwise("Add"), tuple(made), (node.output,), name, placement)
 
     def _operands(self, site: Site, node: Node, part: Part, device: str) -> tuple[str, ...]:
-        """Features and scales as they are, and a part of the edges."""
+        """The features and scales unchanged, with one part of the edges."""
 
         def own(position: int, array: Array) -> str:
             return site.editor.new_constant(f"{node.inputs[position]}_{device}", array)

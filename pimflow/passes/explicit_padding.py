@@ -1,10 +1,10 @@
-"""Explicit padding: where a library pads opposite sides alike, the rest of a convolution's padding becomes a Pad.
+"""Explicit padding: if a library pads opposite sides equally, the rest of a convolution's padding becomes a Pad.
 
     y = conv(x, pads = (1, 0, 0, 0))   becomes   p = pad(x, above = 1)
                                                  y = conv(p)
 
-The first rows of a map that is divided are padded above only, the last ones below only. cuDNN's convolutions have one
-pad_h and one pad_w. Movement elimination reserves the space of the Pad around its input where it can.
+When a map is divided, its first rows are padded only above, its last ones only below. cuDNN's convolutions have one
+pad_h and one pad_w. Movement elimination reserves space for the Pad around its input if it can.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class ExplicitPadding(Pass):
-    """Once nodes are placed, puts a Pad before every convolution that its device could not pad so by itself.
+    """After placement, inserts a Pad before every convolution whose padding its device does not support.
 
     Args:
-        devices: those whose convolutions pad opposite sides alike.
+        devices: the devices whose convolutions pad opposite sides equally.
     """
 
     name: ClassVar[str] = "explicit-padding"

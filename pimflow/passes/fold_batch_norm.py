@@ -1,8 +1,8 @@
-"""Folds per-channel scale and shift behind a convolution or matrix product into its weights and bias.
+"""Folds per-channel scale and shift after a convolution or matrix product into its weights and bias.
 
     s * (W x + b) + t  =  (s W) x + (s b + t),    s and t constant per output channel
 
-A batch norm is s = scale / sqrt(variance + epsilon), t = bias - s * mean. Caffe2's exports spell it as Mul and Add.
+A batch norm is s = scale / sqrt(variance + epsilon), t = bias - s * mean. Caffe2's exports write it as Mul and Add.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _HALF = np.finfo(np.float16)
 
 @dataclass(frozen=True, slots=True)
 class _Affine:
-    """y = scale * x + shift per channel (shape [C]), in double precision; `last` is the value it ends in."""
+    """y = scale * x + shift per channel (shape [C]), in double precision; `last` is the value that holds the result."""
 
     scale: Vector
     shift: Vector
@@ -37,17 +37,17 @@ class _Affine:
 class FoldBatchNorm(Pass):
     """Folds batch norms, and Mul, Add, Sub and Div by constants per channel, into the contraction before them.
 
-    Weights must be constants, and nothing else may read what lies between. Shared weights are scaled for each of their
-    users apart. Those that are kept in few bits stay so, by other scales, or nothing is folded into them. A product
-    without a bias becomes one with a bias, where there is such an op. A batch norm that cannot be folded absorbs the
-    steps behind it.
+    Weights must be constants, and nothing else may read the values in between. Shared weights are scaled separately for
+    each of their users. Quantised weights stay quantised, with other scales, or nothing is folded into them. A product
+    without a bias becomes one with a bias, if there is such an op. A batch norm that cannot be folded absorbs the steps
+    after it.
     """
 
     name: ClassVar[str] = "fold-batch-norm"
 
     def run(self, graph: Graph) -> PassResult:
         chains: dict[str, _Affine] = {}  # by name of the matrix node
-        ends: dict[str, Node] = {}  # value that a chain has come to -> its matrix node
+        ends: dict[str, Node] = {}  # the value at the end of a chain -> its matrix node
         notes: list[str] = []
         for node in graph.nodes:
             if isinstance(node.op, BatchNorm | Elementwise) and _extend(graph, node, chains, ends, notes):
@@ -76,7 +76,7 @@ def _takes_affine(graph: Graph, node: Node) -> bool:
 
 
 def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str, Node], notes: list[str]) -> bool:
-    """Adds `node` to the chain that ends in what it reads, if it is a step per channel and may be."""
+    """Extend the chain that ends in an input of `node`, if the node is a foldable step per channel."""
     source = next((name for name in node.inputs if name in ends), None)
     step = _step(graph, node, source) if source is not None else None
     if source is None or step is None:
@@ -85,7 +85,7 @@ def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str
             notes.append(f"{node.name}: {producer.name if producer else 'a graph input'} cannot absorb it")
         return False
     if len(graph.users(source)) != 1 or source in graph.outputs:
-        notes.append(f"{node.name}: {source!r} is read by others too")
+        notes.append(f"{node.name}: other nodes also read {source!r}")
         return False
     root = ends[source]
     scale, shift = step
@@ -105,7 +105,7 @@ def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str
 
 
 def _objection(graph: Graph, root: Node, factors: Vector) -> str:
-    """Why the columns of a contraction's weights may not be scaled so; "" if they may."""
+    """Why the columns of a contraction's weights may not be scaled by these factors; "" if they may."""
     if not isinstance(root.op, Contraction):
         return ""
     name = root.inputs[1]
@@ -115,24 +115,26 @@ def _objection(graph: Graph, root: Node, factors: Vector) -> str:
         return ""
     maker, opset = graph.producer(root.inputs[0]), graph.opset.get("", 0)
     if opset < PER_AXIS_OPSET and maker is not None and maker.kind == "DequantizeLinear":
-        return f"ONNX Runtime would quantise the bias of {root.name} by what opset {opset} lacks"
+        return f"ONNX Runtime would quantise the bias of {root.name} per axis, which opset {opset} lacks"
     if np.any(factors != 1) and _packed(graph, root, factors) is None:
-        return f"the weights of {root.name} could not stay in few bits"
+        return f"the weights of {root.name} could not stay quantised"
     return ""
 
 
 def _packed(graph: Graph, node: Node, factors: Vector) -> Packed | None:
-    """A contraction's weights with their columns scaled, if they are in few bits and can stay so."""
+    """The quantised weights of a contraction with their columns scaled; None if they are not quantised or cannot stay
+    so."""
     assert isinstance(node.op, Contraction)
     whole, rank = graph.packed_form(node.inputs[1]), graph.constants[node.inputs[1]].ndim
     return None if whole is None else whole.scaled(node.op.channel_axis % rank, factors)
 
 
 def _leaves_range(weights: Array, axis: int, factors: Vector) -> bool:
-    """Whether weights that 16 bits hold with all digits do not once their columns, along an axis, are scaled.
+    """Whether weights within the range of 16-bit floats leave it once their columns, along an axis, are scaled.
 
-    Units keep them in 16 bits, where 0.05 times the 1e-6 that a LayerScale begins at (Touvron et al., Going deeper with
-    Image Transformers, 2021) has no digit left. The tensor counts: single columns, as dead ones, may vanish.
+    Units store them in 16 bits, where 0.05 times the 1e-6 that a LayerScale starts with (Touvron et al., Going deeper
+    with Image Transformers, 2021) loses all its digits. The tensor as a whole counts: single columns, for example dead
+    ones, may vanish.
     """
     largest = _magnitude(weights)
     if not _in_range(largest) or all(_in_range(largest * factor) for factor in (factors.min(), factors.max())):
@@ -151,7 +153,7 @@ def _in_range(magnitude: float) -> bool:
 
 
 def _step(graph: Graph, node: Node, source: str) -> tuple[Vector, Vector] | None:
-    """The step as (scale, shift), each of shape [C]; None if it is not one."""
+    """The step as (scale, shift), each of shape [C]; None if the node is not such a step."""
     shape = graph.value(source).shape
     if shape is None or graph.value(node.output).shape != shape:
         return None
@@ -186,7 +188,7 @@ def _batch_norm_step(graph: Graph, node: Node, op: BatchNorm, channels: int) -> 
 
 
 def _per_channel(array: Array | None, rank: int, channels: int) -> Vector | None:
-    """A constant that varies along axis 1 of a tensor of that rank only, as a vector [C]."""
+    """A constant that varies only along axis 1 of a tensor of that rank, as a vector [C]."""
     if array is None or array.ndim > rank or array.dtype.kind != "f":
         return None
     dims = (1,) * (rank - array.ndim) + array.shape
@@ -196,7 +198,7 @@ def _per_channel(array: Array | None, rank: int, channels: int) -> Vector | None
 
 
 def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
-    """The node with the affine map in its weights and bias, making the map's last value."""
+    """The node with the affine map in its weights and bias, whose output is the map's last value."""
     if isinstance(node.op, BatchNorm):
         return _folded_norm(editor, node, affine)
     assert isinstance(node.op, Contraction)
@@ -226,7 +228,7 @@ def _folded_norm(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
 
 
 def _bias(graph: Graph, node: Node, op: Contraction) -> Vector:
-    """The bias as it counts: shape [C], [M, C] for a Gemm with rows of biases, or a zero."""
+    """The effective bias: shape [C], [M, C] for a Gemm with rows of biases, or a zero."""
     if len(node.inputs) < 3 or not node.inputs[2]:
         return np.zeros(1)
     return np.asarray(graph.constants[node.inputs[2]], np.float64) * op.bias_factor

@@ -1,4 +1,4 @@
-"""Computes what depends on constants alone, so that it is done once and not at every run."""
+"""Evaluates nodes that depend only on constants at compile time instead of at every run."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class FoldConstants(Pass):
-    """Replaces nodes that read constants alone, and Shape and Size of what has a static shape, by constants.
+    """Replaces nodes that read only constants, and Shape and Size of values with static shapes, by constants.
 
-    Random ops and control flow stay, and so does a node that makes a graph output. What a DequantizeLinear makes
-    stays in few bits in the model that is written.
+    Random ops and control flow stay, and so does a node that makes a graph output. The result of a DequantizeLinear
+    stays quantised in the exported model.
 
     Args:
-        max_bytes: size of the largest constant made, unless what it is made of is nearly as large.
-        learnt_apart: whether products and sums of constants that may each be trained stay, as training needs them.
+        max_bytes: size of the largest constant to create, unless its inputs are nearly as large.
+        learnt_apart: whether products and sums of separately trainable constants stay, as training needs them.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -35,7 +35,7 @@ class FoldConstants(Pass):
         notes: list[str] = []
         for node in graph.nodes:
             if any(name in graph.outputs for name in node.outputs):
-                continue  # a graph output is made by a node
+                continue  # graph outputs have to be made by nodes
             if learnt is not None and all(name in known for name in node.inputs if name) and learnt.stays(node):
                 continue
             arrays = evaluate(node, graph, graph.values, known, self.max_bytes)
@@ -55,14 +55,14 @@ class FoldConstants(Pass):
 
 
 class _Learnt:
-    """What constants are made of that may be trained: as nodes are folded in order."""
+    """The trainable constants that folded constants were computed from, updated as nodes are folded in order."""
 
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._sources: dict[str, frozenset[str]] = {}
 
     def stays(self, node: Node) -> bool:
-        """Whether a node makes one constant of several; else its results are made of what it reads."""
+        """Whether a node combines several trainable constants; otherwise the sources of its results are recorded."""
         made_of = [self._of(node, name) for name in node.inputs]
         if combines_learnt(node.op, made_of):
             return True
@@ -77,6 +77,6 @@ class _Learnt:
 
 
 def _is_shaped(graph: Graph, name: str) -> bool:
-    """Whether elements were learnt apart: neither a mask nor all alike, as what a sum starts from."""
+    """Whether a constant was trained element by element: it is not a mask, and not uniform like the start of a sum."""
     array = graph.constants[name]
     return is_unmasked(graph, name) and bool((array != array.flat[0]).any())

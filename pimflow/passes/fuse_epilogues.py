@@ -1,4 +1,4 @@
-"""Marks elementwise nodes that a GPU library runs inside the kernel before them."""
+"""Marks elementwise nodes that a GPU library runs in the kernel of the node before them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pimflow.passes.base import Pass, PassResult
 from pimflow.records import dataclass
 
 _LONGEST_EPILOGUE = 64
-"""Elementwise nodes in one epilogue at most: a value that more nodes read leaves its kernel whatever is fused."""
+"""The maximum number of elementwise nodes in one epilogue: a value with more readers leaves its kernel whatever is
+fused."""
 
 
 @dataclass(frozen=True)
 class FuseEpilogues(Pass):
     """Sets `fused_into` of elementwise nodes: the name of the node whose kernel computes them in its epilogue.
 
-    What cuDNN's and cuBLAS's fused kernels and graph compilers do: behind a convolution, matrix product, batch norm
-    or sparse op, and behind an elementwise kernel, all elementwise nodes of the same shape that read nothing but that
-    result, constants, and (behind an elementwise kernel) what that reads itself: bias, ReLU, clip, sigmoid,
-    x * sigmoid(x), hard-swish in parts. They are fused only if a single value leaves the kernel. A GPU kernel can add a
-    second tensor in its epilogue too. What other devices cannot do is taken back once nodes are placed, by
-    `UnfuseEpilogues`.
+    This models the fused kernels of cuDNN and cuBLAS and graph compilers: after a convolution, matrix product, batch
+    norm or sparse op, and after an elementwise kernel, all elementwise nodes of the same shape are fused that read only
+    that result, constants, and (after an elementwise kernel) the kernel's own inputs: bias, ReLU, clip, sigmoid, x *
+    sigmoid(x), hard-swish in parts. They are fused only if a single value leaves the kernel. A GPU kernel can also add
+    a second tensor in its epilogue. `UnfuseEpilogues` undoes what other devices cannot do once nodes are placed.
 
     Args:
         residual: whether Adds of a second, independent tensor are fused into convolutions and matrix products.
@@ -49,7 +49,7 @@ class FuseEpilogues(Pass):
 
 
 class _Kernel:
-    """One kernel: a node and the elementwise nodes in its epilogue, found one after the other in topological order."""
+    """One kernel: a node and the elementwise nodes in its epilogue, found one by one in topological order."""
 
     def __init__(self, graph: Graph, root: Node, residual: bool) -> None:
         self._graph = graph
@@ -57,13 +57,13 @@ class _Kernel:
         self._residual = residual and root.op.is_contraction
         self._read = frozenset(graph.activations(root)) if root.op.is_elementwise else frozenset[str]()
         self._members: dict[str, Node] = {}
-        self._unread: dict[str, int] = {}  # values of members that others read: how many do
+        self._unread: dict[str, int] = {}  # by value of a member that others read, the number of its readers
         self._waiting: list[int] = []  # positions of nodes that read a member, as a heap
-        self._closed = False  # whether a value leaves that no longer epilogue keeps in
+        self._closed = False  # whether a value leaves the kernel however long the epilogue gets
         self._add(root)
 
     def epilogue(self, taken: Mapping[str, str]) -> tuple[Node, ...]:
-        """The longest list of nodes that are in no other kernel, such that one value leaves the kernel."""
+        """The longest list of nodes that are in no other kernel such that only one value leaves this kernel."""
         longest = 1
         tried: set[str] = set()
         while self._waiting and not self._closed and len(self._members) <= _LONGEST_EPILOGUE:
@@ -79,7 +79,7 @@ class _Kernel:
         return tuple(self._members.values())[1:longest]
 
     def _absorbs(self, node: Node) -> bool:
-        """Whether the kernel can compute a node: of what it makes and has, or with a second tensor added."""
+        """Whether the kernel can compute a node from its own values and inputs, or with a second tensor added."""
         graph = self._graph
         if not node.op.is_elementwise or graph.value(node.output).shape != self._shape:
             return False
@@ -107,9 +107,9 @@ class _Kernel:
 
 
 def _computes_rows(node: Node) -> bool:
-    """Whether a node has a kernel of its own that holds each result once it is done with it.
+    """Whether a node has a kernel of its own that holds each complete result.
 
-    One that adds to results in memory has none that it knows to be complete.
+    A kernel that adds to results in memory does not know when one is complete.
     """
     sums = node.op.is_sparse and not isinstance(node.op, TypedSpmm)
     return node.op.is_contraction or sums or isinstance(node.op, BatchNorm)

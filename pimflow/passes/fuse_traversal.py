@@ -1,4 +1,4 @@
-"""Makes chains of kernels over the edges of a graph one: nothing is written for every edge that the next one reads."""
+"""Fuses chains of kernels over the edges of a graph: no intermediate result is written for every edge."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _PAIRINGS = {"Add": "add", "Mul": "mul"}
 
 @dataclass(frozen=True)
 class FuseTraversal(Pass):
-    """Writes chains over edges as the one kernel that they are (Hector's traversal template).
+    """Rewrites chains over edges as single kernels (Hector's traversal template).
 
-    - A reduction of rows picked by an index, or of such rows times a number (an edge or a head): an `Spmm`.
-    - A sum or product of two rows, one of them or both picked by indices, and the sum of such a product over the last
-      dim: a `GatherPairs`.
+    - A reduction of rows picked by an index, or of such rows times a number (per edge or head): an `Spmm`.
+    - A sum or product of two rows, one or both of them picked by indices, and the sum of such a product over the last
+      dimension: a `GatherPairs`.
     - A `TypedLinear` of rows picked by an index: one that reads them by the index itself (the template's products).
-    - What is added to each row of a `TypedLinear` by its type: a bias of that.
+    - A row added to each row of a `TypedLinear` by its type: its bias.
 
     Functions of their results are epilogues already (`FuseEpilogues`).
 
@@ -47,7 +47,7 @@ class FuseTraversal(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph, node by node; the notes say why a reduction over edges reads rows that are written."""
+        """Rewrites the graph, node by node; the notes say why a reduction over edges still reads materialised rows."""
         return rewritten(graph, self.leave, _fused)
 
 
@@ -88,7 +88,7 @@ def _rows(graph: Graph, name: str) -> Rows | None:
 
 
 def _viewed(write: RowWriter, made: list[Node], name: str, shape: tuple[int, ...], like: str) -> str:
-    """A value under another shape; itself where that is its own."""
+    """A value with another shape; the value itself if it has that shape."""
     if write.shape(name) == shape:
         return name
     known = write.graph.constants.get(name)
@@ -99,7 +99,7 @@ def _viewed(write: RowWriter, made: list[Node], name: str, shape: tuple[int, ...
 
 
 def _table(write: RowWriter, made: list[Node], rows: Rows, like: str) -> str:
-    """What rows are picked of, in the shape that the rows are viewed in."""
+    """The table that rows are picked from, in the shape that the rows are viewed in."""
     return _viewed(write, made, rows.x, (write.shape(rows.x)[0], *rows.shape), like)
 
 
@@ -111,9 +111,9 @@ def _sum(graph: Graph, node: Node) -> Graph | Refusal:
     assert isinstance(node.op, SegmentReduce)
     given = node.inputs[0]
     if len(graph.shape(given)) < 2:
-        return Refusal("what it reduces has no columns")
+        return Refusal("the rows that it reduces have no columns")
     if node.inputs[1] not in graph.constants:
-        return Refusal("the edges into each vertex are only known when it runs")
+        return Refusal("the edges into each vertex are only known at run time")
     plain = _rows(graph, given)
     if plain is not None:
         return _as_spmm(graph, node, plain, "", graph.shape(given))
@@ -122,29 +122,29 @@ def _sum(graph: Graph, node: Node) -> Graph | Refusal:
 
 
 def _product(graph: Graph, name: str) -> tuple[Rows, str, tuple[int, ...]] | Refusal:
-    """weight * x[index] behind views: the rows, the weights, and the shape of the product."""
+    """weight * x[index] through views: the rows, the weights, and the shape of the product."""
     producer = graph.producer(name)
     while producer is not None and isinstance(producer.op, Reshape) and keeps_rows(graph, producer):
         producer = _only_maker(graph, producer)
     if producer is None or not isinstance(producer.op, Elementwise) or producer.op.kind != "Mul":
-        return Refusal("what it reduces is neither rows picked by a constant index nor such rows times weights")
+        return Refusal("its operand is neither rows picked by a constant index nor such rows times weights")
     if len(producer.inputs) != 2 or len(graph.users(producer.output)) != 1:
-        return Refusal("others read its messages too")
+        return Refusal("other nodes also read its messages")
     shape = graph.shape(producer.output)
     for one, weight in (producer.inputs, producer.inputs[::-1]):
         rows = _rows(graph, one)
         if rows is not None and graph.shape(one) == shape and _is_weight(graph.shape(weight), shape):
             return rows, weight, shape
-    return Refusal("its messages are no rows picked by a constant index, times a number an edge or a head")
+    return Refusal("its messages are not rows picked by a constant index times one number per edge or head")
 
 
 def _only_maker(graph: Graph, view: Node) -> Node | None:
-    """What makes what a view reads, if nothing else reads it."""
+    """The producer of a view's input, if nothing else reads that input."""
     return graph.producer(view.inputs[0]) if len(graph.users(view.inputs[0])) == 1 else None
 
 
 def _is_weight(own: tuple[int, ...], shape: tuple[int, ...]) -> bool:
-    """One number an edge, or one a head of rows [E, H, C]."""
+    """Whether a shape is one number per edge, or one per head of rows [E, H, C]."""
     if len(own) != len(shape) or own[0] != shape[0]:
         return False
     return math.prod(own[1:]) == 1 or (len(own) == 3 and own[1:] == (shape[1], 1))
@@ -174,7 +174,7 @@ def _as_spmm(graph: Graph, node: Node, rows: Rows, weight: str, shape: tuple[int
 
 
 def _by_index(graph: Graph, node: Node) -> Graph | None:
-    """x[index] W_r, of rows that products alone read, without writing the rows."""
+    """x[index] W_r for rows that only products read, without writing the rows."""
     read = node.inputs[0]
     rows = None if any(node.inputs[3:4]) else _rows(graph, read)
     alone = read not in graph.outputs and all(isinstance(user.op, TypedLinear) for user in graph.users(read))
@@ -187,7 +187,7 @@ def _by_index(graph: Graph, node: Node) -> Graph | None:
 
 
 def _biased(graph: Graph, node: Node) -> Graph | None:
-    """A TypedLinear, and a row added to each of its rows that its type picks, as one."""
+    """A `TypedLinear` and a row added to each of its rows by its type, as one."""
     for product, added in (node.inputs, node.inputs[::-1]) if len(node.inputs) == 2 else ():
         typed, bias = graph.producer(product), graph.producer(added)
         if typed is None or not isinstance(typed.op, TypedLinear) or len(typed.inputs) > 4:
@@ -224,14 +224,14 @@ def _pair(graph: Graph, node: Node) -> Graph | None:
 
 
 def _is_multiplied_and_summed(graph: Graph, node: Node) -> bool:
-    """Whether a product is read by a reduction alone, which takes it in."""
+    """Whether a product is read only by a reduction that absorbs it."""
     users = graph.users(node.output)
     takes_in = len(users) == 1 and (_rule(users[0]) is _dot or isinstance(users[0].op, SegmentReduce))
     return takes_in and node.op == Elementwise("Mul")
 
 
 def _dot(graph: Graph, node: Node) -> Graph | None:
-    """A product of two rows, summed over its last dim."""
+    """A product of two rows, summed over its last dimension."""
     product = graph.producer(node.inputs[0])
     if product is None or not isinstance(product.op, Elementwise) or product.op.kind != "Mul":
         return None
@@ -246,7 +246,8 @@ def _sums_last(graph: Graph, node: Node, rank: int) -> bool:
 
 
 def _ends(graph: Graph, node: Node) -> tuple[Rows, Rows] | None:
-    """Both operands as rows of the same shape, one at least picked by a constant index that nothing else reads."""
+    """Both operands as rows of the same shape, at least one of them picked by a constant index and read by nothing
+    else."""
     if len(node.inputs) != 2 or node.inputs[0] == node.inputs[1]:
         return None
     shape = graph.shape(node.output)

@@ -1,4 +1,4 @@
-"""Products of several tables with weights of one shape, as of each kind of vertex, as one kernel."""
+"""Fuses products of several tables with weights of one shape, for example one per kind of vertex, into one kernel."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class GroupProducts(Pass):
-    """Products x_i W_i + b_i of which none waits for another become one `TypedLinear` (a segment GEMM, as of types).
+    """Turns independent products x_i W_i + b_i into one `TypedLinear` (a segment GEMM, as for types).
 
-    Tables are laid one behind the other, which is a copy where they are not made there; what each product made is a
-    part of the result.
+    The tables are concatenated, which is a copy unless they are made in place; the result of each product is a slice of
+    the whole result.
 
     Args:
         leave: products that stay by themselves.
@@ -50,7 +50,7 @@ class _Member(NamedTuple):
 
 
 def _groups(graph: Graph, left: set[str]) -> list[list[_Member]]:
-    """Products of the same shape that stand behind as many others, so that no one reads another's result."""
+    """Products of the same shape and the same depth in products, so that none reads another's result."""
     behind: dict[str, int] = {}
     groups: dict[object, list[_Member]] = {}
     weights: set[str] = set()
@@ -58,7 +58,7 @@ def _groups(graph: Graph, left: set[str]) -> list[list[_Member]]:
         depth = max((behind.get(name, 0) for name in node.inputs), default=0) + node.op.is_matrix_product
         behind.update(dict.fromkeys(node.outputs, depth))
         product = product_of(graph, node.output) if node.op.is_matrix_product else None
-        if product is None or node.name in left or node.inputs[1] in weights:  # weights read twice stay one
+        if product is None or node.name in left or node.inputs[1] in weights:  # weights that are read twice stay shared
             continue
         weights.add(node.inputs[1])
         form = (depth, product.weights.shape, product.weights.dtype, bool(product.bias.any()))

@@ -1,11 +1,11 @@
-"""Split-K: what a product sums over is divided between two devices, and the host adds up both parts.
+"""Split-K: the dimension that a product sums over is divided between two devices, and the host adds up both parts.
 
     y = x @ w   becomes   y_gpu = x[:, :k] @ w[:k]    on the host
                           y_pim = x[:, k:] @ w[k:]    on the other device, at the same time
                           y     = y_gpu + y_pim       on the host
 
-K are the inner elements of a matrix product, the input channels of a convolution. It is for kernels that take as long
-for some of their rows or columns as for all: what has few results to a step of a long sum.
+K is the inner dimension of a matrix product, or the input channels of a convolution. The split is for kernels that take
+as long for some of their rows or columns as for all: those with few results, each a long sum.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class KSplit(DecisionPass):
-    """Splits a product by K: the first on the host, with the bias, the rest on another device; the host adds.
+    """Splits a product by K: the first part on the host, with the bias, the rest on another device; the host adds both.
 
-    What is fused into the product is fused into the node that adds up both parts.
+    Nodes fused into the product are fused into the node that adds up both parts.
 
     Args:
         node: a convolution of one group or a matrix product, with constant weights.
         gpu_k: inner elements, or input channels, that the host sums over; neither none nor all.
-        choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
-        device: sums over what is left.
-        host: sums over the first, and adds up.
+        choice: the choice to request from the other device's backend (a mapping policy, a strategy); "" is its default.
+        device: sums over the rest.
+        host: sums over the first part, and adds up both.
     """
 
     name: ClassVar[str] = "k-split"
@@ -50,7 +50,7 @@ class KSplit(DecisionPass):
         return (self.node,)
 
     def refusal(self, graph: Graph) -> Refusal | None:
-        """Why the node cannot be split so, or None."""
+        """Why the node cannot be split this way, or None."""
         node = graph.node(self.node)
         refused = device_refusal(node, self.device, self.host) or whole_k(graph, node)
         if refused is not None:
@@ -95,7 +95,7 @@ class KSplit(DecisionPass):
         return Node(Slice(axis, start, stop), (source,), (cut,), name, placement)
 
     def _weights(self, site: Site, node: Node, device: str, start: int, stop: int) -> str:
-        """Those of a part, a view: nothing is copied or moved."""
+        """The weights of a part, as a view: nothing is copied or moved."""
         name, axis = node.inputs[1], k_axes(site.graph, node)[1]
         part = site.graph.constants[name][(slice(None),) * axis + (slice(start, stop),)]
         whole = site.graph.packed_form(name)
@@ -104,7 +104,7 @@ class KSplit(DecisionPass):
 
 
 def whole_k(graph: Graph, node: Node) -> Refusal | None:
-    """Why a node cannot be divided by what it sums over, or None."""
+    """Why a node cannot be divided along the dimension that it sums over, or None."""
     op = node.op
     if not isinstance(op, Contraction):
         return Refusal(f"{node.name}: {node.kind} is not a convolution or matrix product")
@@ -115,10 +115,10 @@ def whole_k(graph: Graph, node: Node) -> Refusal | None:
     if any(uneven_padding(op)):
         return Refusal(f"{node.name}: one side is padded more than the other")
     if node.placement.narrow is not None:
-        return Refusal(f"{node.name}: its operands have few bits, and units add them up exactly")
+        return Refusal(f"{node.name}: its operands are quantised, and units add them up exactly")
     if node.inputs[1] not in graph.constants or node.inputs[0] in graph.constants:
-        return Refusal(f"{node.name}: {node.inputs[1]!r} has to be its constant, and {node.inputs[0]!r} none")
+        return Refusal(f"{node.name}: {node.inputs[1]!r} must be a constant, and {node.inputs[0]!r} must not")
     shapes = [graph.value(name).shape for name in (*node.inputs[:2], node.output)]
     if any(shape is None or len(shape) < 2 for shape in shapes):
-        return Refusal(f"{node.name}: its operands or its output are no matrices")
+        return Refusal(f"{node.name}: its operands or its output are not matrices")
     return None

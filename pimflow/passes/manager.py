@@ -1,4 +1,4 @@
-"""Runs passes in order: verifies between them, prints, times, checks values, and names the pass at fault."""
+"""Runs passes in order: verifies, prints, times and checks values between them, and names the pass at fault."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ Check = Callable[[Graph, Graph], "str | None"]
 Show = Callable[[str], None]
 
 _BUGS = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
-"""What a faulty pass raises. A PimflowError is the user's and goes through as it is."""
+"""What a faulty pass raises. A PimflowError is the user's mistake and is passed on unchanged."""
 
 
 @dataclass(frozen=True)
 class PassRecord:
-    """What one pass did: how long it took, whether it changed the graph, and what it says about it."""
+    """What one pass did: its time, whether it changed the graph, the number of nodes afterwards, and its notes."""
 
     name: str
     seconds: float
@@ -36,7 +36,7 @@ class PassRecord:
 
 @dataclass(frozen=True, repr=False)
 class ManagerResult(PassResult):
-    """The graph after all passes, and one record for each that ran, those of nested managers in their place."""
+    """The graph after all passes, with one record per pass that ran, including those of nested managers."""
 
     records: tuple[PassRecord, ...] = ()
 
@@ -46,7 +46,7 @@ class ManagerResult(PassResult):
 
 
 def notes_of(records: Sequence[PassRecord]) -> tuple[str, ...]:
-    """What the passes left as it was, and why: each "pass: node: reason"."""
+    """What the passes left unchanged, and why: each "pass: node: reason"."""
     return tuple(f"{record.name}: {note}" for record in records for note in record.notes)
 
 
@@ -54,12 +54,12 @@ def times_table(records: Sequence[PassRecord]) -> str:
     """Pass times in human-readable form, one line per pass."""
     rows = [f"{record.seconds * 1e3:9.2f} ms  {record.nodes:6d} nodes  {record.name}" for record in records]
     total = sum(record.seconds for record in records)
-    return "\n".join([*rows, f"{total * 1e3:9.2f} ms  in all"])
+    return "\n".join([*rows, f"{total * 1e3:9.2f} ms  total"])
 
 
 @dataclass(frozen=True)
 class PassManager(Pass):
-    """Runs passes in order. It is a pass itself: in another manager's list its passes run under both their options.
+    """Runs passes in order. It is itself a pass: nested in another manager, its passes run with the options of both.
 
     Args:
         passes: the passes; a name may occur twice.
@@ -72,8 +72,8 @@ class PassManager(Pass):
         check: compares values before and after every pass that changed the graph.
         known: further passes that `disabled` and `print_*` may name: those of other managers of the same program.
 
-    Raises (when made):
-        OptionError: `disabled`, `print_before` or `print_after` name what is not a pass, or a required one is disabled.
+    Raises (on construction):
+        OptionError: `disabled`, `print_before` or `print_after` name an unknown pass, or a required one is disabled.
     """
 
     name: ClassVar[str] = "pass-manager"
@@ -97,7 +97,7 @@ class PassManager(Pass):
             if kinds[name].required:
                 optional = ", ".join(name for name, kind in kinds.items() if not kind.required)
                 raise OptionError(
-                    f"pass {name!r} is required and cannot be disabled", f"those that can be are {optional}"
+                    f"pass {name!r} is required and cannot be disabled", f"passes that can be disabled: {optional}"
                 )
 
     def _leaves(self) -> Iterator[Pass]:
@@ -116,7 +116,7 @@ class PassManager(Pass):
 
         Raises:
             PassError: a pass failed, broke the graph, or changed a value; the message names it.
-            PimflowError: as a pass raised it.
+            PimflowError: as raised by a pass.
         """
         before = graph
         records: list[PassRecord] = []
@@ -133,7 +133,7 @@ class PassManager(Pass):
         return ManagerResult(graph, graph is not before, notes, records=tuple(records))
 
     def _within(self, outer: PassManager) -> PassManager:
-        """This manager with the options of the one that it runs in added to its own."""
+        """This manager with the options of an enclosing manager added to its own."""
         return replace(
             self,
             disabled=(*self.disabled, *outer.disabled),
@@ -147,7 +147,7 @@ class PassManager(Pass):
         )
 
     def _run_one(self, child: Pass, graph: Graph) -> tuple[PassResult, float]:
-        """A pass's result, judged, and how many seconds the pass alone took."""
+        """A pass's result, after all checks, and the time of the pass alone in seconds."""
         if child.name in self.print_before:
             self._print(f"before {child.name}", graph)
         start = time.perf_counter()

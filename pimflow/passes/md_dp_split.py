@@ -4,7 +4,7 @@
                             y_pim = conv(x[:, :, a:])     on the other device, at the same time
                             y     = concat(y_gpu, y_pim)  over the rows
 
-The input rows a .. b-1 are the halo, read by both; they follow from the receptive field. The name is PIMFlow's:
+The input rows a .. b-1 are the halo, which both read; they follow from the receptive field. The name is PIMFlow's:
 multi-device data-parallel execution.
 """
 
@@ -30,11 +30,11 @@ class MdDpSplit(RowwisePass):
     Rows are H of a convolution's output, M of a matrix product's (the second-last axis).
 
     Args:
-        node: a convolution, a matrix product, or whatever else is computed row by row.
+        node: a convolution, a matrix product, or any other node that is computed row by row.
         gpu_rows: output rows that the host computes; neither none nor all.
-        choice: what the other device's backend is asked for (a mapping policy, a strategy); "" is its default.
+        choice: the choice to request from the other device's backend (a mapping policy, a strategy); "" is its default.
         followers: elementwise nodes, in order, that the host applies to the two halves before the one Concat.
-        device: computes the rows that are left.
+        device: computes the remaining rows.
         host: computes the first rows and all movements.
     """
 
@@ -53,7 +53,7 @@ class MdDpSplit(RowwisePass):
         return (self.node, *self.followers)
 
     def writer(self, site: Site) -> PartWriter:
-        """Movements on the host."""
+        """A writer that puts movements on the host."""
         return PartWriter(site, self.host, self.choice)
 
     def layout(self, graph: Graph) -> Layout | Refusal:
@@ -85,8 +85,8 @@ class MdDpSplit(RowwisePass):
             if not node.op.is_elementwise:
                 return Refusal(f"{node.name}: {node.kind} is not elementwise and cannot follow the halves")
             if made.isdisjoint(node.inputs):
-                return Refusal(f"{node.name}: does not read what the halves make")
+                return Refusal(f"{node.name}: does not read a result of the halves")
             made.add(node.output)
             if node_rows(graph, node) != rows:
-                return Refusal(f"{node.name}: makes {node_rows(graph, node)} rows of {rows}")
+                return Refusal(f"{node.name}: has {node_rows(graph, node)} rows instead of {rows}")
         return None

@@ -13,20 +13,20 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class MovementElimination(Pass):
-    """Decides which nodes that only move elements need a copy, and writes the verdict and its reason to each.
+    """Marks nodes that only move elements with whether they need a copy, and why.
 
-    A Slice becomes an offset, a Concat several writers of one buffer, a Pad space reserved around its input, a view
-    the same bytes (`ir/analysis/movement.py` has the algebra). The nodes stay in the graph, which can so be written as
-    ONNX at any time; what is free costs nothing and moves nothing. To be run before a graph is cut into regions: a
-    Concat of values that other regions make is then decided once. What rewrites insert later is decided within its
-    region, but for a Pad, which needs space around a value that another region may make: every convolution that may
-    come to need one (`ExplicitPadding`) is told beforehand whether it would be free.
+    A Slice becomes an offset, a Concat several writers of one buffer, a Pad space reserved around its input, a view the
+    same bytes (`ir/analysis/movement.py` has the algebra). The nodes stay in the graph, so it can be exported to ONNX
+    at any time; a free movement costs nothing and moves nothing. The pass runs before a graph is cut into regions, so
+    that the verdict on a Concat of values from different regions is fixed once. Movements inserted later get their
+    verdict within their region, except for a Pad, which needs space around a value that another region may make: every
+    convolution that may need one later (`ExplicitPadding`) records in advance whether it would be free.
     """
 
     name: ClassVar[str] = "movement-elimination"
 
     def run(self, graph: Graph) -> PassResult:
-        """Places the movements; the notes say what is copied after all, and why."""
+        """Marks the movements; the notes say which ones still need a copy, and why."""
         movements = movement(_undecided(graph))
         kept = tuple(f"{name}: {found.reason}" for name, found in movements.items() if not found.free)
         placed = graph.replace(
@@ -43,9 +43,9 @@ class MovementElimination(Pass):
 
 
 def _undecided(graph: Graph) -> Graph:
-    """The graph without the verdicts of an earlier run, which other passes may have overtaken since.
+    """The graph without the verdicts of an earlier run, which other passes may have invalidated.
 
-    In a graph that is cut into regions they hold.
+    In a graph that is cut into regions they stay valid.
     """
     told = any(node.placement.movement is not None for node in graph.nodes)
     if not told or any(node.placement.region is not None for node in graph.nodes):

@@ -1,4 +1,4 @@
-"""Marks products whose operands the model keeps in few bits."""
+"""Marks products whose operands are quantised in the model."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class NarrowProducts(Pass):
-    """Sets `narrow` of products of whole numbers of 8 bits (QDQ, QLinearConv, ConvInteger, ...).
+    """Sets `narrow` of products of 8-bit integers (QDQ, QLinearConv, ConvInteger, ...).
 
-    A compilation runs it where a unit of the machine multiplies such operands as they are. It looks at the whole graph:
-    what is priced, divided and run later is a part of it, without the DequantizeLinear before the product.
+    A compilation runs it if a unit of the machine multiplies such operands directly. It looks at the whole graph: the
+    parts that are priced, divided and run later do not include the DequantizeLinear before the product.
     """
 
     name: ClassVar[str] = "narrow-products"

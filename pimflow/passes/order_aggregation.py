@@ -1,4 +1,4 @@
-"""Multiplies with weights before an aggregation or behind it: A(XW) = (AX)W."""
+"""Moves a product with weights before or after an aggregation: A(XW) = (AX)W."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class OrderAggregation(Pass):
-    """Turns the order of a sum over edges and a product with constant weights that is next to it.
+    """Swaps a sum over edges and an adjacent product with constant weights.
 
-    A(XW) becomes (AX)W, and (AX)W becomes A(XW): weights and scales of edges and rows stay as they are. A bias of a
-    product behind the sum is added behind both; one of a product before it does not go past the sum.
+    A(XW) becomes (AX)W, and (AX)W becomes A(XW): weights and scales of edges and rows stay as they are. The bias of a
+    product after the sum is added after both; the bias of a product before it cannot move past the sum.
 
     Args:
         product: the product's node.
@@ -55,9 +55,9 @@ class OrderAggregation(Pass):
 
 
 def neighbours(graph: Graph, product: Node) -> tuple[Node, Node] | Refusal:
-    """A product and the sum over edges before it or behind it, in their present order; a refusal if there is none."""
+    """A product and the sum over edges before or after it, in their current order; a refusal if there is none."""
     if not product.op.is_matrix_product or not graph.is_constant(product.inputs[1]):
-        return Refusal("it is no product with constant weights")
+        return Refusal("it is not a product with constant weights")
     if isinstance(product.op, Gemm) and (product.op.trans_a or product.op.alpha != 1.0):
         return Refusal("its first operand is transposed, or scaled")
     has_bias = len(product.inputs) > 2 and bool(product.inputs[2])
@@ -68,8 +68,8 @@ def neighbours(graph: Graph, product: Node) -> tuple[Node, Node] | Refusal:
         return before, product
     behind = _only_reader(graph, product.output)
     if behind is None or not _is_sum(graph, behind) or behind.inputs[0] != product.output:
-        return Refusal("no sum over edges is next to it, or others read what is between")
-    return Refusal("its bias is not added behind the sum") if has_bias else (product, behind)
+        return Refusal("no sum over edges is next to it, or other nodes read the value between them")
+    return Refusal("its bias is added before the sum") if has_bias else (product, behind)
 
 
 def _is_sum(graph: Graph, node: Node) -> bool:

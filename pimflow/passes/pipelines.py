@@ -40,25 +40,25 @@ from pimflow.passes.unfuse_attention import UnfuseAttention
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 CLEANUP: tuple[Pass, ...] = (
-    RemoveDeadCode(),  # most computations of shapes: the loader knows what comes out
+    RemoveDeadCode(),  # most computations of shapes: the loader knows their results
     FoldConstants(),
     RemoveIdentity(),
     UnfuseAttention(),
     FoldBatchNorm(),
-    RemoveDeadCode(),  # what was computed for its shape alone
-    FuseEpilogues(residual=True),  # as cuDNN does; what other devices cannot do is taken back once nodes are placed
+    RemoveDeadCode(),  # values that were only computed for their shapes
+    FuseEpilogues(residual=True),  # as cuDNN does; what other devices cannot do is undone once nodes are placed
     MovementElimination(),
 )
-"""What makes a loaded model the graph that the search sees."""
+"""The passes that turn a loaded model into the graph that the search sees."""
 
 
 def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, ...]) -> tuple[Pass, ...]:
-    """What makes of that graph the one that runs as the plan says.
+    """The passes that turn that graph into the one that runs according to a plan.
 
     Args:
         plan: decisions that cover the graph.
         readouts: devices that apply functions as their results are read out.
-        padding_alike: devices whose convolutions pad opposite sides alike.
+        padding_alike: devices whose convolutions pad opposite sides equally.
     """
     return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(padding_alike))
 
@@ -72,7 +72,7 @@ RELATIONAL: tuple[type[RelationalPass], ...] = (
     ScatterProducts,
     GroupProducts,
 )
-"""The passes on relational layers, in the order in which they help one another."""
+"""The passes on relational layers, in an order in which each helps the later ones."""
 
 COMPILATION: tuple[type[Pass], ...] = (
     *map(type, CLEANUP),
@@ -87,7 +87,7 @@ COMPILATION: tuple[type[Pass], ...] = (
 """The passes of a compilation, in order."""
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {"cleanup": CLEANUP}
-"""Pipelines that may stand for a pass in another one, by name."""
+"""Pipelines that may be used like a pass in other pipelines, by name."""
 
 PASSES: Registry[str, type[Pass]] = Registry("passes")
 """Every pass by its name."""
@@ -124,7 +124,7 @@ for _kind in (
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:
-    """The passes that a text like `cleanup,md-dp-split{node=conv1 gpu_rows=28}` asks for; `spec` has its grammar.
+    """The passes that a text like `cleanup,md-dp-split{node=conv1 gpu_rows=28}` asks for; `spec` defines the grammar.
 
     Raises:
         OptionError: the text is malformed, there is no such pass, or an option is unknown, missing or of another type.
@@ -145,7 +145,7 @@ def _pass_of(spec: Spec) -> Pass:
 
 
 def every_pass() -> tuple[type[Pass], ...]:
-    """All passes, those of other packages last; those that cannot be loaded are left out with a warning."""
+    """All passes, those from other packages last; those that cannot be loaded are left out with a warning."""
     return (*PASSES.values(), *filter(None, plugins.that_load(plugins.PASSES, _pass_of_plugin, own_names())))
 
 
@@ -158,12 +158,12 @@ def _pass_of_plugin(name: str) -> type[Pass] | None:
     """The pass that another package offers under a name; None if none does.
 
     Raises:
-        PluginError: it cannot be loaded, or is no pass of that name.
+        PluginError: it cannot be loaded, or is not a pass of that name.
     """
     plugin = plugins.find(plugins.PASSES, name)
     if plugin is None:
         return None
     kind = plugin.load(type)
     if not issubclass(kind, Pass) or kind.name != plugin.name:
-        raise plugin.problem("is no pass of that name")
+        raise plugin.problem("is not a pass of that name")
     return kind

@@ -1,4 +1,4 @@
-"""Pipelining: a run of nodes is cut into stages along its rows, so that neighbours on two devices work at once.
+"""Pipelining: a run of nodes is cut into stages along its rows, so that neighbours on two devices run concurrently.
 
 z = b(a(x))   becomes   y0 = a(x[rows of stage 0])
                         z0 = b(y0)                     while   y1 = a(x[rows of stage 1])
@@ -6,8 +6,8 @@ z = b(a(x))   becomes   y0 = a(x[rows of stage 0])
                         z  = concat(z0, z1)
 
 Within a stage the rows of a node may be divided between the host and the node's device, as MD-DP divides those of a
-whole node. So neighbours that are both divided need no meeting between them: each part waits for the rows that it
-reads.
+whole node. So neighbours that are both divided need no synchronisation between them: each part waits only for the rows
+that it reads.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from pimflow.records import dataclass
 
 
 class _Share(NamedTuple):
-    """Rows start .. stop-1 of a node in a stage, on a device; the suffix tells its part from the others."""
+    """Rows start .. stop-1 of a node in a stage, on a device; the suffix distinguishes the names of the parts."""
 
     start: int
     stop: int
@@ -38,23 +38,24 @@ class _Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Pipelining(RowwisePass):
-    """Cuts a run of nodes into stages: stage k of one node runs beside stage k+1 of the node before it.
+    """Cuts a run of nodes into stages: stage k of one node runs concurrently with stage k+1 of the node before it.
 
     Stage k of a node makes the rows that stages 0 to k of its readers in the run need and earlier stages of the node
-    have not made: nothing is computed twice. A node has no part in a stage that finds all its rows made already, and
-    rows that nobody reads are not made.
+    have not made: nothing is computed twice. A node has no part in a stage whose rows all exist already, and rows that
+    nobody reads are not computed.
 
     Args:
         nodes: the run, in order: each node but the last is read by a later one. It may begin with several nodes that
             read values from outside, and have branches.
         devices: the device of each node.
-        stage_rows: output rows of the last node that each stage makes, in the order in which stages are run; all of
-            its rows together.
-        choice: what the backends of other devices are asked for (a mapping policy, a strategy); "" is their default.
-        bottom_first: whether the first stage run is the bottom (highest rows) of the map.
-        host_rows: by node, how many of the rows that it makes in each stage the host makes, the top ones; none of a
-            node that runs on its device alone. What is fused into such a node is divided where that is. Nothing at all
-            if no node is divided.
+        stage_rows: output rows of the last node that each stage makes, in the order in which stages run; together they
+            are all of its rows.
+        choice: the choice to request from the backends of other devices (a mapping policy, a strategy); "" is their
+            default.
+        bottom_first: whether the first stage is the bottom (highest rows) of the map.
+        host_rows: by node, how many of its rows the host makes in each stage, the top ones; empty for a node that runs
+            only on its device. A node that is fused into a divided one is divided in the same place. Empty if no node
+            is divided.
         host: the device that can run any node, and runs all movements.
     """
 
@@ -74,7 +75,7 @@ class Pipelining(RowwisePass):
         return self.nodes
 
     def writer(self, site: Site) -> PartWriter:
-        """Movements on the host."""
+        """A writer that puts movements on the host."""
         return PartWriter(site, self.host, self.choice)
 
     def layout(self, graph: Graph) -> Layout | Refusal:
@@ -103,7 +104,8 @@ class Pipelining(RowwisePass):
     def _shares(self, node: Node, device: str, stage: int, made: Mapping[str, Spans]) -> Iterator[_Share]:
         """The parts of a node in a stage.
 
-        What is fused into a divided node is divided with it, and stays where it is, if it makes the same rows.
+        A node that is fused into a divided node is divided with it, and stays on the same device, if it makes the same
+        rows.
         """
         start, stop = made[node.name][stage]
         root = node.placement.fused_into or ""
@@ -120,7 +122,7 @@ class Pipelining(RowwisePass):
 
     @cached_property
     def _divided(self) -> Mapping[str, tuple[int, ...]]:
-        """By node that is divided, the rows on the host by stage."""
+        """By divided node, the rows on the host by stage."""
         return {name: counts for name, counts in zip(self.nodes, self.host_rows, strict=False) if counts}
 
     def _share_refusal(self, made: Mapping[str, Spans]) -> Refusal | None:
@@ -136,15 +138,15 @@ class Pipelining(RowwisePass):
         if len(self.devices) != len(nodes):
             return Refusal(f"{len(self.devices)} devices for {len(nodes)} nodes")
         if self.host_rows and len(self.host_rows) != len(nodes):
-            return Refusal(f"rows on the host of {len(self.host_rows)} nodes for {len(nodes)} nodes")
+            return Refusal(f"host_rows has {len(self.host_rows)} entries for {len(nodes)} nodes")
         for name, device, counts in zip(self.nodes, self.devices, self.host_rows, strict=False):
             if counts and device == self.host:
-                return Refusal(f"{name}: its rows are divided, and it has no device but the host")
+                return Refusal(f"{name}: its rows are divided, but it only runs on the host")
             if counts and len(counts) != len(self.stage_rows):
-                return Refusal(f"{name}: rows on the host in {len(counts)} stages of {len(self.stage_rows)}")
+                return Refusal(f"{name}: host_rows has {len(counts)} entries for {len(self.stage_rows)} stages")
         rows = node_rows(graph, nodes[-1])
         if min(self.stage_rows) < 1 or sum(self.stage_rows) != rows:
-            return Refusal(f"stages of {self.stage_rows} rows do not make up the {rows} rows of {nodes[-1].name}")
+            return Refusal(f"stages of {self.stage_rows} rows do not add up to the {rows} rows of {nodes[-1].name}")
         for node, device in zip(nodes, self.devices, strict=True):
             refusal = device_refusal(node, device, self.host)
             if refusal is not None:

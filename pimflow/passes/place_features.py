@@ -1,4 +1,4 @@
-"""A table stays in the host's memory, and the GPU's has the rows that are read next (PyTorch-Direct, 2021)."""
+"""Leaves a table in the host's memory; the GPU's memory has only the rows that are read next (PyTorch-Direct, 2021)."""
 
 from __future__ import annotations
 
@@ -18,21 +18,21 @@ from pimflow.passes.relations import Ints, RowWriter
 from pimflow.records import dataclass
 
 _INDICES = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}, TypedLinear: {0: 3}, TypedSpmm: {0: 3}}
-"""Of ops that read rows by an index: where the index of an operand is."""
+"""By op that reads rows by an index: the position of the index of each operand."""
 
 
 @dataclass(frozen=True)
 class PlaceFeatures(Pass):
-    """Leaves a table in the host's memory: what reads rows of it reads a copy of just these.
+    """Leaves a table in the host's memory: nodes that read rows of it read a copy of just these rows.
 
-    A node that picks rows by an index brings them itself. Before any other one stands a `GatherRows` that brings what
-    it reads: the different rows that its edges lead from, or rows one after the other. Nodes that are computed row by
-    row are cut into parts, each right behind the rows that it reads, so that these need little room; so is what
-    follows them as long as it is as large as the table.
+    A node that picks rows by an index fetches them itself. Any other node gets a `GatherRows` before it that fetches
+    what it reads: the distinct rows that its edges start from, or a range of rows. Nodes that are computed row by row
+    are cut into parts, each right after the rows that it reads, so that these need little memory; so are the nodes
+    after them as long as their values are as large as the table.
 
     Args:
-        table: an input or a constant of the graph, whose rows are along its first dim.
-        access: how rows come: "gather", "gather-pageable", "zero-copy" or "zero-copy-plain".
+        table: an input or a constant of the graph, whose rows are along its first dimension.
+        access: how rows are fetched: "gather", "gather-pageable", "zero-copy" or "zero-copy-plain".
         parts: into how many parts the rows of readers are cut.
     """
 
@@ -66,9 +66,10 @@ class PlaceFeatures(Pass):
         return replace(node, placement=replace(node.placement, access=self.access, fused_into=None))
 
     def _behind(self, graph: Graph, reader: Node, taken: Collection[str]) -> Iterator[Node]:
-        """What is cut with a node: what is fused into it, and what reads all that is as large as the table.
+        """The nodes that are cut together with a reader: those fused into it, and those that read all of a value as
+        large as the table.
 
-        Not what is cut with another reader already.
+        Nodes that are already cut with another reader are left out.
         """
         node, inside = reader, {reader.name}
         while len(graph.users(node.output)) == 1 and node.output not in graph.outputs:
@@ -83,7 +84,7 @@ class PlaceFeatures(Pass):
             node = user
 
     def _whole(self, write: RowWriter, node: Node) -> Iterator[Node]:
-        """A node, and before it what brings the rows that it reads."""
+        """A node, after the nodes that fetch the rows that it reads."""
         inputs = list(node.inputs)
         for position, name in enumerate(node.inputs):
             if name == self.table:
@@ -93,7 +94,7 @@ class PlaceFeatures(Pass):
     def _brought(
         self, write: RowWriter, node: Node, inputs: list[str], position: int, span: tuple[int, int] | None
     ) -> Iterator[Node]:
-        """What brings the rows of one operand; puts it, and the index into it, into `inputs`."""
+        """The node that fetches the rows of one operand; puts its result, and the index into it, into `inputs`."""
         place = _INDICES.get(type(node.op), {}).get(position)
         rows = None if place is None or place >= len(inputs) else write.array(inputs[place])
         if rows is None:
@@ -109,13 +110,13 @@ class PlaceFeatures(Pass):
         yield self._fetching(fetch)
 
     def _cut(self, write: RowWriter, chain: Sequence[Node]) -> list[Node] | Refusal:
-        """Nodes in parts of their rows, each behind what it reads, and the parts put together."""
+        """Nodes in parts of their rows, each after what it reads, and the concatenation of the parts."""
         graph, rows = write.graph, node_rows(write.graph, chain[0])
         leaving = leaving_values(graph, chain)
         if self.parts == 1 or leaving != (chain[-1].output,):
-            return Refusal("its value is read along the way") if self.parts > 1 else Refusal("one part is the whole")
+            return Refusal("an inner value is read elsewhere") if self.parts > 1 else Refusal("it stays in one part")
         if any(len(graph.shape(name)) != 2 for node in chain for name in (self.table, node.output)):
-            return Refusal("its rows are not the first dim of a matrix")
+            return Refusal("its rows are not the first dimension of a matrix")
         bounds = [rows * part // self.parts for part in range(self.parts + 1)]
         made: list[Node] = []
         ends: list[str] = []
@@ -136,7 +137,7 @@ class PlaceFeatures(Pass):
         return made
 
     def _part(self, write: RowWriter, node: Node, part: RowPart, known: dict[str, str]) -> Iterator[Node]:
-        """One part of a node; operands of it that are made within the same rows are `known`."""
+        """One part of a node; `known` are its operands that are made within the same part."""
         given = [write.graph.constants.get(name) for name in node.inputs]
         inputs = [known.get(name, name) for name in node.inputs]
         spans = [*part.spans, *(None,) * (len(inputs) - len(part.spans))]
@@ -155,7 +156,7 @@ class PlaceFeatures(Pass):
 
 
 def _by_row(graph: Graph, node: Node, value: str) -> bool:
-    """Whether a row of what a node makes comes of the same row of a value."""
+    """Whether a row of a node's output depends on only the same row of a value."""
     part = node_part(graph, node, 0, 1)
     if isinstance(part, Refusal):
         return False

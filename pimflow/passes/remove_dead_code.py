@@ -11,7 +11,7 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class RemoveDeadCode(Pass):
-    """Removes what no output depends on. Graph inputs stay, read or not: they are the model's interface."""
+    """Removes everything that no output depends on. Graph inputs stay, read or not: they are the model's interface."""
 
     name: ClassVar[str] = "remove-dead-code"
 

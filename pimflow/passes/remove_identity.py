@@ -1,4 +1,4 @@
-"""Removes operations that give back their input: Identity, Dropout in inference, movements that move nothing."""
+"""Removes operations that return their input: Identity, Dropout in inference, movements that move nothing."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class RemoveIdentity(Pass):
-    """Removes what gives back its input: readers of its output read the input instead.
+    """Removes nodes that return their input: readers of their output read the input instead.
 
     Identities are Identity itself, a Dropout that is not training and whose mask nobody reads, a Cast to the same type,
     a Concat of one input, and a Reshape, Transpose, Slice or Pad that changes nothing. Initializers shared through
-    Identity (as TorchScript exports them) are shared directly. One that only gives a graph input, a constant or another
-    output the name of a graph output stays.
+    Identity (as TorchScript exports them) are shared directly. An Identity stays if it only gives a graph input, a
+    constant or another output the name of a graph output.
     """
 
     name: ClassVar[str] = "remove-identity"
@@ -64,7 +64,7 @@ class RemoveIdentity(Pass):
 IDENTITY: OpRules[Callable[[Graph, Node, Any], bool | Refusal]] = OpRules(
     "identity test", asks=lambda kind: issubclass(kind, (MovementOp, OnnxOp))
 )
-"""Whether a node of an op that may move elements only gives back its input; a refusal where one might expect it to."""
+"""Whether a node whose op may move elements just returns its input; a refusal where one might expect it to."""
 
 
 def _is_identity(graph: Graph, node: Node) -> bool | Refusal:

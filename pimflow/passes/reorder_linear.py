@@ -1,4 +1,4 @@
-"""Multiplies weights with weights before rows of edges are: (x W_r) a_r = x (W_r a_r)."""
+"""Multiplies weights with weights before they are multiplied with rows of edges: (x W_r) a_r = x (W_r a_r)."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ Weights = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class ReorderLinear(Pass):
-    """Two products of rows, one behind the other, become one with the product of their weights (as Hector reorders).
+    """Turns two consecutive products of rows into one with the product of their weights (Hector's reordering).
 
-    - A product with one matrix behind a `TypedLinear`, and a dot product of every head with a vector (a product with
-      constants, summed over the last dim): a `TypedLinear` with W_r a.
-    - A `TypedLinear` behind a product with one matrix, or behind another whose types follow from its own: a
-      `TypedLinear` with W a_r. What the first added to every row, b, becomes b a_r, a row a type that its rows read.
+    - A product with one matrix after a `TypedLinear`, or a dot product of every head with a vector (a product with
+      constants, summed over the last dimension): a `TypedLinear` with W_r a.
+    - A `TypedLinear` after a product with one matrix, or after another whose types follow from its own: a `TypedLinear`
+      with W a_r. A bias b that the first adds to every row becomes b a_r, one row per type, which its rows read.
 
-    Between the two, rows may be picked by constants and viewed. Weights that are constants are multiplied here, in
-    double precision; others by a node. The first product stays where others read it.
+    Between the two, rows may be picked by constants and viewed. Constant weights are multiplied at compile time, in
+    double precision; others by a node. The first product stays if other nodes read it.
 
     Args:
         leave: second products that stay as they are.
-        fold: whether weights that are constants are multiplied here. Where they are trained a node has to.
+        fold: whether constant weights are multiplied at compile time. If they are trained, a node has to multiply them.
     """
 
     name: ClassVar[str] = "reorder-linear"
@@ -40,7 +40,7 @@ class ReorderLinear(Pass):
     fold: bool = True
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say of every product behind another why it stays."""
+        """Rewrites the graph; the notes say why products after another stay."""
         return rewritten(graph, self.leave, partial(_one_product, self.fold))
 
 
@@ -54,12 +54,12 @@ class Second(NamedTuple):
 
     Args:
         rows: the value whose rows are multiplied.
-        weights: the operand: a matrix [N, M], or one a type [R, N, M], or a type and head [R, H, C, D].
+        weights: the operand: a matrix [N, M], or one per type [R, N, M], or one per type and head [R, H, C, D].
         transposed: whether the matrix is [M, N].
-        pointers: where each type's rows begin; None for one matrix.
+        pointers: the start of each type's rows; None for one matrix.
         heads: whether `weights` are [..., H, C], a vector for each head.
-        bias: what is added; "" if nothing.
-        fold: whether its weights may be multiplied with others here.
+        bias: the added value; "" if there is none.
+        fold: whether its weights may be multiplied with others at compile time.
     """
 
     rows: str
@@ -72,15 +72,15 @@ class Second(NamedTuple):
 
 
 def _second(graph: Graph, node: Node) -> Second | Refusal | None:
-    """The product that a node is; None if it is none, a refusal if rows of edges are multiplied in another way."""
+    """A node as a product; None if it is not one, a refusal if it multiplies rows of edges in an unsupported way."""
     if isinstance(node.op, OnnxOp):
         return _dot_of_heads(graph, node)
     if isinstance(node.op, TypedLinear):
         pointers = graph.constants.get(node.inputs[2])
         if pointers is None:
-            return Refusal("which rows are of which type is only known when it runs")
+            return Refusal("the types of its rows are only known at run time")
         if len(node.inputs) > 3:
-            return Refusal("it reads its rows by an index, or adds a bias, already")
+            return Refusal("it already reads its rows by an index or adds a bias")
         return Second(node.inputs[0], node.inputs[1], pointers=pointers)
     if not node.op.is_matrix_product or len(graph.shape(node.inputs[0])) != 2:
         return None
@@ -99,7 +99,7 @@ def _follows_typed(graph: Graph, name: str) -> bool:
 
 
 def _dot_of_heads(graph: Graph, node: Node) -> Second | None:
-    """ReduceSum(rows [E, H, C] * constant [1, H, C]) over the last dim."""
+    """ReduceSum(rows [E, H, C] * constant [1, H, C]) over the last dimension."""
     assert isinstance(node.op, OnnxOp)
     if node.op.op_type != "ReduceSum" or node.op.domain:
         return None
@@ -119,17 +119,17 @@ def _dot_of_heads(graph: Graph, node: Node) -> Second | None:
 
 
 def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | None:
-    """The graph with one product in place of two; None where nothing stands before the second."""
+    """The graph with one product instead of two; None if no product comes before the second."""
     rows, picks = picked(graph, second.rows)
     first = graph.producer(rows)
     if first is None or not (isinstance(first.op, TypedLinear) or first.op.is_matrix_product):
         return None if second.pointers is None else Refusal("no product is before it")
     if len(graph.shape(rows)) != 2 or len(graph.shape(first.inputs[0])) != 2:
-        return Refusal(f"{first.name}, before it, is no product of rows")
+        return Refusal(f"{first.name}, before it, is not a product of rows")
     if isinstance(first.op, Gemm) and (first.op.trans_a or first.op.alpha != 1.0 or first.op.beta != 1.0):
         return Refusal(f"{first.name}, before it, is scaled or transposed")
     if isinstance(first.op, TypedLinear) and len(first.inputs) > 3:
-        return Refusal(f"{first.name}, before it, reads its rows by an index, or adds a bias, already")
+        return Refusal(f"{first.name}, before it, already reads its rows by an index or adds a bias")
     if isinstance(first.op, TypedLinear):
         return _behind_typed(graph, node, second, first, picks)
     return _write(graph, node, second, first, picks, None)
@@ -138,7 +138,7 @@ def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | No
 def _behind_typed(graph: Graph, node: Node, second: Second, first: Node, picks: Ints | None) -> Graph | Refusal:
     pointers = graph.constants.get(first.inputs[2])
     if pointers is None:
-        return Refusal(f"{first.name}, before it, has types that are only known when it runs")
+        return Refusal(f"{first.name}, before it, has types that are only known at run time")
     if second.pointers is None:
         return _write(graph, node, second, first, picks, None)
     types = types_of_rows(pointers)
@@ -148,22 +148,22 @@ def _behind_typed(graph: Graph, node: Node, second: Second, first: Node, picks: 
         np.diff(second.pointers) > 0, own[np.minimum(begins, max(len(own) - 1, 0))] if len(own) else 0, 0
     )
     if not np.array_equal(np.repeat(of_type, np.diff(second.pointers)), own):
-        return Refusal(f"its types do not decide those of {first.name}, before it")
+        return Refusal(f"its types do not determine those of {first.name}, before it")
     return _write(graph, node, second, first, picks, of_type)
 
 
 def _write(
     graph: Graph, node: Node, second: Second, first: Node, picks: Ints | None, of_type: Ints | None
 ) -> Graph | Refusal:
-    """One `TypedLinear` in place of both products.
+    """Replace both products by one `TypedLinear`.
 
     Args:
         graph: the graph.
-        node: the second product, as it stands there.
-        second: what that multiplies.
+        node: the second product, as a node of the graph.
+        second: what it multiplies.
         first: the first product.
-        picks: which of its rows the second multiplies.
-        of_type: which weights of the first each type of the second has; None if one of the two has no types.
+        picks: the rows of the first that the second multiplies.
+        of_type: by type of the second, the weights of the first that it uses; None if one of the two has no types.
     """
     write, made = RowWriter(graph), list[Node]()
     weights, bias = _product(write, made, node, second, first, of_type), _biases(graph, second, first)
@@ -172,7 +172,7 @@ def _write(
     if isinstance(bias, Refusal):
         return bias
     rows = first.inputs[0]
-    behind = second.pointers is None  # rows are picked where there are fewest columns
+    behind = second.pointers is None  # rows are picked where there are the fewest columns
     if not behind and picks is not None:
         made.append(write.node(GatherRows(), (rows, write.index("rows", picks)), f"{node.name}_rows"))
         rows = made[-1].output
@@ -195,13 +195,13 @@ def _write(
 
 
 def _biases(graph: Graph, second: Second, first: Node) -> Weights | Refusal | None:
-    """What the first product adds to a row, times each type's weights, [R, M]; None where it adds nothing."""
+    """The bias of the first product times each type's weights, [R, M]; None if it adds nothing."""
     name = first.inputs[2] if isinstance(first.op, Gemm) and len(first.inputs) > 2 else ""
     if not name:
         return None
     given, weights = graph.constants.get(name), graph.constants.get(second.weights)
     if given is None or weights is None or not second.fold or given.size != graph.shape(first.output)[1]:
-        return Refusal(f"{first.name}, before it, adds what is computed, trained, or no vector")
+        return Refusal(f"{first.name}, before it, adds a value that is computed, trained, or not a vector")
     rows = _multiplied(given.reshape(1, -1).astype(np.float64), _as_matrices(second, weights).astype(np.float64))
     biases: Weights = rows.reshape(len(rows), -1).astype(given.dtype)
     return biases
@@ -228,7 +228,7 @@ def _product(
 
 
 def _multiplied(left: Weights, right: Weights) -> Weights:
-    """[K, N] or [R, K, N] times [N, M] or [R, N, M]; with heads [R, H, C, D], H * C = N, each by its own."""
+    """[K, N] or [R, K, N] times [N, M] or [R, N, M]; with heads [R, H, C, D], H * C = N, each head by its own."""
     if right.ndim < 4:
         plain: Weights = left @ right
         return plain

@@ -1,4 +1,4 @@
-"""Adds the rows of a product by type up where they lead to, instead of writing them for every edge."""
+"""Adds the rows of a product by type directly to their destinations instead of writing them for every edge."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class ScatterProducts(Pass):
-    """Makes a sum over edges of what a `TypedLinear` makes part of it: a `TypedSpmm` (Hector's scatter of results).
+    """Fuses a `TypedLinear` into the sum over edges that reads it: a `TypedSpmm` (Hector's scatter of results).
 
-    The products are written nowhere; the sum starts from zeros, and each product is added by atomics. Weights of edges
-    and scales of rows go with it. What followed the sum in its epilogue is a kernel again, as no tile knows when a sum
-    is complete. It pays where the cache holds the sums, or products are many.
+    The products are not written anywhere; the sum starts from zeros, and each product is added by atomics. Weights of
+    edges and scales of rows are included. Nodes in the sum's epilogue become a kernel again, as no tile knows when a
+    sum is complete. It pays off if the cache holds the sums, or if there are many products.
 
     Args:
         leave: sums that stay as they are.
@@ -29,28 +29,28 @@ class ScatterProducts(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say of every sum over products by type why it stays."""
+        """Rewrites the graph; the notes say why sums over products by type stay."""
         return rewritten(graph, self.leave, _scattered)
 
 
 def _scattered(graph: Graph, node: Node) -> Graph | Refusal | None:
-    """Spmm(TypedLinear(x)) as a TypedSpmm, where nothing else reads the products."""
+    """Spmm(TypedLinear(x)) as a TypedSpmm, if nothing else reads the products."""
     path = tuple(_back(graph, node)) if isinstance(node.op, Spmm) else ()
     if not path or not isinstance(path[-1].op, TypedLinear):
         return None
     if node.op != Spmm():
-        return Refusal("it is no plain sum")
+        return Refusal("it is not a plain sum")
     if any(len(graph.users(step.output)) > 1 or step.output in graph.outputs for step in path):
-        return Refusal("others read its products too")
+        return Refusal("other nodes also read its products")
     if len(path[-1].inputs) > 4:
         return Refusal("its products have a bias")
     if any(name and name not in graph.constants for name in (*path[-1].inputs[2:], *node.inputs[1:3])):
-        return Refusal("its edges are only known when it runs")
+        return Refusal("its edges are only known at run time")
     return _fused(graph, node, path[-1])
 
 
 def _back(graph: Graph, node: Node) -> Iterator[Node]:
-    """What makes the rows that a sum reads, behind views that leave each row one."""
+    """The producer of the rows that a sum reads, through views that keep rows."""
     maker = graph.producer(node.inputs[0])
     while maker is not None:
         yield maker

@@ -1,4 +1,4 @@
-"""Products whose matrix depends on an edge's type, as one product of rows that lie type after type."""
+"""Turns products whose matrix depends on an edge's type into one product of rows sorted by type."""
 
 from __future__ import annotations
 
@@ -25,23 +25,24 @@ Weights = npt.NDArray[Any]
 
 @dataclass(frozen=True)
 class SegmentGemm(Pass):
-    """Matrices that are picked by type become a `TypedLinear`, for which no matrix is copied (Hector's segment MM).
+    """Turns matrices that are picked by type into a `TypedLinear`, which copies no matrix (Hector's segment MM).
 
-    - A batch of rows times a matrix for each, picked from those of all types by a constant: rows are brought into the
+    - A batch of rows, each times a matrix that a constant picks from those of all types: rows are brought into the
       order of their types, and their products back.
-    - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: the rows that
-      each type's edges lead to, summed (or the largest taken) by one `Spmm`, one `TypedLinear`, and an `Spmm` that adds
-      up what each vertex has of all types. Block-diagonal W_r, an Einsum of blocks of each row, are matrices of heads
-      there.
-    - Such a sum over different tables, as of several kinds of vertices: one product of its terms' rows side by side
-      with all weights below one another. The product of a vertex itself for every relation is part of it.
-    - A sum over types, or a stack, of anything else that is alike for all of them and reduces their edges (FiLM,
-      attention in each relation): the same over the edges of all types at once, products of one table side by side.
-    - A `TypedLinear` over heads that were laid one after the other: one over rows with all heads, which stay in place.
+    - A sum over types of (A_r X) W_r, each an `Spmm` and a product, as loops over relations are exported: one `Spmm`
+      sums (or takes the maximum of) the rows that each type's edges lead to, one `TypedLinear` multiplies them, and an
+      `Spmm` adds up the results of all types for each vertex. Block-diagonal W_r, an Einsum of blocks of each row,
+      become matrices of heads.
+    - Such a sum over different tables, for example of several kinds of vertices: one product of its terms' rows side by
+      side with all weights stacked. The product of a vertex itself for every relation is part of it.
+    - A sum over types, or a stack, of anything else that has the same form for all of them and reduces their edges
+      (FiLM, attention in each relation): the same over the edges of all types at once, with products of one table side
+      by side.
+    - A `TypedLinear` over heads that were concatenated: one over rows with all heads, which stay in place.
 
     Args:
         leave: products, and last Adds of sums, that stay as they are.
-        fold: whether weights of the same rows are added up here. Where they are trained each stays.
+        fold: whether weights of the same rows are added up at compile time. If they are trained, each one stays.
     """
 
     name: ClassVar[str] = "segment-gemm"
@@ -50,7 +51,7 @@ class SegmentGemm(Pass):
     fold: bool = True
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say of every product with matrices of types, and every sum, why it stays."""
+        """Rewrites the graph; the notes say why products with matrices of types, and sums, stay."""
         return rewritten(graph, self.leave, partial(_segmented, self.fold))
 
 
@@ -80,9 +81,9 @@ def _picked_matrices(graph: Graph, node: Node) -> Graph | Refusal | None:
     types, edges = index_of(graph, pick), graph.shape(pick.output)[0]
     kinds, *row, _ = graph.shape(pick.inputs[0])
     if types is None:
-        return Refusal("which matrix each row is multiplied with is only known when it runs")
+        return Refusal("the matrix of each row is only known at run time")
     if graph.shape(node.inputs[0]) != (edges, *row[:-1], 1, row[-1]):
-        return Refusal("several rows are multiplied with each matrix: they are products of matrices already")
+        return Refusal("each matrix multiplies several rows: these are matrix products already")
     write, made = RowWriter(graph), list[Node]()
     order, pointers = _by_type(types, kinds)
     rows, picks = picked(graph, node.inputs[0])
@@ -101,7 +102,7 @@ def _picked_matrices(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 
 def _by_type(types: Ints, kinds: int) -> tuple[Ints, Ints]:
-    """The order of rows by type, and where each type begins."""
+    """The order of rows by type, and the start of each type."""
     order = np.argsort(types, kind="stable")
     pointers = np.concatenate([[0], np.cumsum(np.bincount(types, minlength=kinds))])
     return order, pointers.astype(np.int64)
@@ -111,7 +112,7 @@ def _by_type(types: Ints, kinds: int) -> tuple[Ints, Ints]:
 
 
 class Relation(NamedTuple):
-    """(A_r X) W_r: the reduction over edges, the product behind it, and its weights [K, N], or [H, K, N] by blocks."""
+    """(A_r X) W_r: the reduction over edges, the product after it, and its weights [K, N], or [H, K, N] by blocks."""
 
     total: Node
     product: Node
@@ -119,13 +120,13 @@ class Relation(NamedTuple):
 
 
 def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
-    """A sum of products behind sums over edges of the same rows, or of other functions of edges."""
+    """A sum of products after sums over edges of the same rows, or of other functions of edges."""
     if not _is_add(node) or any(_is_add(user) for user in _only_users(graph, node)):
         return None
     terms = _terms(graph, node, graph.shape(node.output))
     computed = [term for term in terms if term not in graph.constants]
     if len(set(computed)) < len(computed):
-        return None  # what is added twice counts twice
+        return None  # a value that is added twice counts twice
     made = _of_products(fold, graph, node, terms)
     return made if isinstance(made, Graph) else alike_sums(graph, node, terms, fold=fold) or made
 
@@ -152,7 +153,7 @@ def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Grap
 
 
 def _alike(relations: dict[str, Relation]) -> dict[str, Relation]:
-    """Those that reduce their edges as most do: sums, or maxima."""
+    """The relations that reduce their edges like most others: by sums, or by maxima."""
     most = Counter(relation.total.op for relation in relations.values()).most_common(1)
     return {term: relation for term, relation in relations.items() if relation.total.op == most[0][0]}
 
@@ -162,13 +163,13 @@ def _is_add(node: Node) -> bool:
 
 
 def _only_users(graph: Graph, node: Node) -> Sequence[Node]:
-    """What reads a node's value, where that is one node alone."""
+    """The reader of a node's value, if there is only one."""
     users = graph.users(node.output)
     return users if len(users) == 1 and node.output not in graph.outputs else ()
 
 
 def _terms(graph: Graph, node: Node, shape: tuple[int, ...]) -> list[str]:
-    """What a tree of Adds of one shape adds up."""
+    """The terms of a tree of Adds of one shape."""
     terms: list[str] = []
     for name in node.inputs:
         maker = graph.producer(name)
@@ -181,7 +182,7 @@ def _terms(graph: Graph, node: Node, shape: tuple[int, ...]) -> list[str]:
 
 
 def _relation(graph: Graph, name: str) -> Relation | Refusal | None:
-    """A term as a product behind a sum over edges; a refusal if that cannot be one of several."""
+    """A term as a product after a sum over edges; a refusal if it cannot be one of several."""
     view = graph.producer(name)
     if view is not None and isinstance(view.op, Reshape):
         return _by_blocks(graph, view)
@@ -194,7 +195,7 @@ def _relation(graph: Graph, name: str) -> Relation | Refusal | None:
     if isinstance(product.op, Gemm) and (product.op != Gemm(trans_b=product.op.trans_b) or any(product.inputs[2:])):
         return Refusal(f"{product.name} is scaled, transposed, or adds a bias")
     if len(graph.shape(product.inputs[1])) != 2:
-        return Refusal(f"{product.name} is no product with one matrix")
+        return Refusal(f"{product.name} is not a product with one matrix")
     return _of_sum(graph, total, (product,))
 
 
@@ -221,21 +222,21 @@ def _multiplies_blocks(node: Node) -> bool:
 
 
 def _of_sum(graph: Graph, total: Node, behind: tuple[Node, ...]) -> Relation | Refusal:
-    """A sum (or another reduction) and what is behind it as a term: a product, and views around it."""
+    """A sum (or another reduction) and the nodes after it as a term: a product, and views around it."""
     (product,) = (node for node in behind if not isinstance(node.op, Reshape))
     if not isinstance(total.op, Spmm) or total.op.empty or len(graph.shape(total.output)) != 2:
-        return Refusal(f"{total.name} is no reduction of rows over edges that leaves 0 where there are none")
+        return Refusal(f"{total.name} is not a reduction of rows over edges that gives 0 without edges")
     if any(item and item not in graph.constants for item in (*total.inputs[1:], product.inputs[1])):
-        return Refusal(f"{total.name}, or the weights of {product.name}, are only known when they run")
+        return Refusal(f"{total.name} or the weights of {product.name} are only known at run time")
     if not all(_only_users(graph, node) for node in (total, *behind)):
-        return Refusal(f"{product.name}, or the sum before it, is read by others too")
+        return Refusal(f"other nodes also read {product.name} or the sum before it")
     weights = graph.constants[product.inputs[1]]
     turned = isinstance(product.op, Gemm) and product.op.trans_b
     return Relation(total, product, weights.T if turned else weights)
 
 
 def _is_nothing(graph: Graph, name: str, shape: tuple[int, ...], fold: bool) -> bool:
-    """Whether a term is of zeros; those of one row may be a bias that is still to be trained."""
+    """Whether a term is all zeros; zeros of one row may be a bias that is still to be trained."""
     array = graph.constants.get(name)
     return array is not None and not array.any() and (fold or array.shape == shape)
 
@@ -280,7 +281,7 @@ def _write_loop(graph: Graph, node: Node, relations: list[Relation], rest: list[
 
 
 def _joined(write: RowWriter, relations: list[Relation], position: int, chosen: list[Ints]) -> str:
-    """Weights of edges, or scales of rows, of all types one after the other; "" if none has any."""
+    """Weights of edges, or scales of rows, of all types concatenated; "" if none has any."""
     names = [found.total.inputs[position] if position < len(found.total.inputs) else "" for found in relations]
     given = [write.graph.constants[name] for name in names if name]
     if not given:

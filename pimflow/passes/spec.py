@@ -5,9 +5,9 @@ pipeline = [spec, ...]                  spec  = NAME [options]
 options  = "{" NAME "=" value ... "}"   value = WORD | STRING | "[" value ... "]" | [CLASS] options
 ```
 
-White space separates; between options, and between the values of a list, commas may stand too. STRING is JSON's. A WORD
-is anything without white space, quotes, commas, `=`, braces and brackets: a number, `true`, `false` or `none` if it can
-be read so, else text. CLASS names the class of an option that is a dataclass.
+White space separates; between options, and between the values of a list, commas are allowed too. STRING is JSON's. A
+WORD is anything without white space, quotes, commas, `=`, braces and brackets: a number, `true`, `false` or `none` if
+it can be read as such, otherwise text. CLASS names the class of an option that is a dataclass.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _CONSTANTS: Mapping[str, Any] = {"true": True, "false": False, "none": None}
 
 
 class Spec(NamedTuple):
-    """A pass as asked for: its name, and its options as plain data."""
+    """A pass as requested: its name, and its options as plain data."""
 
     name: str
     options: Mapping[str, Any]
@@ -44,7 +44,7 @@ def read_specs(text: str) -> list[Spec]:
 
 
 def spec_text(spec: Spec) -> str:
-    """The text that `read_specs` reads as just this pass."""
+    """The text that `read_specs` reads as exactly this pass."""
     return spec.name + _options_text(spec.options) if spec.options else spec.name
 
 
@@ -115,7 +115,7 @@ class _Reader:
         return Spec(name, self._options() if self._accept("{") else {})
 
     def _options(self) -> dict[str, Any]:
-        """Behind the opening brace, up to and with the closing one."""
+        """Read options from after the opening brace up to and including the closing one."""
         options: dict[str, Any] = {}
         while not self._accept("}"):
             token = self._next
@@ -160,7 +160,7 @@ def _scan(text: str) -> list[_Token]:
     while at < end:
         match = _TOKEN.match(text, at)
         if match is None:
-            raise OptionError(f"the pipeline has a quote without an end at column {text.index(chr(34), at) + 1}")
+            raise OptionError(f"the pipeline has an unterminated string at column {text.index(chr(34), at) + 1}")
         kind = match.lastgroup or ""
         tokens.append(_Token(kind, match[kind], match.start(kind) + 1))
         at = match.end()

@@ -1,4 +1,4 @@
-"""Takes the projection out of ONNX Runtime's Attention."""
+"""Separates the projection from ONNX Runtime's Attention."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class UnfuseAttention(Pass):
-    """An Attention becomes the product that makes queries, keys and values, and the MultiHeadAttention of these.
+    """Turns an Attention into the product that makes queries, keys and values, and a MultiHeadAttention of these.
 
-    That is what libraries run for it, at the same price: the Slices between them cost nothing, and the second adds the
-    bias. The product is one that can be divided, placed and pipelined like any other.
+    Libraries run it like that, at the same price: the Slices between them cost nothing, and the second node adds the
+    bias. The product can be divided, placed and pipelined like any other.
     """
 
     name: ClassVar[str] = "unfuse-attention"
@@ -38,6 +38,6 @@ class UnfuseAttention(Pass):
 
 
 def _named(made: list[Node], node: Node, editor: GraphEditor) -> list[Node]:
-    """The nodes, the last of which has the name of what they are made of."""
+    """The new nodes; the last one gets the name of the original node."""
     *before, last = (replace(new, placement=node.placement, tags=node.tags) for new in made)
     return [*(replace(new, name=editor.new_node_name(new.name)) for new in before), replace(last, name=node.name)]

@@ -1,4 +1,4 @@
-"""Takes elementwise nodes out of the epilogues of devices that cannot compute them."""
+"""Removes elementwise nodes from the epilogues of devices that cannot compute them."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class UnfuseEpilogues(Pass):
-    """Once nodes are placed, makes `fused_into` say what really runs in whose kernel.
+    """After placement, corrects `fused_into` to which kernel really computes each node.
 
-    A kernel of the host computes all that `FuseEpilogues` put into its epilogue. A result of any other device, on its
-    way out, passes through functions of itself at most (those that the device applies), but never meets a second
-    tensor: what adds one is a kernel of the host, and what follows in the chain is fused into that.
+    A kernel of the host computes everything that `FuseEpilogues` put into its epilogue. Any other device can at most
+    apply functions to a single result as it is read out (those that the device supports), but never combines it with a
+    second tensor: a node that adds one becomes a kernel of the host, and the rest of the chain is fused into that.
 
     Args:
         readouts: devices that apply functions as their results are read out.
@@ -31,7 +31,7 @@ class UnfuseEpilogues(Pass):
     host: str = "gpu"
 
     def run(self, graph: Graph) -> PassResult:
-        kernels: dict[str, str] = {}  # by name of a node that is in no epilogue of its root's: whose kernel it is in
+        kernels: dict[str, str] = {}  # by name of a node that leaves its root's epilogue: the kernel that it is in
         for node in graph.nodes:
             root = graph.node_by_name.get(node.placement.fused_into or "")
             if root is not None and root.device not in (None, self.host):
@@ -44,7 +44,7 @@ class UnfuseEpilogues(Pass):
         return PassResult(graph.replace(nodes=nodes), True)
 
     def _kernel_of(self, graph: Graph, node: Node, root: Node, kernels: Mapping[str, str]) -> str:
-        """The node whose kernel computes `node`, which is fused into a node on another device: possibly its own."""
+        """The node whose kernel computes `node`, which is fused into a node on another device: possibly itself."""
         makers = [graph.producer(name) for name in graph.activations(node)]
         chain = [maker for maker in makers if maker and root.name in (maker.name, maker.placement.fused_into)]
         if len(chain) < len(makers):

@@ -1,4 +1,4 @@
-"""What an operator is made of, in a graph that is being edited."""
+"""The nodes that an operator consists of, in a graph that is being edited."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pimflow.ir.expansion import Expansion
 def write_out(editor: GraphEditor, apart: Expansion) -> list[Node]:
     """The nodes that an operator is written out as, over values and constants that are added to the graph.
 
-    They have the names that they have in the expansion, and no placement.
+    They have the same names as in the expansion, and no placement.
     """
     inside = apart.graph
     names = {"": "", **{name: name for name in (*inside.inputs, *inside.outputs)}}

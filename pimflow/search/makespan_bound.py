@@ -64,7 +64,7 @@ class MakespanBound:
         time_us: the bound: the smaller of `host_us` and `transfer_us + max(load_us, path_us, meeting_us)`.
         load_us: the time of the work if it is divided over the resources as evenly as possible.
         path_us: the time of the longest chain of nodes.
-        meeting_us: the time of the nodes that all others wait for, as devices synchronize after every decision.
+        meeting_us: the time of the nodes that all others wait for, as devices synchronise after every decision.
         transfer_us: the time for fetching rows of tables from the host's memory.
         host_us: the host alone, with all memory channels.
         bottlenecks: the fewest nodes that make up half of the bound, the largest contribution first.

@@ -1,4 +1,4 @@
-"""A lower bound on the makespan that follows from all devices synchronizing at the end of each decision of a plan.
+"""A lower bound on the makespan that follows from all devices synchronising at the end of each decision of a plan.
 
 A node is a *waist* if every other node is before or behind it in the graph, it needs all rows of all nodes before it,
 and every row of every node behind it needs some of its rows (each through other nodes, if necessary). So

@@ -1,7 +1,7 @@
 """The cost of a candidate: the makespan of the timeline of its rewritten region, cached by content.
 
 One mechanism prices everything: cut the nodes out of the graph, carry out the decisions on them, schedule the result.
-All devices synchronize at the end of a region, so the costs of the chosen candidates add up to the makespan of the
+All devices synchronise at the end of a region, so the costs of the chosen candidates add up to the makespan of the
 whole rewritten graph.
 """
 

@@ -3,7 +3,7 @@
 What is exact: the result is a cheapest plan among all that consist of the policy's candidates and keep to the execution
 order (`order.execution_order`); see `chain.solve_chain`, which `prove` checks with an integer program. Costs are as
 exact as the cost models: the cost of a candidate is the makespan of the timeline of its rewritten region, and all
-devices synchronize at the end of each region, so the plan's cost is the makespan of the whole rewritten graph.
+devices synchronise at the end of each region, so the plan's cost is the makespan of the whole rewritten graph.
 
 What is bounded: the candidates themselves, by the policy's spaces (`policy.Space`) and the limits in `candidates`.
 `auto` extends its enumerated candidates by a local search around the best plan (`Candidates.variations`).

@@ -1,6 +1,6 @@
 """Plans for throughput: inferences follow each other so closely that the busiest resource never idles.
 
-With several inferences in flight, neither data dependences nor synchronization points keep a resource idle: while one
+With several inferences in flight, neither data dependences nor synchronisation points keep a resource idle: while one
 inference waits, another uses it. So the interval between two inferences is the time that the busiest resource works on
 one of them, and a modulo schedule that reaches it always exists (`runtime/steady_state.py`). The plan is the cover of
 the execution order by candidates that minimizes the largest load: an integer program with a variable per candidate (it

@@ -110,6 +110,6 @@ def test_why_a_product_stays() -> None:
     result = CompactMaterialization().run(build.graph(plain, computed))
     assert not result.changed
     assert result.notes == (
-        "plain: no constant index picks its rows",
-        "computed: which rows are of which type is only known when it runs",
+        "plain: its rows are not picked by a constant index",
+        "computed: the types of its rows are only known at run time",
     )

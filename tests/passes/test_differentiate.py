@@ -253,12 +253,12 @@ def test_an_output_of_sizes_that_depend_on_data_has_no_loss(loss: Loss) -> None:
     kept = build.onnx("Compress", x, build.input(2, dtype="bool"), axis=0)
     graph = build.graph(kept)
     unsized = graph.replace(values={**graph.values, kept: replace(graph.value(kept), shape=None)})
-    with pytest.raises(ModelError, match=f"the output '{kept}', the sizes of which depend on data.*train the part"):
+    with pytest.raises(ModelError, match=f"the output '{kept}', whose sizes depend on data.*train the part"):
         training_step(unsized, Differentiate(loss=loss))
 
 
 def test_a_name_that_is_no_parameter() -> None:
-    with pytest.raises(OptionError, match=r"'weigths' is no input or constant of floats.*did you mean 'weights'"):
+    with pytest.raises(OptionError, match=r"'weigths' is not an input or constant of floats.*did you mean 'weights'"):
         training_step(classifier(), Differentiate(wrt=("weigths",)))
 
 

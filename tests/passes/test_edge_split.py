@@ -66,7 +66,7 @@ def test_what_is_fused_into_a_sum_follows_both_parts() -> None:
 def test_groups_of_nothing_are_refused(group: int, at_least: int) -> None:
     refusal = why_not(summed(1), SplitEdges("sum", group, at_least, "auto"))
     assert refusal is not None
-    assert "are none" in refusal.reason
+    assert "must be 1 or more" in refusal.reason
 
 
 def test_what_is_no_sum_is_refused() -> None:

@@ -116,7 +116,7 @@ def test_batch_norms_that_stay_say_why() -> None:
     assert not result.changed
     assert result.notes == (
         "first: a graph input cannot absorb it",
-        "second: 'conv_out' is read by others too",
+        "second: other nodes also read 'conv_out'",
     )
 
 
@@ -140,7 +140,7 @@ def test_steps_along_other_axes_stay() -> None:
     assert not run_pass(FoldBatchNorm(), RemoveDeadCode().run(residual).graph).changed
 
 
-@pytest.mark.parametrize(("opset", "lowest", "why"), [(13, -127, ""), (13, -128, "in few bits"), (12, -127, "lacks")])
+@pytest.mark.parametrize(("opset", "lowest", "why"), [(13, -127, ""), (13, -128, "quantised"), (12, -127, "lacks")])
 def test_weights_of_few_bits_stay_so(opset: int, lowest: int, why: str) -> None:
     """With other scales: with negated weights, if the negative of the lowest value fits into 8 bits."""
     graph = pimflow.opt(quantised(opset, lowest), "fold-constants").graph

@@ -126,7 +126,7 @@ def test_reductions_of_rows_that_are_picked(messages: str, reduce: str) -> None:
 @pytest.mark.parametrize(
     ("messages", "reason"),
     [
-        ("computed", "sum: what it reduces is neither rows picked by a constant index nor such rows times weights"),
+        ("computed", "sum: its operand is neither rows picked by a constant index nor such rows times weights"),
     ],
 )
 def test_why_a_reduction_stays(messages: str, reason: str) -> None:
@@ -142,7 +142,7 @@ def test_messages_that_others_read_are_written() -> None:
     messages = build.op(Elementwise("Mul"), rows, build.weights(3, 1))
     total = build.op(SegmentReduce(), messages, build.constant(np.array([0, 2, 3]), "rowptr"), name="sum")
     graph = build.graph(total, build.relu(messages))
-    assert FuseTraversal().run(graph).notes == ("sum: others read its messages too",)
+    assert FuseTraversal().run(graph).notes == ("sum: other nodes also read its messages",)
 
 
 @pytest.mark.parametrize("kind", ["Add", "Mul", "Sub"])

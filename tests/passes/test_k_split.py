@@ -90,7 +90,7 @@ def refused() -> Graph:
         ("conv", 8, "8 of K = 8 on the host leave a part empty"),
         ("wise", 4, "8 groups"),
         ("uneven", 4, "padded more"),
-        ("computed", 4, "has to be its constant"),
+        ("computed", 4, "must be a constant"),
         ("nothing", 4, "nothing"),
     ],
 )

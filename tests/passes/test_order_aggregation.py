@@ -74,10 +74,10 @@ def read_twice(build: Builder, x: str, structure: list[str]) -> str:
 @pytest.mark.parametrize(
     ("write", "reason"),
     [
-        (biased_product, "product: its bias is not added behind the sum"),
-        (maximum, "product: no sum over edges is next to it, or others read what is between"),
-        (between, "product: no sum over edges is next to it, or others read what is between"),
-        (read_twice, "product: no sum over edges is next to it, or others read what is between"),
+        (biased_product, "product: its bias is added before the sum"),
+        (maximum, "product: no sum over edges is next to it, or other nodes read the value between them"),
+        (between, "product: no sum over edges is next to it, or other nodes read the value between them"),
+        (read_twice, "product: no sum over edges is next to it, or other nodes read the value between them"),
     ],
 )
 def test_what_does_not_commute_stays(write: Callable[[Builder, str, list[str]], str], reason: str) -> None:

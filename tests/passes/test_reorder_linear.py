@@ -160,8 +160,8 @@ def computed_heads(build: Builder, x: str) -> str:
     ("write", "reason"),
     [
         (scaled, "second: first, before it, is scaled or transposed"),
-        (biased_by_rows, "second: first, before it, adds what is computed, trained, or no vector"),
-        (other_types, "second: its types do not decide those of first, before it"),
+        (biased_by_rows, "second: first, before it, adds a value that is computed, trained, or not a vector"),
+        (other_types, "second: its types do not determine those of first, before it"),
         (alone, "second: no product is before it"),
         (computed_heads, "second: its weights are computed, and are laid out for another product"),
     ],

@@ -60,11 +60,11 @@ def test_weights_of_edges_and_heads_go_with_the_sum(weight: tuple[int, ...], vie
 @pytest.mark.parametrize(
     ("graph", "reason"),
     [
-        (summed(Spmm("max")), "sum: it is no plain sum"),
-        (summed(Spmm(start=1.0)), "sum: it is no plain sum"),
-        (summed(shared="product"), "sum: others read its products too"),
-        (summed(shared="output", view=True), "sum: others read its products too"),
-        (summed(computed=True), "sum: its edges are only known when it runs"),
+        (summed(Spmm("max")), "sum: it is not a plain sum"),
+        (summed(Spmm(start=1.0)), "sum: it is not a plain sum"),
+        (summed(shared="product"), "sum: other nodes also read its products"),
+        (summed(shared="output", view=True), "sum: other nodes also read its products"),
+        (summed(computed=True), "sum: its edges are only known at run time"),
     ],
 )
 def test_why_a_sum_stays(graph: Graph, reason: str) -> None:

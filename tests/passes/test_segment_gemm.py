@@ -155,7 +155,7 @@ def test_a_loop_over_types_with_blocks_is_one_product_of_heads() -> None:
 
 def test_blocks_that_others_read_too() -> None:
     result = SegmentGemm().run(by_blocks(read=True))
-    assert (result.changed, result.notes) == (False, ("add: product_0, or the sum before it, is read by others too",))
+    assert (result.changed, result.notes) == (False, ("add: other nodes also read product_0 or the sum before it",))
 
 
 def test_an_einsum_that_is_no_product_of_blocks() -> None:
@@ -208,7 +208,7 @@ def test_matrices_that_are_picked_when_it_runs_stay() -> None:
     x, types = build.input(6, 1, 4), build.input(6, name="types", dtype="int64")
     picked = build.op(GatherRows(), build.weights(3, 4, 5), types)
     graph = build.graph(build.op(MatMul(), x, picked, name="product"))
-    reason = "product: which matrix each row is multiplied with is only known when it runs"
+    reason = "product: the matrix of each row is only known at run time"
     assert SegmentGemm().run(graph).notes == (reason,)
 
 

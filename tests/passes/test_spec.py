@@ -112,7 +112,7 @@ def test_a_pipeline_may_stand_for_a_pass() -> None:
         ("md-dp-split{node=}", "has '}' at column 18 where a value should be"),
         ("md-dp-split{", "the pipeline has the end where an option or '}' should be"),
         ("md-dp-split{node=a node=b}", "gives the option 'node' twice (column 20)"),
-        ('md-dp-split{node="a}', "a quote without an end at column 18"),
+        ('md-dp-split{node="a}', "an unterminated string at column 18"),
         (r'md-dp-split{node="\q"}', r'"\q" at column 18 is not a valid string'),
     ],
 )

@@ -1,4 +1,4 @@
-"""What the passes on relational layers share: which rows of what a value of edges is, and constants of such indices."""
+"""What the passes on relational layers share: which rows a value of edges refers to, and constants of such indices."""
 
 from pimflow.passes.relations.rows import (
     Ints,

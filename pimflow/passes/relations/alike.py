@@ -1,4 +1,5 @@
-"""Chains of nodes that several relations have alike, each over its own edges and with its own weights, written once."""
+"""Writes equivalent chains of nodes once: chains that several relations share, each over its own edges and with its own
+weights."""
 
 from __future__ import annotations
 
@@ -33,20 +34,20 @@ from pimflow.passes.relations.rows import Ints, RowWriter, index_of, keeps_rows,
 _PAIRINGS: dict[Op, str] = {Elementwise("Add"): "add", Elementwise("Mul"): "mul"}
 
 Names = tuple[str, ...]
-"""What the same place in the chain of every relation makes, relation by relation."""
+"""The values at the same place in the chain of every relation, relation by relation."""
 
 
 class Alike:
-    """Writes what chains that are alike compute as nodes over the rows and edges of all relations.
+    """Writes equivalent chains as nodes over the rows and edges of all relations.
 
-    Functions of rows go row by row, gathers and pairs by indices into tables of all relations. Products of one table
-    are one with all weights side by side, those of tables that are one already a `TypedLinear`. What is not alike is
-    laid one behind the other as it is.
+    Functions of rows are applied row by row, gathers and pairs use indices into tables of all relations. Products of
+    one table become one product with all weights side by side; products of tables that are already joined become a
+    `TypedLinear`. Values that are not equivalent are concatenated as they are.
 
     Args:
-        graph: what the chains are part of.
-        inner: names of the nodes that nothing but the chains reads; only these are written again.
-        fold: whether equal constants are one. Those that are trained stay apart.
+        graph: the graph that the chains are part of.
+        inner: names of the nodes that only the chains read; only these are rewritten.
+        fold: whether equal constants become one. Trained constants stay separate.
     """
 
     def __init__(self, graph: Graph, inner: frozenset[str], *, fold: bool) -> None:
@@ -57,16 +58,16 @@ class Alike:
         self._copied: set[Names] = set()
 
     def emit(self, op: Op, inputs: Sequence[str], like: str) -> str:
-        """Writes a node; the name of what it makes."""
+        """Write a node; return the name of its output."""
         self.made.append(self.write.node(op, inputs, f"{like}_alike"))
         return self.made[-1].output
 
     def rows(self, names: Names, edges: Edges | None = None) -> Rows:
-        """Values of all relations in one.
+        """Values of all relations as one.
 
         Args:
-            names: of the values, each with the same shape behind its first dim.
-            edges: the order of rows, where these are of the edges of each relation; None for tables.
+            names: the values, all of the same shape except for the first dimension.
+            edges: the order of rows, if these are the edges of each relation; None for tables.
         """
         key = (names, edges)
         if key not in self._known:
@@ -74,7 +75,7 @@ class Alike:
         return self._known[key]
 
     def as_one(self, names: Names) -> Rows | None:
-        """Values of all relations in one, as tables; None if nothing but a copy makes them one."""
+        """Values of all relations as one, as tables; None if only a copy can join them."""
         rows = self.rows(names)
         return None if names in self._copied else rows
 
@@ -93,7 +94,7 @@ class Alike:
     def _in_order(
         self, make: Callable[[Callable[[Sequence[Ints]], Ints]], str], counts: Sequence[int], edges: Edges | None
     ) -> Rows:
-        """Rows that `make` makes with what joins the indices of all relations."""
+        """Rows from `make`, which receives the function that joins the indices of all relations."""
         return behind_one_another(make(np.concatenate if edges is None else edges.joined), counts)
 
     def _one_behind_another(self, names: Names, edges: Edges | None) -> Rows:
@@ -113,10 +114,10 @@ class Alike:
         node = self._graph.producer(names[0])
         return names[0] if node is None else node.name
 
-    # ---- what is alike
+    # ---- equivalence
 
     def _alike(self, names: Names) -> tuple[Node, ...] | None:
-        """What makes the values, if that is the same op for every relation, and nothing else reads it."""
+        """The producers of the values, if they have the same op for every relation and only the chains read them."""
         nodes = [node for node in map(self._graph.producer, names) if node is not None and node.name in self._inner]
         if len(nodes) < len(names):
             return None
@@ -129,7 +130,7 @@ class Alike:
         return tuple(nodes) if alike else None
 
     def _shapes(self, node: Node) -> list[tuple[int, ...] | None]:
-        """Of what a node reads, but for how many rows it has, and for columns that a product takes."""
+        """The shapes of a node's inputs, without the number of rows and the number of columns of a product."""
         return [self._graph.shape(name)[1 + node.op.is_matrix_product :] if name else None for name in node.inputs]
 
     def _made(self, names: Names, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
@@ -197,9 +198,10 @@ class Alike:
         """Reductions over the edges of each relation as one over all edges.
 
         Args:
-            nodes: `Spmm` or `SegmentReduce`, alike.
-            together: whether what all relations bring a destination is added up; else each has rows of its own.
-            scales: what each relation's sums are multiplied by, a number a destination, if they are added up.
+            nodes: equivalent `Spmm` or `SegmentReduce` nodes.
+            together: whether the results of all relations for a destination are added up; otherwise each has rows of
+                its own.
+            scales: if they are added up, the factors of each relation's sums, one number per destination.
         """
         pointers = self._constants(nodes, 1)
         given = self._constants(nodes, 2) if isinstance(nodes[0].op, Spmm) else []
@@ -232,19 +234,19 @@ class Alike:
         return behind_one_another(self.emit(op, inputs, nodes[0].name), [len(own) - 1 for own in pointers])
 
     def _scale_of(self, node: Node, pointers: Ints) -> Ints:
-        """What a sum is multiplied by, a number a destination."""
+        """The factor of a sum, one number per destination."""
         own = self._graph.constants.get(node.inputs[4]) if len(node.inputs) > 4 else None
         return np.ones(len(pointers) - 1) if own is None else own
 
     def _row_scale(self, nodes: Sequence[Node], pointers: Sequence[Ints]) -> str:
-        """What sums of all relations are multiplied by; "" if they are not."""
+        """The factors of the sums of all relations; "" if there are none."""
         if not any(_inputs(nodes, 4)):
             return ""
         scales = [self._scale_of(node, own) for node, own in zip(nodes, pointers, strict=True)]
         return self.write.constant("row_scale", np.concatenate(scales).astype(self._graph.value(nodes[0].output).dtype))
 
     def _factors(self, nodes: Sequence[Node], pointers: Sequence[Ints], scales: Sequence[Ints]) -> list[Ints] | None:
-        """A factor for every edge, from those of its destination; None if there are none."""
+        """A factor for every edge, from the factors of its destination; None if all are 1."""
         own = [self._scale_of(node, array) for node, array in zip(nodes, pointers, strict=True)]
         totals = [scale * array for scale, array in zip(scales, own, strict=True)]
         if all((total == 1).all() for total in totals):
@@ -252,7 +254,7 @@ class Alike:
         return [np.repeat(total, np.diff(array)) for total, array in zip(totals, pointers, strict=True)]
 
     def _weight(self, nodes: Sequence[Node], edges: Edges, factors: list[Ints] | None) -> str | None:
-        """The weights of all edges; "" if there are none, None if they are not alike."""
+        """The weights of all edges; "" if there are none, None if they are not equivalent."""
         names = _inputs(nodes, 3) if isinstance(nodes[0].op, Spmm) else ("",) * len(nodes)
         joined = None if factors is None else edges.joined(factors).astype(self._graph.value(nodes[0].output).dtype)
         if not any(names):
@@ -268,13 +270,13 @@ class Alike:
             return self.write.constant("alike", known * factor)
         if not factor.all():
             return None
-        divisor = self.write.constant("alike", 1 / factor)  # a factor would count as one that is trained
+        divisor = self.write.constant("alike", 1 / factor)  # a factor would count as a trained constant
         return self.emit(Elementwise("Div"), (weight, divisor), nodes[0].name)
 
     # ---- products
 
     def _products(self, names: Names) -> Rows | None:
-        """Products of one table: all weights side by side. Of tables that are one: rows by relation."""
+        """Products of one table: all weights side by side. Products of joined tables: rows by relation."""
         products = [product for product in (product_of(self._graph, name) for name in names) if product is not None]
         if len(products) < len(names) or len({product.weights.shape for product in products}) > 1:
             return None
@@ -338,7 +340,7 @@ class Alike:
         return made[first.outputs.index(names[0])]
 
     def _from_two_tables(self, first: Node, stacked: Sequence[Rows], counts: Sequence[int]) -> Rows | None:
-        """Sums or products of rows that lie in two tables in different orders: pairs of rows, relation by relation."""
+        """Sums or products of rows that are in two tables in different orders: pairs of rows, relation by relation."""
         pairing = _PAIRINGS.get(first.op)
         shapes = {self.write.shape(own.name)[1:] for own in stacked}
         if pairing is None or len(stacked) != len(first.inputs) or len(shapes) > 1:
@@ -349,7 +351,7 @@ class Alike:
         return behind_one_another(name, counts)
 
     def _have_rows(self, given: Names, nodes: Sequence[Node]) -> bool:
-        """Whether an operand has a row for every row of what is made."""
+        """Whether an operand has a row for every row of the output."""
         made = [self._graph.shape(node.output) for node in nodes]
         own = [self._graph.shape(name) for name in given]
         is_first = not isinstance(nodes[0].op, Elementwise) and given == _inputs(nodes, 0)
@@ -364,7 +366,7 @@ class Alike:
         return may_be_one and first is not None and all(_equal(first, array) for array in arrays[1:])
 
     def _by_relation(self, nodes: Sequence[Node], position: int) -> str:
-        """Constants that each relation has for all of its rows, as a row a relation."""
+        """Constants that each relation applies to all of its rows, as one row per relation."""
         shape = self._graph.shape(nodes[0].output)[1:]
         arrays = [self._graph.constants[node.inputs[position]] for node in nodes]
         rows = [np.broadcast_to(array.reshape(array.shape[-len(shape) :]), shape) for array in arrays]
@@ -377,7 +379,7 @@ class Alike:
     def _of_shared(
         self, nodes: tuple[Node, ...], stacked: list[Rows], operands: list[str], constants: list[int]
     ) -> Rows:
-        """One table for all relations, with constants of each: the results of each row one after the other."""
+        """One table for all relations, with constants of each: the results for each row are consecutive."""
         first, kinds = nodes[0], len(nodes)
         count, *shape = self._graph.shape(first.output)
         tables = {rows.name for rows in stacked}
@@ -391,7 +393,7 @@ class Alike:
         return Rows(self.emit(Reshape((count * kinds, *shape)), (made,), first.name), tuple(range(kinds)), kinds)
 
     def _emit_rows(self, like: Node, operands: Sequence[str], count: int) -> tuple[str, ...]:
-        """Writes a node over so many rows."""
+        """Write a node over `count` rows."""
         op, editor = like.op, self.write.editor
         if isinstance(op, Reshape):
             op = replace(op, shape=(count, *op.shape[1:]))
@@ -410,7 +412,7 @@ def _inputs(nodes: Sequence[Node], position: int) -> Names:
 
 
 def _same(op: Op, other: Op) -> bool:
-    """Whether two ops are one, but for how many rows they make."""
+    """Whether two ops are equal except for the number of rows."""
     if isinstance(op, Reshape) and isinstance(other, Reshape):
         return op.shape[1:] == other.shape[1:]
     return op == other
@@ -421,7 +423,7 @@ def _equal(array: Any, other: Any) -> bool:
 
 
 def goes_by_rows(graph: Graph, node: Node) -> bool:
-    """Whether a node makes each row of the same row of what it reads, and of what all rows have in common."""
+    """Whether a node computes each row from the same row of its inputs, and from operands shared by all rows."""
     op = node.op
     if isinstance(op, Elementwise):
         return True

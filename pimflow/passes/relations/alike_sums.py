@@ -1,4 +1,5 @@
-"""Sums and stacks over relations whose terms are reductions over edges alike: one reduction over all edges."""
+"""Turns sums and stacks over relations whose terms are equivalent reductions over edges into one reduction over all
+edges."""
 
 from __future__ import annotations
 
@@ -15,7 +16,7 @@ from pimflow.passes.relations.rows import Ints, RowWriter, keeps_rows, reduced_a
 
 
 class _Term(NamedTuple):
-    """scale[d] * total[d] + biases, viewed otherwise: total a sum over the edges into d."""
+    """scale[d] * total[d] + biases, in another view; total is a sum over the edges into d."""
 
     total: Node
     scale: Ints
@@ -23,16 +24,17 @@ class _Term(NamedTuple):
 
 
 def alike_sums(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
-    """A sum over relations of sums over edges that are alike, as one sum over the edges of all relations.
+    """A sum over relations of equivalent sums over edges, as one sum over the edges of all relations.
 
-    So FiLM and attention in relations are exported: for each its own products, functions of its edges, and a sum or
-    mean over them. None where no two terms are alike.
+    FiLM and attention in relations are exported that way: for each relation its own products, functions of its edges,
+    and a sum or mean over them. None if no two terms are equivalent.
 
     Args:
-        graph: what it is part of.
+        graph: the graph that it is part of.
         node: the last Add.
-        terms: what it and those before add up.
-        fold: whether equal weights are one, and biases are added up here. Where they are trained nodes have to.
+        terms: the terms of this and the previous Adds.
+        fold: whether equal weights become one, and biases are added up at compile time. If they are trained, nodes have
+            to.
     """
     shape = graph.shape(node.output)
     full = [name for name in terms if graph.shape(name) == shape and len(shape) > 1]
@@ -67,7 +69,7 @@ def _viewed(write: Alike, name: str, shape: tuple[int, ...], like: str) -> str:
 
 
 def _added_up(write: Alike, rows: Rows, count: int, like: str) -> str:
-    """The sum over relations of rows that each has so many of."""
+    """The sum over relations of `count` rows of each."""
     kinds = len(rows.begins)
     places = np.stack([rows.of(kind, np.arange(count)) for kind in range(kinds)], axis=1).reshape(-1)
     pointers = write.write.constant("rowptr", np.arange(count + 1, dtype=np.int64) * kinds)
@@ -84,7 +86,7 @@ def _is_over_edges(graph: Graph, name: str) -> bool:
 
 
 def _biases(graph: Graph, write: Alike, terms: Sequence[_Term], fold: bool) -> list[str]:
-    """What is added to all rows of the sums."""
+    """The values that are added to all rows of the sums."""
     names = [name for term in terms for name in term.biases]
     if not fold or not names:
         return names
@@ -93,9 +95,9 @@ def _biases(graph: Graph, write: Alike, terms: Sequence[_Term], fold: bool) -> l
 
 
 def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
-    """What reductions over the edges of several relations make, one behind the other, as one reduction.
+    """A concatenation of reductions over the edges of several relations, as one reduction.
 
-    So attention over relations (HAN), and their largest or mean value, are exported. None for any other node.
+    Attention over relations (HAN), and their maximum or mean, are exported that way. None for any other node.
     """
     if node.op != Concat(0) or len(node.inputs) < 2:
         return None
@@ -109,7 +111,7 @@ def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
 
 
 def _table(graph: Graph, name: str) -> str:
-    """What a part of a stack is a view of, [N, ...] as [1, N, ...]; itself if it is none."""
+    """The source [N, ...] of which a part of a stack is the view [1, N, ...]; the part itself if it is no such view."""
     view = graph.producer(name)
     is_view = view is not None and isinstance(view.op, Reshape)
     return (
@@ -120,9 +122,10 @@ def _table(graph: Graph, name: str) -> str:
 
 
 def sum_of_stack(graph: Graph, node: Node) -> Graph | None:
-    """The sum (or mean) over the first dim of values stacked there, as a sum of these (times a number).
+    """The sum (or mean) over the first dimension of values stacked there, as a sum of these (times a number).
 
-    So `HeteroConv` adds up what relations bring a vertex. The sum has the node's name. None for any other node.
+    This is how `HeteroConv` adds up the results of relations for a vertex. The sum has the node's name. None for any
+    other node.
     """
     parts = _stacked(graph, node)
     if not parts:
@@ -139,7 +142,8 @@ def sum_of_stack(graph: Graph, node: Node) -> Graph | None:
 
 
 def _stacked(graph: Graph, node: Node) -> list[str]:
-    """What a node adds up over the first dim, where nothing else reads the stack; nothing of any other node."""
+    """The values that a node adds up over the first dimension, if nothing else reads the stack; empty for any other
+    node."""
     if not isinstance(node.op, OnnxOp) or node.op.domain or node.kind not in ("ReduceSum", "ReduceMean"):
         return []
     stack = graph.producer(node.inputs[0])
@@ -151,14 +155,14 @@ def _stacked(graph: Graph, node: Node) -> list[str]:
 
 
 def _in_place_of(write: Alike, node: Node) -> Graph:
-    """The graph with what was written for a node."""
+    """The graph with the written nodes in place of a node."""
     write.made[-1] = replace(write.made[-1], outputs=node.outputs)
     write.write.editor.replace_node(node.name, write.made)
     return write.write.finish()
 
 
 def _read_by(graph: Graph, node: Node) -> frozenset[str]:
-    """The names of nodes whose values nothing but a node reads, in the end."""
+    """The names of nodes whose values only a given node reads, directly or indirectly."""
     inner = {node.name}
     for other in reversed(graph.nodes):
         users = [user.name for name in other.outputs for user in graph.users(name)]
@@ -168,7 +172,7 @@ def _read_by(graph: Graph, node: Node) -> frozenset[str]:
 
 
 def _groups(forms: dict[str, object]) -> list[tuple[str, ...]]:
-    """Terms of the same form, two at least."""
+    """Groups of two or more terms of the same form."""
     groups: dict[object, tuple[str, ...]] = {}
     for name, form in forms.items():
         groups[form] = (*groups.get(form, ()), name)
@@ -176,7 +180,7 @@ def _groups(forms: dict[str, object]) -> list[tuple[str, ...]]:
 
 
 def _form(graph: Graph, term: _Term) -> object:
-    """What sums over edges have to have in common."""
+    """What sums over edges must have in common."""
     total = term.total
     values = _maker(graph, total.inputs[0]) if isinstance(total.op, SegmentReduce) else None
     return total.op, len(total.inputs), graph.shape(total.output), values
@@ -188,7 +192,7 @@ def _maker(graph: Graph, name: str) -> str:
 
 
 def _term(graph: Graph, name: str) -> _Term | None:
-    """A term as a sum over edges, times a number a row, plus what all rows have in common."""
+    """A term as a sum over edges, times one number per row, plus a bias for all rows."""
     rows = graph.shape(name)[0]
     scale: Ints = np.ones(rows)
     biases: list[str] = []
@@ -221,7 +225,7 @@ def _term(graph: Graph, name: str) -> _Term | None:
 
 
 def _with_constant(graph: Graph, node: Node) -> tuple[str, str] | None:
-    """The operands of a node of two, a computed value and a constant."""
+    """The operands of a node with two, a computed value and a constant."""
     if not isinstance(node.op, Elementwise) or len(node.inputs) != 2:
         return None
     names = sorted(node.inputs, key=graph.constants.__contains__)
@@ -229,7 +233,7 @@ def _with_constant(graph: Graph, node: Node) -> tuple[str, str] | None:
 
 
 def _factor(array: Ints, shape: tuple[int, ...]) -> Ints | None:
-    """A constant that has one number for every row, as [rows]; None of any other."""
+    """A constant with one number for every row, as [rows]; None for any other."""
     whole = np.broadcast_to(array, shape).reshape(shape[0], -1)
     first = whole[:, 0]
     return first.astype(np.float64) if np.array_equal(whole, np.broadcast_to(first[:, None], whole.shape)) else None

@@ -11,10 +11,11 @@ from pimflow.passes.relations.rows import Ints, types_of_rows
 
 
 class Rows(NamedTuple):
-    """Values of several relations in one: row n of relation r is row begins[r] + n * stride; of edges, as `Edges` says.
+    """Values of several relations as one: row n of relation r is row begins[r] + n * stride; rows of edges are as in
+    `Edges`.
 
-    Where all relations read one table (`is_shared`) every one begins at 0. What a product makes of that has all results
-    of each row one after the other.
+    If all relations read one table (`is_shared`), every one begins at 0. A product of it has all results for each row
+    next to each other.
     """
 
     name: str
@@ -23,12 +24,12 @@ class Rows(NamedTuple):
     is_shared: bool = False
 
     def of(self, relation: int, rows: Ints) -> Ints:
-        """Where rows of a relation are."""
+        """The places of rows of a relation."""
         return self.begins[relation] + rows.astype(np.int64) * self.stride
 
 
 def behind_one_another(name: str, counts: Sequence[int]) -> Rows:
-    """Rows relation by relation, so many of each."""
+    """Rows concatenated relation by relation, with the given counts."""
     return Rows(name, tuple(np.cumsum([0, *counts[:-1]]).tolist()))
 
 
@@ -37,17 +38,17 @@ class Edges:
 
     Attributes:
         types: the relation of every edge.
-        destination: its row in its relation.
-        order: where it is if all relations' edges lie one behind the other.
+        destination: the row of its destination in its relation.
+        order: its place in the concatenation of all relations' edges.
     """
 
     def __init__(self, pointers: Sequence[Ints], *, together: bool) -> None:
-        """The edges of relations.
+        """Order the edges of relations.
 
         Args:
-            pointers: where the edges of each destination begin, for every relation, from 0.
-            together: by destination and then by relation, for what all relations bring a destination to be added up;
-                otherwise relation by relation.
+            pointers: for every relation, the start of each destination's edges, from 0.
+            together: order by destination and then by relation, so that the results of all relations for a destination
+                are added up; otherwise relation by relation.
         """
         self._pointers, self._together = pointers, together
         types = np.repeat(np.arange(len(pointers)), [int(own[-1]) for own in pointers])
@@ -56,7 +57,7 @@ class Edges:
         self.types, self.destination = types[self.order], destination[self.order]
 
     def joined(self, arrays: Sequence[Ints]) -> Ints:
-        """Values of each relation's edges as those of all."""
+        """Values of each relation's edges as values of all edges."""
         return np.concatenate(arrays)[self.order]
 
     def are_of(self, pointers: Sequence[Ints]) -> bool:
@@ -65,14 +66,15 @@ class Edges:
 
     @property
     def pointers(self) -> Ints:
-        """Where the edges begin that are reduced to one row."""
+        """The start of the edges of each row of the reduction."""
         if not self._together:
             return self.by_relation
         return _begins(np.bincount(self.destination, minlength=len(self._pointers[0]) - 1))
 
     @property
     def by_relation(self) -> Ints:
-        """Where the edges of each relation into each destination begin; of those into none as well, if not together."""
+        """The start of each relation's edges into each destination; unless `together`, also for destinations without
+        edges."""
         if not self._together:
             return _begins(np.concatenate([np.diff(own) for own in self._pointers]))
         pairs = self.destination * len(self._pointers) + self.types

@@ -1,4 +1,4 @@
-"""Products by type of heads that lie one after the other, as one whose rows have all heads."""
+"""Turns products by type over concatenated heads into one whose rows have all heads."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ _TURNED = Transpose((1, 0, 2))
 
 
 def heads_in_rows(graph: Graph, node: Node) -> Graph | None:
-    """Rows [N, H, K] turned to [H N, K], times a matrix by head and type, turned back: one product of [N, H, K].
+    """Rows [N, H, K] transposed to [H N, K], times a matrix by head and type, transposed back: one product of [N, H,
+    K].
 
-    So PyTorch Geometric's HGTConv multiplies keys and values. Both turns, each a copy of all rows, go.
+    PyTorch Geometric's HGTConv multiplies keys and values that way. Both transposes, each a copy of all rows, are
+    removed.
     """
     if not isinstance(node.op, TypedLinear) or len(node.inputs) > 3 or len(graph.shape(node.inputs[0])) != 2:
         return None
@@ -35,7 +37,7 @@ def heads_in_rows(graph: Graph, node: Node) -> Graph | None:
 
 
 def _by_type(write: RowWriter, node: Node, heads: int) -> tuple[tuple[Node, ...], str]:
-    """Weights [H R, K, N] as [R, H, K, N]: what makes them, and their name."""
+    """The weights [H R, K, N] as [R, H, K, N]: the nodes that rearrange them, and their name."""
     name = node.inputs[1]
     matrices, *matrix = write.shape(name)
     shape, turn = (heads, matrices // heads, *matrix), (1, 0, 2, 3)
@@ -48,7 +50,7 @@ def _by_type(write: RowWriter, node: Node, heads: int) -> tuple[tuple[Node, ...]
 
 
 def _turn_before(graph: Graph, node: Node) -> Node | None:
-    """The turn that makes rows head by head, through views."""
+    """The transpose that orders the rows head by head, through views."""
     maker = graph.producer(node.inputs[0])
     while maker is not None and isinstance(maker.op, Reshape):
         maker = graph.producer(maker.inputs[0])
@@ -58,7 +60,7 @@ def _turn_before(graph: Graph, node: Node) -> Node | None:
 
 
 def _turn_behind(graph: Graph, node: Node) -> Node | None:
-    """The turn that alone reads the results, through views."""
+    """The transpose that is the only reader of the results, through views."""
     width, reader = graph.shape(node.output)[1], node
     while reader is node or isinstance(reader.op, Reshape):
         users = graph.users(reader.output)
@@ -69,7 +71,8 @@ def _turn_behind(graph: Graph, node: Node) -> Node | None:
 
 
 def _of_one_head(pointers: Ints, rows: int, heads: int) -> Ints | None:
-    """Where each type begins in the rows of a head; None where heads are divided otherwise, or not by heads at all."""
+    """The start of each type in the rows of one head; None if heads have different types, or rows are not grouped by
+    head."""
     types, rest = divmod(len(pointers) - 1, heads)
     first = pointers[: types + 1]
     if rest or first[-1] != rows:

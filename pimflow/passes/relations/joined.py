@@ -1,4 +1,4 @@
-"""Sums of products over different tables, as one product of their rows side by side."""
+"""Turns sums of products over different tables into one product of their rows side by side."""
 
 from __future__ import annotations
 
@@ -25,17 +25,19 @@ class Product(NamedTuple):
 
 
 def joined_products(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
-    """A sum over relations of (A_r X_r) W_r + b_r, X_r of different tables, as [A_1 X_1, A_2 X_2, ...] times all W_r.
+    """A sum over relations of (A_r X_r) W_r + b_r, X_r from different tables, as [A_1 X_1, A_2 X_2, ...] times all W_r.
 
-    So heterogeneous networks are exported. Products of the same rows, as of the vertex itself for every relation, have
-    their weights added up. Where weights make rows of a sum shorter the term stays, as they may be multiplied before
-    the sum (`order-aggregation`). None where fewer than two sums over edges, or than two terms to join, are there.
+    Heterogeneous networks are exported that way. If products have the same rows, for example those of the vertex itself
+    for every relation, their weights are added up. A term whose weights make rows of a sum shorter stays, as it may be
+    multiplied before the sum (`order-aggregation`). None if there are fewer than two sums over edges, or fewer than two
+    terms to join.
 
     Args:
-        graph: what it is part of.
+        graph: the graph that it is part of.
         node: the last Add.
-        terms: what it and those before add up.
-        fold: whether weights of the same rows, and biases, are added up here. Where they are trained nodes have to.
+        terms: the terms of this and the previous Adds.
+        fold: whether weights of the same rows, and biases, are added up at compile time. If they are trained, nodes
+            have to.
     """
     shape = graph.shape(node.output)
     alone = {term: graph.shape(term) == shape and len(graph.users(term)) == 1 for term in terms}
@@ -68,7 +70,7 @@ def joined_products(graph: Graph, node: Node, terms: Sequence[str], *, fold: boo
 
 
 class _Total(NamedTuple):
-    """Writes sums of weights, as constants or, unless they are to be folded, by nodes."""
+    """Writes sums of weights, as constants or, unless they may be folded, by nodes."""
 
     write: RowWriter
     made: list[Node]
@@ -76,7 +78,7 @@ class _Total(NamedTuple):
     fold: bool
 
     def of(self, arrays: Sequence[Weights], what: str) -> str:
-        """The name of their sum."""
+        """The name of the sum of arrays."""
         if self.fold:
             return self.write.constant(what, np.sum(arrays, axis=0))
         total, *rest = (self.write.constant(what, array) for array in arrays)
@@ -86,7 +88,7 @@ class _Total(NamedTuple):
         return total
 
     def one_below_another(self, names: Sequence[str]) -> str:
-        """The rows of several weights as those of one."""
+        """Several weights stacked row-wise."""
         if len(names) == 1:
             return names[0]
         known = [array for array in map(self.write.array, names) if array is not None]

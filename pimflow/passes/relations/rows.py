@@ -1,4 +1,4 @@
-"""Rows over edges as rows of something smaller, and nodes and constants that are written in their place."""
+"""Rows over edges as rows of something smaller, and helpers that write nodes and constants in their place."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Ints = npt.NDArray[Any]
 _REDUCTIONS = frozenset({"ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin"})
 
 Rule = Callable[[Graph, Node], "Graph | Refusal | None"]
-"""A rewrite at a node: the new graph, why there is none, or None where it has nothing to say."""
+"""A rewrite at a node: the new graph, a reason why there is none, or None if it does not apply at all."""
 
 
 class Picked(NamedTuple):
@@ -40,12 +40,12 @@ def index_of(graph: Graph, node: Node | None) -> Ints | None:
 
 
 def gathered(graph: Graph, name: str) -> Picked:
-    """What a value's rows are rows of, through gathers by constants alone."""
+    """The value whose rows a value has, tracing back only gathers by constants."""
     return _back(graph, name, views=False)
 
 
 def picked(graph: Graph, name: str) -> Picked:
-    """What a value's rows are rows of, through gathers by constants, and views that leave each row one."""
+    """The value whose rows a value has, tracing back gathers by constants, and views that keep rows."""
     return _back(graph, name, views=True)
 
 
@@ -64,13 +64,13 @@ def _back(graph: Graph, name: str, *, views: bool) -> Picked:
 
 
 def keeps_rows(graph: Graph, view: Node) -> bool:
-    """Whether a view leaves each row of its first dim one."""
+    """Whether a view keeps each row of its first dimension intact."""
     given, made = graph.shape(view.inputs[0]), graph.shape(view.output)
     return bool(given) and bool(made) and given[0] == made[0] and 0 not in made
 
 
 def reduces_within_rows(graph: Graph, node: Node) -> bool:
-    """Whether a node is a reduction that makes each row of its first dim from the same row."""
+    """Whether a node is a reduction that computes each row of its first dimension from the same row."""
     op = node.op
     is_reduction = isinstance(op, OnnxOp) and not op.domain and op.op_type in _REDUCTIONS
     axes = reduced_axes(graph, node) if is_reduction else ()
@@ -78,7 +78,7 @@ def reduces_within_rows(graph: Graph, node: Node) -> bool:
 
 
 def reduced_axes(graph: Graph, node: Node) -> tuple[int, ...]:
-    """The axes that a reduction of ONNX reduces, counted from the first; () where they are not said."""
+    """The axes that a reduction of ONNX reduces, counted from the first; () if they are unknown."""
     assert isinstance(node.op, OnnxOp)
     axes = dict(node.op.attributes).get("axes")
     if len(node.inputs) > 1 and node.inputs[1]:
@@ -89,12 +89,12 @@ def reduced_axes(graph: Graph, node: Node) -> tuple[int, ...]:
 
 
 def types_of_rows(pointers: Ints) -> Ints:
-    """The type of every row, of rows that lie type after type."""
+    """The type of every row, for rows sorted by type."""
     return np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
 
 
 class RowWriter:
-    """Nodes and constants for one edit of a graph; equal constants are one."""
+    """Writes nodes and constants for one edit of a graph; equal constants become one."""
 
     def __init__(self, graph: Graph) -> None:
         self.graph = graph
@@ -102,24 +102,24 @@ class RowWriter:
         self._constants: dict[str, str] = {}
 
     def constant(self, what: str, array: Array) -> str:
-        """A constant of these elements."""
+        """The name of a constant with these elements."""
         key = digest(array)
         if key not in self._constants:
             self._constants[key] = self._known(array) or self.editor.new_constant(what, np.ascontiguousarray(array))
         return self._constants[key]
 
     def _known(self, array: Array) -> str:
-        """The graph's own constant of these elements; "" if it has none."""
+        """The graph's own constant with these elements; "" if it has none."""
         alike = ((name, known) for name, known in self.graph.constants.items() if _alike(known, array))
         return next((name for name, known in alike if digest(known) == digest(array)), "")
 
     def index(self, what: str, index: Ints) -> str:
-        """A constant of an index, in 32 bits where they do."""
+        """The name of a constant with an index, in 32 bits if they are enough."""
         narrow = not len(index) or index.max() < 2**31
         return self.constant(what, index.astype(np.int32 if narrow else np.int64, copy=False))
 
     def array(self, name: str) -> Array | None:
-        """A constant of the graph, or one that was written; None of any other value."""
+        """A constant of the graph, or one that was written; None for any other value."""
         return self.editor.constant(name)
 
     def value(self, name: str) -> Value:
@@ -127,17 +127,17 @@ class RowWriter:
         return self.editor.value(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A value's shape; () where it has none."""
+        """A value's shape; () if it has none."""
         return self.value(name).shape or ()
 
     def node(self, op: Op, inputs: Sequence[str], like: str, output: str = "") -> Node:
-        """A typed node of a fresh name; what it makes is `output`, or a new value."""
+        """A typed node with a fresh name; its result is `output`, or a new value."""
         name = self.editor.new_node_name(like)
         ((shape, dtype),) = infer(op, [self.value(item) if item else None for item in inputs])
         return Node(op, tuple(inputs), (output or self.editor.new_value(name, shape, dtype),), name)
 
     def finish(self) -> Graph:
-        """The edited graph, without what nothing reads any longer."""
+        """The edited graph, without nodes and values that are no longer read."""
         graph = RemoveDeadCode().run(self.editor.finish()).graph
         return graph.replace(
             nodes=(node.placed(fused_into=None) if _reads_lost_kernel(graph, node) else node for node in graph.nodes)
@@ -148,14 +148,14 @@ def rewritten(graph: Graph, leave: Sequence[str], rule: Rule) -> PassResult:
     """The graph with a rule applied node by node, and why it did not apply where one might expect it to.
 
     Raises:
-        GraphError: what is to be left is no node of the graph.
+        GraphError: a name in `leave` is not a node of the graph.
     """
     left = {graph.node(name).name for name in leave}
     notes: list[str] = []
     sites: list[str] = []
     for name in [node.name for node in graph.nodes if node.name not in left]:
         node = graph.node_by_name.get(name)
-        found = None if node is None else rule(graph, node)  # None: an earlier rewrite took it in
+        found = None if node is None else rule(graph, node)  # None: an earlier rewrite removed it
         if isinstance(found, Graph):
             graph = found
             sites.append(name)
@@ -173,5 +173,5 @@ def _alike(one: Array, other: Array) -> bool:
 
 
 def unmarked(node: Node) -> Node:
-    """A node without what other passes said of its place in kernels and memory."""
+    """A node without the marks of other passes about its place in kernels and memory."""
     return replace(node, placement=replace(node.placement, fused_into=None, movement=None, padding=None))

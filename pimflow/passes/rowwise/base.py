@@ -1,4 +1,4 @@
-"""What the passes that cut nodes up by rows have in common: they carry out a layout."""
+"""The base of passes that cut nodes up by rows: they carry out a layout."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class RowwisePass(DecisionPass):
-    """A decision that says which rows of which node are computed where: a layout, from which the nodes follow."""
+    """A decision about which rows of which node are computed where: a layout, which determines the nodes."""
 
     @abstractmethod
     def layout(self, graph: Graph) -> Layout | Refusal:
-        """The parts of the covered nodes, or why they cannot be cut so."""
+        """The parts of the covered nodes, or why they cannot be cut this way."""
 
     @abstractmethod
     def writer(self, site: Site) -> PartWriter:
-        """What writes the parts."""
+        """The writer of the parts."""
 
     def refusal(self, graph: Graph) -> Refusal | None:
-        """Why the nodes cannot be cut so, or None."""
+        """Why the nodes cannot be cut this way, or None."""
         layout = self.layout(graph)
         return layout if isinstance(layout, Refusal) else None
 

@@ -1,4 +1,4 @@
-"""What rewrites by rows come down to: which rows of which node are computed in which part, and where."""
+"""The result of planning a rewrite by rows: which rows of which node are computed in which part, and where."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pimflow.records import dataclass
 class PartJob(NamedTuple):
     """Rows [start, stop) of one node, computed on one device.
 
-    `stage` is the pipeline's stage, None in a split; `suffix` tells the parts of a node apart in names.
+    `stage` is the pipeline's stage, None in a split; `suffix` distinguishes the names of a node's parts.
     """
 
     node: Node

@@ -1,8 +1,8 @@
-"""Which rows of its nodes the stages of a pipeline make, found from the last node backwards.
+"""Which rows of its nodes the stages of a pipeline make, computed from the last node backwards.
 
 Stage k of a node makes the rows that stages 0 to k of its readers in the run need and earlier stages of the node have
-not made. So what a run's nodes make does not depend on what comes before them: a longer run with the same end has the
-same rows, and those of the nodes that it begins with.
+not made. So the rows of a run's nodes do not depend on what comes before them: a longer run with the same end has the
+same rows, plus those of its additional nodes.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ Spans = list[tuple[int, int]]
 
 
 class StageRows:
-    """The rows of the nodes of a run, which begins as its last node and gets longer at its front.
+    """The rows of the nodes of a run, which starts as its last node and is extended at its front.
 
     Args:
-        graph: the nodes are its.
+        graph: the graph of the nodes.
         last: the run's last node.
-        stage_rows: how many of its rows each stage makes, in the order in which stages are run.
-        bottom_first: whether the first stage run is the bottom (highest rows) of the map.
+        stage_rows: how many of its rows each stage makes, in the order in which stages run.
+        bottom_first: whether the first stage is the bottom (highest rows) of the map.
     """
 
     def __init__(self, graph: Graph, last: Node, stage_rows: Sequence[int], bottom_first: bool) -> None:
@@ -33,13 +33,14 @@ class StageRows:
         self._bottom_first = bottom_first
         self._outputs = frozenset(graph.outputs)
         self._done: dict[str, Spans] = {}
-        """What is made of every node by the end of every stage."""
+        """By node, the rows made by the end of every stage."""
         total = sum(stage_rows)
         ends = accumulate(stage_rows)
         self._enter(last, [(total - end, total) if bottom_first else (0, end) for end in ends])
 
     def extend(self, node: Node) -> Refusal | None:
-        """Adds a node before the others, one of which reads it; or says why they cannot be made stage by stage."""
+        """Add a node before the others, one of which reads it; return why its rows cannot be made stage by stage, if
+        so."""
         needed: Spans = []
         for reader in self._readers(node):
             refusal = self._ask(reader, node, needed) if reader.name in self._done else None
@@ -51,14 +52,14 @@ class StageRows:
         return None
 
     def fresh(self, name: str) -> Spans:
-        """The rows of a node that every stage adds to what stages before it have made; of none start is stop."""
+        """The rows of a node that every stage adds to those of earlier stages; start is stop if there are none."""
         spans = self._done[name]
         if self._bottom_first:
             return [spans[0], *((start, before) for (before, _), (start, _) in pairwise(spans))]
         return [spans[0], *((before, stop) for (_, before), (_, stop) in pairwise(spans))]
 
     def _ask(self, reader: Node, node: Node, needed: Spans) -> Refusal | None:
-        """Widens `needed` by what a reader in the run needs of a node to have made its own rows, stage by stage."""
+        """Widen `needed` by the rows of a node that a reader in the run needs for its own rows, stage by stage."""
         places = [place for place, name in enumerate(reader.inputs) if name in node.outputs]
         for stage, (start, stop) in enumerate(self._done[reader.name]):
             part = self._part_of(reader, start, stop)
@@ -80,7 +81,7 @@ class StageRows:
         self._done[node.name] = spans
 
     def _leaves(self, node: Node) -> bool:
-        """Whether a node's output is read by others than those of the run that come behind it."""
+        """Whether a node's output is read by nodes other than the later ones of the run."""
         is_output = not self._outputs.isdisjoint(node.outputs)
         return is_output or any(reader.name not in self._done for reader in self._readers(node))
 
@@ -88,7 +89,7 @@ class StageRows:
         return (reader for name in node.outputs for reader in self._graph.users(name))
 
     def _widen_to_all(self, spans: Spans, rows: int) -> None:
-        """All rows of a value that leaves the run are made: the unread ones at the edges with the nearest stage."""
+        """Make all rows of a value that leaves the run: unread rows at the borders belong to the nearest stage."""
         if self._bottom_first:
             spans[:] = [(start, rows) for start, _ in spans[:-1]] + [(0, rows)]
         else:

@@ -1,9 +1,9 @@
 """Turns the layout of a region into nodes: the parts, and the Slices and Concats that bring rows to them.
 
-Movements are few and contiguous. A part reads rows of a value from outside the region through one Slice. Rows made
-inside the region it reads from the one part that holds them; if they lie in several parts, from a Concat of these
-alone, so that no later part is waited for. A value that leaves the region is the Concat of all its parts, under its
-old name, so nothing outside the region changes.
+Movements are few and contiguous. A part reads rows of a value from outside the region through one Slice. It reads rows
+made inside the region from the one part that holds them; if they are in several parts, from a Concat of only these, so
+that it does not wait for later parts. A value that leaves the region is the Concat of all its parts, under its old
+name, so nothing outside the region changes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class PartWriter:
     Args:
         site: where they are written.
         host: the device that runs the movements.
-        choice: what the backends of the other devices are asked for; "" is their default.
+        choice: the choice to request from the backends of the other devices; "" is their default.
     """
 
     def __init__(self, site: Site, host: str, choice: str) -> None:
@@ -64,7 +64,7 @@ class PartWriter:
         sources = tuple(self._source(name, span, job) for name, span in zip(node.inputs, job.part.spans, strict=True))
         output = self._name_rows(node.output, job.start, job.stop, job.suffix)
         name = self._editor.new_node_name(f"{node.name}_{job.suffix}")
-        placement = Placement(  # not by replace, which takes most of the time of writing a part
+        placement = Placement(  # not with replace, which would take most of the time of writing a part
             device=job.device,
             region=self._site.region,
             stage=job.stage,
@@ -82,7 +82,7 @@ class PartWriter:
         self._parts[node.output].append(_RowRange(job.start, job.stop, output))
 
     def _source(self, name: str, span: Span | ConstantCut | None, job: PartJob) -> str:
-        """The name of what a part reads of an input."""
+        """The name of the value that a part reads for an input."""
         if span is None:
             return name
         if isinstance(span, tuple):
@@ -91,7 +91,7 @@ class PartWriter:
         return self._editor.new_constant(f"{name}_{job.suffix}", span(arrays))
 
     def _fused_into(self, job: PartJob) -> str | None:
-        """A part is fused into the part of its producer that made the same rows; into none if there is no such part."""
+        """The part of the producer with the same rows, which a part is fused into; None if there is no such part."""
         into = job.node.placement.fused_into
         if into is None:
             return None
@@ -100,7 +100,7 @@ class PartWriter:
         return None if into in self._cut_up and cut_apart else name
 
     def _bring(self, value: str, span: Span, job: PartJob) -> str:
-        """The name of a value that holds just these rows."""
+        """The name of a value that holds exactly these rows."""
         parts = self._parts.get(value)
         if parts is None:
             return self._cut(_RowRange(0, row_count(self._shape(value)), value), value, span, job)
@@ -121,7 +121,7 @@ class PartWriter:
         return self._moved[value, start, stop]
 
     def _cut(self, rows: _RowRange, value: str, span: Span, job: PartJob) -> str:
-        """The rows `span` out of a value that holds them and maybe more."""
+        """The rows `span` from a value that holds them and maybe more."""
         start, stop = span
         if (rows.start, rows.stop) == span:
             return rows.value
@@ -149,7 +149,7 @@ class PartWriter:
         return shape
 
     def _name_rows(self, value: str, start: int, stop: int, suffix: str) -> str:
-        """A name for some rows of a value: its own name for all rows of one that the region makes."""
+        """A name for some rows of a value: its own name for all rows of a value made in the region."""
         shape = self._shape(value)
         if value in self._parts and stop - start == shape[-2]:
             return value

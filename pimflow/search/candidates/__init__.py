@@ -167,7 +167,7 @@ class Candidates:
                 yield candidate
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
-        """Decisions of a cover joined without synchronization between them, and variations of these; each once."""
+        """Decisions of a cover joined without synchronisation between them, and variations of these; each once."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
         for candidate in joins(self.scene, chosen) if concurrently else ():
             if candidate not in self._joined:

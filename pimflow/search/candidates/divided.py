@@ -1,4 +1,4 @@
-"""Rows divided within the stages of a pipeline, and neighbours that are all divided without synchronization between
+"""Rows divided within the stages of a pipeline, and neighbours that are all divided without synchronisation between
 them."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chosen decisions joined into one: devices synchronize only at the end of all of them.
+"""Chosen decisions joined into one: devices synchronise only at the end of all of them.
 
 A node of a joined decision waits for its inputs and its device, but not for everything that was decided before it. That
 pays off if a node of one decision does not depend on a node of an earlier one, and either can leave the host: the
