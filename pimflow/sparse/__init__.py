@@ -1,4 +1,4 @@
-"""Graphs as data: vertices and edges in compressed rows, for models that aggregate over them."""
+"""Graphs as data: edges in compressed rows, for models that aggregate over them."""
 
 from __future__ import annotations
 

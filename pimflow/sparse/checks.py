@@ -1,4 +1,4 @@
-"""What a graph given as data may hold: each fault is one line that says what is wrong, where, and what to do."""
+"""Checks of graph data: each error is one line that says what is wrong, where, and what to do."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ Floats = npt.NDArray[np.float32]
 Number = TypeVar("Number", bound=np.generic)
 
 FORMAT = "pimflow-graph/1"
-"""The form in which `Graph.save` keeps a graph."""
+"""The format in which `Graph.save` stores a graph."""
 
 _HASHED_BYTES = 1 << 24
 
 MOST_VERTICES = 2**31 - 1
-"""Vertex ids are kept as int32."""
+"""The maximum number of vertices: their ids are stored as int32."""
 
 
 def vertex_count(count: object, where: str) -> int:
     """A number of vertices, checked.
 
     Raises:
-        GraphDataError: it is none that a graph can have.
+        GraphDataError: a graph cannot have this number.
     """
     array = np.asarray(count)
     if array.size != 1 or array.dtype.kind not in "iu":
@@ -69,7 +69,7 @@ def pairs(array: npt.NDArray[Any], where: str) -> tuple[Ids, Ids]:
 
 
 def vertices_of(src: Ints, dst: Ints, where: str) -> int:
-    """How many vertices edges name: one more than the largest id.
+    """The number of vertices that edges imply: the largest id plus one.
 
     Raises:
         GraphDataError: there are no edges.
@@ -84,9 +84,9 @@ def ids(array: Ids, what: str, vertices: int | None, where: str) -> Ints:
 
     Args:
         array: one id per edge.
-        what: what they are of an edge ("source", "destination").
-        vertices: how many vertices there are; None if unknown.
-        where: what is read, for errors.
+        what: their role in an edge ("source", "destination").
+        vertices: number of vertices; None if unknown.
+        where: the source of the data, for error messages.
 
     Raises:
         GraphDataError: an id is negative or too large.
@@ -114,30 +114,32 @@ def per_edge(array: npt.NDArray[Any], edges: int, what: str, where: str) -> npt.
     """
     if array.shape in ((edges,), (edges, 1)):
         return array.reshape(edges)
-    raise GraphDataError(f"{where}: {what} has shape {list(array.shape)}, but there are {edges} edges", "give one each")
+    raise GraphDataError(
+        f"{where}: {what} has shape {list(array.shape)}, but there are {edges} edges", "give one per edge"
+    )
 
 
 def weights(array: npt.NDArray[Any], edges: int, where: str) -> Floats:
     """Edge weights as float32 [E].
 
     Raises:
-        GraphDataError: there is not one per edge, or one is no finite number.
+        GraphDataError: there is not one per edge, or one is not a finite number.
     """
     values = per_edge(array, edges, "edge_weight", where)
     if values.dtype.kind not in "iufb":
         raise GraphDataError(f"{where}: edge_weight holds {values.dtype.name}, not real numbers", "save it as float32")
     with np.errstate(over="ignore"):
         narrow = values.astype(np.float32, copy=False)
-    if narrow.size and not np.isfinite(np.min(narrow) + np.max(narrow)):  # a NaN or an infinity shows in one of the two
+    if narrow.size and not np.isfinite(np.min(narrow) + np.max(narrow)):  # a NaN or an infinity shows in the sum
         faults = np.flatnonzero(~np.isfinite(narrow))
         if faults.size:
             edge = int(faults[0])
-            raise GraphDataError(f"{where}: edge {edge} has weight {values[edge]}, which is no finite float32")
+            raise GraphDataError(f"{where}: edge {edge} has weight {values[edge]}, which is not a finite float32")
     return narrow
 
 
 def matrix_weights(values: npt.NDArray[Any]) -> npt.NDArray[Any] | None:
-    """The values of a matrix as weights; None where they only say that there is an edge: booleans, or all of them 1."""
+    """The values of a matrix as weights; None if they only mark edges: booleans, or all of them 1."""
     if values.dtype.kind == "b" or (values.size and bool((values == 1).all())):
         return None
     return values
@@ -147,7 +149,7 @@ def types(array: npt.NDArray[Any], edges: int, where: str) -> Ints:
     """Edge types as int32 [E].
 
     Raises:
-        GraphDataError: there is not one per edge, or one is no type.
+        GraphDataError: there is not one per edge, or one is not a valid type.
     """
     values = integers(per_edge(array, edges, "edge_type", where), "edge_type", where)
     if values.size and not 0 <= int(np.min(values)) <= int(np.max(values)) < 2**31 - 1:
@@ -160,7 +162,7 @@ def rows(rowptr: npt.NDArray[Any], edges: int, where: str) -> Longs:
     """Row pointers as int64.
 
     Raises:
-        GraphDataError: they are not those of so many edges.
+        GraphDataError: they do not fit the number of edges.
     """
     pointers = integers(rowptr, "rowptr", where).astype(np.int64, copy=False)
     if pointers.ndim != 1 or pointers.size == 0:
@@ -169,27 +171,27 @@ def rows(rowptr: npt.NDArray[Any], edges: int, where: str) -> Longs:
         raise GraphDataError(f"{where}: rowptr goes from {pointers[0]} to {pointers[-1]}, but there are {edges} edges")
     falls = np.flatnonzero(np.diff(pointers) < 0)
     if falls.size:
-        raise GraphDataError(f"{where}: rowptr falls after row {falls[0]}; it must not")
+        raise GraphDataError(f"{where}: rowptr decreases after row {falls[0]}; it must not")
     return pointers
 
 
 def permutation(order: npt.NDArray[Any], edges: int, where: str) -> Ids:
-    """Positions of edges, int32 where they fit.
+    """Positions of edges, int32 if they fit.
 
     Raises:
-        GraphDataError: they are no permutation.
+        GraphDataError: they are not a permutation.
     """
     positions = integers(per_edge(order, edges, "order", where), "order", where)
     seen = np.zeros(edges, bool)
     if edges and 0 <= int(np.min(positions)) <= int(np.max(positions)) < edges:
         seen[positions] = True
     if not seen.all():
-        raise GraphDataError(f"{where}: order is no permutation of {edges} edges")
+        raise GraphDataError(f"{where}: order is not a permutation of {edges} edges")
     return positions if positions.dtype.itemsize <= 4 else positions.astype(np.int32 if edges < 2**31 else np.int64)
 
 
 def relations(found: tuple[Relation, ...], num_src: int, num_dst: int, where: str) -> tuple[Relation, ...]:
-    """The edge lists of a graph.
+    """The edge lists of a graph, checked.
 
     Raises:
         GraphDataError: their vertices are not those of the graph.
@@ -201,7 +203,7 @@ def relations(found: tuple[Relation, ...], num_src: int, num_dst: int, where: st
 
 
 def kept(array: npt.NDArray[Number], given: npt.ArrayLike) -> npt.NDArray[Number]:
-    """An array that stays as it is: a copy where whoever gave it could still change it."""
+    """An array that the caller cannot modify: a copy if it shares memory with a writeable `given`."""
     if isinstance(given, np.ndarray) and given.flags.writeable and np.may_share_memory(array, given):
         copy: npt.NDArray[Number] = array.copy()
         return copy
@@ -209,7 +211,7 @@ def kept(array: npt.NDArray[Number], given: npt.ArrayLike) -> npt.NDArray[Number
 
 
 def hash_array(digest: Any, array: npt.NDArray[Any]) -> None:
-    """Adds an array's elements to a hash, little-endian, piece by piece: it may be mapped and larger than memory."""
+    """Adds an array's elements to a hash, little-endian and in chunks: the array may be mapped and exceed memory."""
     piece = _HASHED_BYTES // array.itemsize
     for first in range(0, len(array), piece):
         part = array[first : first + piece]

@@ -1,4 +1,4 @@
-"""What files say of a graph, before it is one, and how many edges memory has room for."""
+"""The contents of graph files before they are a `Graph`, and the check that memory has room for the edges."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ Progress = Callable[[str], None]
 """Receives one line of text from time to time."""
 
 BYTES_PER_EDGE = 28
-"""Peak memory of reading an edge: source, destination and position as int32, the same again as rows, a weight."""
+"""Peak memory for reading an edge: source, destination and position as int32, the same again as rows, and a weight."""
 
 
 @dataclass(frozen=True)
 class Edges:
-    """A list of edges: sources, destinations, and how many of each there are, where that is said."""
+    """A list of edges: sources, destinations, and the number of each if it is given."""
 
     src: npt.NDArray[Any]
     dst: npt.NDArray[Any]
@@ -55,8 +55,8 @@ class Relation:
     """One edge list of a heterogeneous graph.
 
     Args:
-        name: what it is called.
-        num_src, num_dst: how many vertices its edges may lead from and to, numbered anew in every list.
+        name: name of the list.
+        num_src, num_dst: number of sources and of destinations, numbered from 0 in every list.
     """
 
     name: str
@@ -65,15 +65,15 @@ class Relation:
 
 
 def check_memory(edges: int, where: str) -> None:
-    """Refuses more edges than memory has room for.
+    """Checks that memory has room for so many edges.
 
     Raises:
-        GraphDataError: there are.
+        GraphDataError: it has not.
     """
     if edges * BYTES_PER_EDGE > available_bytes():
         raise too_large(f"{where} has {edges:,} edges, which take {size_text(edges * BYTES_PER_EDGE)}")
 
 
 def too_large(what: str) -> GraphDataError:
-    """The error that something does not fit into memory."""
-    return GraphDataError(f"{what}; {size_text(available_bytes())} of memory are free", "use a machine with more")
+    """The error for something that does not fit into memory."""
+    return GraphDataError(f"{what}; {size_text(available_bytes())} of memory is free", "use a machine with more")

@@ -1,6 +1,6 @@
-"""Graphs of any size, seeded: with the statistics of data sets, R-MAT, block models, road grids.
+"""Seeded random graphs of any size: like known data sets, R-MAT, block models, road grids.
 
-All are vectorised and linear in their edges. Duplicates and self loops come as chance has it, as the models say.
+All are vectorised and linear in the number of edges. Duplicates and self loops occur at random, as the models imply.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from pimflow.sparse.checks import Ints
 from pimflow.sparse.forms import check_memory
 from pimflow.sparse.graph import Graph
 
-if TYPE_CHECKING:  # numpy imports it when it is first asked for
+if TYPE_CHECKING:  # numpy imports it lazily
     from numpy.random import Generator as Random
 
 _PIECE = 1 << 22
@@ -26,15 +26,15 @@ _PIECE = 1 << 22
 
 @dataclass(frozen=True)
 class DataSet:
-    """What is known of a public data set, edges counted in both directions.
+    """The known statistics of a public data set, edges counted in both directions.
 
     Args:
-        vertices, edges: how many.
-        max_degree: of the vertex with most edges.
-        communities: groups of vertices (its classes, or species).
-        mixing: share of the edges between communities.
-        features: input features of a vertex.
-        types: kinds of edges; 0 where there is one only.
+        vertices, edges: their numbers.
+        max_degree: the largest degree.
+        communities: number of groups of vertices (classes or species).
+        mixing: fraction of the edges that are between communities.
+        features: number of input features of a vertex.
+        types: number of kinds of edges; 0 if there is only one.
     """
 
     vertices: int
@@ -47,29 +47,29 @@ class DataSet:
 
 
 DATA_SETS: Mapping[str, DataSet] = {
-    # Sizes: Hamilton et al., NeurIPS 2017, as PyTorch Geometric has it; the share of edges within a class is assumed.
+    # Sizes: Hamilton et al., NeurIPS 2017, in PyTorch Geometric's version; the share of edges within a class is
+    # assumed.
     "reddit": DataSet(232_965, 114_615_892, 21_657, 41, 0.25, 602),
-    # Sizes: Zeng et al., ICLR 2020, as PyTorch Geometric has it; largest degree and mixing are assumed.
+    # Sizes: Zeng et al., ICLR 2020, in PyTorch Geometric's version; largest degree and mixing are assumed.
     "amazon-products": DataSet(1_569_960, 264_339_468, 65_000, 107, 0.4, 200),
-    # Sizes: Hu et al., NeurIPS 2020 (OGB); edges leave one of 8 species by homology only, whose share is assumed.
+    # Sizes: Hu et al., NeurIPS 2020 (OGB); edges between the 8 species are by homology only; their share is assumed.
     "ogbn-proteins": DataSet(132_534, 79_122_504, 7_750, 8, 0.1, 8),
-    # Sizes: Yang et al., ICML 2016, as PyTorch Geometric has it; its edge homophily is 0.80.
+    # Sizes: Yang et al., ICML 2016, in PyTorch Geometric's version; its edge homophily is 0.80.
     "pubmed": DataSet(19_717, 88_648, 171, 3, 0.2, 500),
 }
-"""What `like` can be asked for."""
+"""The data sets that `like` can imitate, by name."""
 
 
 def like(name: str, share: float = 1.0, seed: int = 0, keep: Literal["degree", "density"] = "degree") -> Graph:
-    """A graph with a data set's numbers of vertices and edges, largest degree and communities.
+    """A random graph with a data set's numbers of vertices and edges, largest degree and communities.
 
-    Degrees are log-normal, the distribution with the set's mean and largest value. Edges go both ways; vertices are in
-    random order.
+    Degrees are log-normal, with the data set's mean and maximum. Edges go both ways; vertices are in random order.
 
     Args:
         name: one of `DATA_SETS`.
-        share: of its vertices; above 1 for more.
-        seed: of the random numbers.
-        keep: what stays as it is in a smaller graph: edges per vertex, or per pair of vertices.
+        share: fraction of its vertices; above 1 for more.
+        seed: seed of the random numbers.
+        keep: what is preserved in a smaller graph: edges per vertex, or per pair of vertices.
 
     Raises:
         GraphDataError: there is no such set, or memory has no room for the graph.
@@ -94,15 +94,15 @@ def block_model(
     in_order: bool = False,
     seed: int = 0,
 ) -> Graph:
-    """A stochastic block model, degree-corrected (Karrer and Newman, Physical Review E 83, 2011); edges go both ways.
+    """A degree-corrected stochastic block model (Karrer and Newman, Physical Review E 83, 2011); edges go both ways.
 
     Args:
-        vertices, edges: how many; edges are rounded down to an even number.
-        blocks: communities, of sizes as equal as can be.
-        mixing: share of the edges that choose their other end anywhere.
-        max_degree: degrees are log-normal up to about that; None: all vertices are alike.
-        in_order: whether the vertices of a block have consecutive ids; else they are in random order.
-        seed: of the random numbers.
+        vertices, edges: their numbers; that of edges is rounded down to an even number.
+        blocks: number of communities, as equal in size as possible.
+        mixing: fraction of the edges whose other end may be in any community.
+        max_degree: degrees are log-normal with about this maximum; if None, all vertices are equivalent.
+        in_order: whether the vertices of a block have consecutive ids; otherwise they are in random order.
+        seed: seed of the random numbers.
 
     Raises:
         GraphDataError: memory has no room for the graph.
@@ -114,7 +114,7 @@ def block_model(
     ends = _stubs(weights, edges // 2, random)
     stays = random.random(len(ends), np.float32) >= mixing
     inner, outer = ends[stays], ends[~stays]
-    src = np.concatenate((inner, outer))  # of both, vertices ascend: blocks are sorted
+    src = np.concatenate((inner, outer))  # vertices ascend in both, so blocks are sorted
     partners = _shuffled(inner, random)
     narrow = np.int16 if blocks < 2**15 else np.int64
     partners = partners[np.argsort(block_of.astype(narrow)[partners], kind="stable")]
@@ -132,9 +132,9 @@ def rmat(
 
     Args:
         scale: there are 2**scale vertices.
-        edges: how many.
-        seed: of the random numbers.
-        quadrants: probabilities that an edge lies in each quarter of the adjacency, at every level.
+        edges: number of edges.
+        seed: seed of the random numbers.
+        quadrants: probability of an edge to lie in each quadrant of the adjacency matrix, at every level.
 
     Raises:
         GraphDataError: memory has no room for the graph.
@@ -155,7 +155,7 @@ def rmat(
 
 
 def power_law(vertices: int, edges: int, max_degree: float, seed: int = 0) -> Graph:
-    """Chung and Lu's model (Annals of Combinatorics 6, 2002) with log-normal degrees, of either direction by itself.
+    """Chung and Lu's model (Annals of Combinatorics 6, 2002) with log-normal degrees, independent for each direction.
 
     Raises:
         GraphDataError: memory has no room for the graph.
@@ -170,13 +170,13 @@ def power_law(vertices: int, edges: int, max_degree: float, seed: int = 0) -> Gr
 
 
 def road_grid(rows: int, columns: int, missing: float = 0.1, *, in_order: bool = False, seed: int = 0) -> Graph:
-    """Crossings of a grid of streets, each with those beside it; edges go both ways.
+    """A grid of streets: each crossing is linked to its neighbours; edges go both ways.
 
     Args:
-        rows, columns: of the grid.
-        missing: share of the streets that are not there.
-        in_order: whether ids go row by row; else they are in random order.
-        seed: of the random numbers.
+        rows, columns: size of the grid.
+        missing: fraction of the streets that are left out.
+        in_order: whether ids go row by row; otherwise they are in random order.
+        seed: seed of the random numbers.
 
     Raises:
         GraphDataError: memory has no room for the graph.
@@ -194,7 +194,7 @@ def road_grid(rows: int, columns: int, missing: float = 0.1, *, in_order: bool =
 
 
 def uniform(vertices: int, edges: int, seed: int = 0) -> Graph:
-    """Edges between any two vertices, all alike (Erdos and Renyi's G(n, m), with repetition).
+    """Uniformly random edges between any two vertices (Erdos and Renyi's G(n, m), with repetition).
 
     Raises:
         GraphDataError: memory has no room for the graph.
@@ -206,9 +206,10 @@ def uniform(vertices: int, edges: int, seed: int = 0) -> Graph:
 
 
 def _log_normal(vertices: int, mean: float, largest: float, random: Random) -> npt.NDArray[np.float64]:
-    """Degrees of a mean whose largest of so many is about `largest`.
+    """`vertices` degrees with a given mean and a maximum of about `largest`.
 
-    A log-normal variable of mean m and width s has its largest of n at ln m - s^2/2 + s sqrt(2 ln n); s is solved for.
+    The maximum of n log-normal variables of mean m and width s has a logarithm of about ln m - s^2/2 + s sqrt(2 ln n),
+    which is solved for s.
     """
     reach = math.sqrt(2 * math.log(max(vertices, 2)))
     needed = max(math.log(max(largest / max(mean, 1e-9), 1.0)), 0.0)
@@ -222,7 +223,7 @@ def _log_normal(vertices: int, mean: float, largest: float, random: Random) -> n
 
 
 def _stubs(weights: npt.NDArray[np.float64], count: int, random: Random) -> Ints:
-    """`count` vertices, ascending, each about as often as its weight says: systematic sampling."""
+    """`count` vertices, ascending, each about as often as its weight implies, by systematic sampling."""
     places = np.cumsum(weights)
     bounds = np.floor(places * (count / places[-1]) + random.random()).astype(np.int64)
     bounds[-1] = count

@@ -1,4 +1,4 @@
-"""`Graph`: edges in compressed rows, a row per destination, and what is known of them."""
+"""`Graph`: edges in compressed rows, one row per destination, with their weights and types."""
 
 from __future__ import annotations
 
@@ -24,20 +24,20 @@ Number = TypeVar("Number", bound=np.generic)
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Graph:
-    """A directed graph in CSR form: row d holds the sources of the edges into d, in the order that they were given in.
+    """A directed graph in CSR form: row d holds the sources of the edges into d, in the order in which they were given.
 
     Duplicates, self loops and vertices without edges are legal. Arrays are read-only, and may be mapped from a file.
 
     Args:
-        rowptr: int64 [num_dst + 1], where each row begins in `col`.
+        rowptr: int64 [num_dst + 1], the start of each row in `col`.
         col: int32 [E], the source of every edge.
-        num_src: how many sources there are; as many as destinations, but in bipartite graphs.
-        order: int32 or int64 [E], the position of every edge in the list that it was given in; None where that list was
-            sorted by destination already.
-        weight: float32 [E], in the order of `col`; None where edges have none.
-        edge_type: int32 [E], in the order of `col`; None where edges have none.
-        relations: the edge lists of a heterogeneous graph, whose sources and destinations lie one after another; none
-            of any other graph.
+        num_src: number of sources; equal to the number of destinations, except in bipartite graphs.
+        order: int32 or int64 [E], the position of every edge in the list in which it was given; None if that list was
+            already sorted by destination.
+        weight: float32 [E], in the order of `col`; None if edges have none.
+        edge_type: int32 [E], in the order of `col`; None if edges have none.
+        relations: the edge lists of a heterogeneous graph, whose sources and destinations are numbered consecutively;
+            () for any other graph.
     """
 
     rowptr: Longs
@@ -60,24 +60,24 @@ class Graph:
 
     @property
     def num_dst(self) -> int:
-        """How many destinations there are."""
+        """The number of destinations."""
         return len(self.rowptr) - 1
 
     @property
     def num_edges(self) -> int:
-        """How many edges there are, duplicates counted as often as they occur."""
+        """The number of edges, duplicates included."""
         return len(self.col)
 
     @cached_property
     def num_types(self) -> int:
-        """One more than the largest edge type; 0 where edges have none."""
+        """The largest edge type plus one; 0 if edges have none."""
         if self.edge_type is None or not self.num_edges:
             return 0
         return int(np.max(self.edge_type)) + 1
 
     @cached_property
     def structure_sha256(self) -> str:
-        """Names rows and sources, whatever values edges have."""
+        """A hash of rows and sources, but not of the values of edges."""
         digest = hashlib.sha256(f"pimflow-graph/1 {self.num_src} {self.num_dst} {self.num_edges}".encode())
         for array in (self.rowptr, self.col):
             checks.hash_array(digest, array)
@@ -85,9 +85,9 @@ class Graph:
 
     @cached_property
     def sha256(self) -> str:
-        """Names the content: structure and values in CSR order, however they were read.
+        """A hash of the content: structure and values in CSR order, whatever form they were read from.
 
-        The order in which edges were given beyond that of each row is no part of it.
+        The order in which edges were given is not part of it, except within each row.
         """
         digest = hashlib.sha256(self.structure_sha256.encode())
         for name, array in (("weight", self.weight), ("edge_type", self.edge_type)):
@@ -108,14 +108,14 @@ class Graph:
         *,
         where: str = "graph",
     ) -> Graph:
-        """A graph from an edge list, as PyTorch Geometric has it.
+        """A graph from an edge list in PyTorch Geometric's form.
 
         Args:
             edge_index: integers [2, E]: a row of sources, a row of destinations.
-            num_nodes: how many vertices there are; None: one more than the largest id.
+            num_nodes: number of vertices; if None, the largest id plus one.
             edge_weight: numbers [E] or [E, 1].
             edge_type: integers [E], from 0.
-            where: what is read, for errors.
+            where: the source of the data, for error messages.
 
         Raises:
             GraphDataError: the arrays are not those of a graph.
@@ -137,8 +137,8 @@ class Graph:
     ) -> Graph:
         """A graph, bipartite if need be, from the sources and destinations of its edges, integers [E] each.
 
-        Time and memory are linear: rows are made by a counting sort. Where numbers of vertices are None, there is one
-        more, of either kind, than the largest id.
+        Time and memory are linear: rows are built by a counting sort. If a number of vertices is None, both are the
+        largest id plus one.
 
         Raises:
             GraphDataError: the arrays are not those of a graph.
@@ -164,11 +164,11 @@ class Graph:
     def from_edge_lists(cls, lists: Mapping[Any, npt.ArrayLike], *, where: str = "graph") -> Graph:
         """A heterogeneous graph, from the edge lists of its relations: integers [2, E] each, by name.
 
-        A triple (source, relation, destination), as PyTorch Geometric has it, is the name
+        A name may be one of PyTorch Geometric's triples (source, relation, destination), which becomes
         SOURCE__RELATION__DESTINATION.
 
         Raises:
-            GraphDataError: there is none, or they are not those of a graph.
+            GraphDataError: there is no list, or they are not those of a graph.
         """
         from pimflow.sparse.relations import joined, spelled
 
@@ -193,10 +193,11 @@ class Graph:
         Args:
             rowptr: integers [num_dst + 1].
             col: integers [E].
-            num_src: how many sources there are; None: as many as destinations.
-            edge_weight, edge_type: as of `from_edge_index`, in the order of `col`.
-            order: positions of the edges in a list of their own, a permutation; None: they are in order.
-            where: what is read, for errors.
+            num_src: number of sources; if None, that of destinations.
+            edge_weight, edge_type: as in `from_edge_index`, in the order of `col`.
+            order: positions of the edges in the list in which they were given, a permutation; None if they are in that
+                order.
+            where: the source of the data, for error messages.
 
         Raises:
             GraphDataError: the arrays are not those of a graph.
@@ -224,16 +225,17 @@ class Graph:
     def from_scipy(cls, matrix: Any, *, where: str = "graph") -> Graph:
         """A graph from any of scipy's sparse matrices: entry [i, j] is an edge from i to j, its value the weight.
 
-        This is how PyTorch Geometric and networkx read such matrices. A matrix of booleans, or of ones alone, has no
-        weights; one that is not square is a bipartite graph. Entries keep their order and are not added up.
+        PyTorch Geometric and networkx read such matrices in the same way. A matrix of booleans or only ones gives no
+        weights; one that is not square gives a bipartite graph. Entries keep their order, and duplicates are not
+        summed.
 
         Raises:
-            GraphDataError: it is no such matrix, or its arrays are not those of a graph.
+            GraphDataError: it is not such a matrix, or its arrays are not those of a graph.
         """
         import scipy.sparse
 
         if not scipy.sparse.issparse(matrix) or matrix.ndim != 2:
-            raise GraphDataError(f"{where}: a {type(matrix).__name__} is no sparse matrix of scipy's")
+            raise GraphDataError(f"{where}: a {type(matrix).__name__} is not a scipy sparse matrix")
         entries = matrix.tocoo()
         num_src, num_dst = (checks.vertex_count(size, where) for size in matrix.shape)
         weight = checks.matrix_weights(entries.data)
@@ -241,10 +243,10 @@ class Graph:
 
     @classmethod
     def from_pyg(cls, data: Any, *, where: str = "graph") -> Graph:
-        """A graph from a `torch_geometric.data.Data`, or what has its attributes.
+        """A graph from a `torch_geometric.data.Data`, or any object with its attributes.
 
-        Read are `edge_index`, `num_nodes`, and where they are there `edge_weight` (else an `edge_attr` of one column)
-        and `edge_type`.
+        Reads `edge_index`, `num_nodes` and, if present, `edge_weight` (else an `edge_attr` of one column) and
+        `edge_type`.
 
         Raises:
             GraphDataError: there is no edge_index, or the arrays are not those of a graph.
@@ -253,7 +255,7 @@ class Graph:
         if index is None:
             raise GraphDataError(
                 f"{where}: a {type(data).__name__} has no edge_index",
-                "of a heterogeneous one give a dict: edge lists by the names of the model's inputs",
+                "for a heterogeneous one, give a dict of edge lists by the names of the model's inputs",
             )
         weight = getattr(data, "edge_weight", None)
         attributes = getattr(data, "edge_attr", None)
@@ -270,19 +272,19 @@ class Graph:
 
     @classmethod
     def load(cls, path: str | Path, progress: Progress = lambda line: None) -> Graph:
-        """The graph in a file; which form it has is told by its content.
+        """The graph in a file, whose form is recognised by its content.
 
-        An .npz file has `edge_index` [2, E], and maybe `edge_weight`, `edge_type` and `num_nodes`; or it is a sparse
-        matrix of scipy's, or from `save`; else its integers [2, E] are edge lists of a heterogeneous graph, by name.
-        Text, plain or gzip, is in the MatrixMarket format or has a line per edge: source, destination and maybe a
-        weight.
+        An .npz file has `edge_index` [2, E] and optionally `edge_weight`, `edge_type` and `num_nodes`; or it is a scipy
+        sparse matrix, or was written by `save`; otherwise its integer arrays [2, E] are the edge lists of a
+        heterogeneous graph, by name. Text, plain or gzip, is in the MatrixMarket format or has one line per edge:
+        source, destination and optionally a weight.
 
         Args:
             path: the file.
-            progress: receives lines of text that say how far it has come.
+            progress: receives lines of text that report progress.
 
         Raises:
-            GraphDataError: it cannot be read, or holds no graph.
+            GraphDataError: it cannot be read, or does not hold a graph.
         """
         from pimflow.sparse.reading import read_graph
 
@@ -297,7 +299,7 @@ class Graph:
         return cls.from_edges(read.src, read.dst, read.num_src, read.num_dst, weight, kinds, where=where)
 
     def save(self, path: str | Path) -> None:
-        """Writes the graph to an .npz file, which `load` maps instead of reading it.
+        """Writes the graph to an .npz file, which `load` maps into memory instead of reading.
 
         The same graph gives the same bytes.
 
@@ -346,7 +348,7 @@ class Graph:
         return lists
 
     def transposed(self) -> Graph:
-        """The graph with all edges turned round: a row per source."""
+        """The graph with all edges reversed: one row per source."""
         weight = None if self.weight is None else self.as_given(self.weight)
         kinds = None if self.edge_type is None else self.as_given(self.edge_type)
         src, dst = self.as_given(self.col), self.as_given(self.destinations())
@@ -354,7 +356,7 @@ class Graph:
 
 
 def _rows_of(src: Ints, dst: Ints, num_src: int, num_dst: int) -> tuple[Longs, Ints, Ids | None]:
-    """`rowptr`, `col` and `order` of edges; `order` is None if they are sorted by destination already."""
+    """`rowptr`, `col` and `order` of edges; `order` is None if they are already sorted by destination."""
     if is_sorted(dst):
         counts = np.bincount(dst, minlength=num_dst)
         return np.concatenate((np.zeros(1, np.int64), np.cumsum(counts, dtype=np.int64))), src, None
@@ -362,7 +364,7 @@ def _rows_of(src: Ints, dst: Ints, num_src: int, num_dst: int) -> tuple[Longs, I
 
     positions = np.arange(len(dst), dtype=np.int32 if len(dst) < 2**31 else np.int64)
     entries = coo_matrix((positions, (dst, src)), shape=(num_dst, num_src))
-    entries.has_canonical_format = True  # else duplicates would be added up
+    entries.has_canonical_format = True  # otherwise duplicates would be summed
     rows = entries.tocsr()
     return rows.indptr.astype(np.int64), rows.indices.astype(np.int32, copy=False), rows.data
 
@@ -382,6 +384,6 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 
 def _as_array(values: Any) -> npt.NDArray[Any]:
-    """An array, of numpy's or what turns into one (a tensor of PyTorch's, on any device)."""
+    """A numpy array from anything that converts to one (including PyTorch tensors on any device)."""
     tensor = values.detach() if hasattr(values, "detach") else values
     return np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)

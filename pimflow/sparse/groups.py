@@ -1,4 +1,4 @@
-"""Edges by pairs of a destination and a group of consecutive sources: how many a pair has, and the dense ones apart."""
+"""Edges by pairs of a destination and a group of consecutive sources: counts, and the split into dense and others."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from pimflow.sparse.checks import Longs
 from pimflow.sparse.statistics import PIECE_EDGES
 
 MOST_KEPT = 64
-"""Counts that are remembered: a program has few graphs."""
+"""The maximum number of cached counts: a program has few graphs."""
 MOST_PARTS_KEPT = 4
-"""Divisions that are remembered: each is as large as its graph."""
+"""The maximum number of cached splits: each is as large as its graph."""
 
 T = TypeVar("T")
 Ids = npt.NDArray[Any]
@@ -25,12 +25,12 @@ Ids = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class GroupCounts:
-    """Pairs of a destination and a group of sources with an edge between them.
+    """Counts of pairs of a destination and a group of sources with an edge between them.
 
     Args:
-        pairs: how many have i edges, by i.
-        runs: stretches of one destination's pairs in consecutive groups of one block.
-        units: pairs of a destination and a block of groups with an edge between them.
+        pairs: element i is the number of pairs with i edges.
+        runs: number of runs of pairs with one destination and consecutive groups in one block.
+        units: number of pairs of a destination and a block of groups with an edge between them.
     """
 
     pairs: Longs
@@ -39,24 +39,24 @@ class GroupCounts:
 
     @property
     def edges(self) -> int:
-        """Of all pairs."""
+        """The number of edges of all pairs."""
         return int(self.pairs @ np.arange(len(self.pairs)))
 
     @property
     def edges_per_group(self) -> float:
-        """On average over pairs that have any (k)."""
+        """The mean number of edges of pairs that have any (k)."""
         groups = int(self.pairs.sum())
         return self.edges / groups if groups else 0.0
 
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """Some of a graph's edges, in compressed rows.
+    """A subset of a graph's edges, in compressed rows.
 
     Args:
         rowptr: [destinations + 1].
         col: [edges].
-        positions: where these edges stand in the whole graph.
+        positions: positions of these edges in the whole graph.
     """
 
     rowptr: Ids
@@ -70,25 +70,26 @@ _parts: OrderedDict[_Key, tuple[ref[Ids], ref[Ids], tuple[Part, Part]]] = Ordere
 
 
 def group_counts(rowptr: Ids, col: Ids, size: int, block: int) -> GroupCounts:
-    """The counts of edges in compressed rows, for groups of `size` sources; linear in the edges once, then free.
+    """The counts for edges in compressed rows and groups of `size` sources; linear in the edges once, then cached.
 
     Args:
         rowptr: [destinations + 1].
-        col: [edges]; in any order within rows. Neither is to be changed from now on.
-        size: consecutive sources of a group, from a multiple of it on.
-        block: consecutive groups of a block, likewise.
+        col: [edges], in any order within rows. Neither array may be modified afterwards.
+        size: number of consecutive sources of a group, which starts at a multiple of it.
+        block: number of consecutive groups of a block, likewise.
     """
     return _kept(_counts, MOST_KEPT, rowptr, col, (size, block), lambda: _counted(rowptr, col, size, block))
 
 
 def divided(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
-    """(the edges of pairs of a destination and a group that have at least so many edges, all others).
+    """The edges of pairs of a destination and a group with at least `at_least` edges, and all other edges.
 
-    Linear in the edges, but for rows that are in no order. The same arrays come back as long as they are remembered.
+    Linear in the edges, except for the sorting of unsorted rows. The same arrays are returned as long as they are
+    cached.
 
     Args:
         rowptr, col, size: as for `group_counts`.
-        at_least: edges of a pair.
+        at_least: minimum number of edges of a dense pair.
     """
     return _kept(_parts, MOST_PARTS_KEPT, rowptr, col, (size, at_least), lambda: _divided(rowptr, col, size, at_least))
 
@@ -101,7 +102,7 @@ def _kept(
     options: tuple[int, ...],
     make: Callable[[], T],
 ) -> T:
-    """What is known of these arrays, or made now."""
+    """The cached result for these arrays, or a new one from `make`."""
     key = (id(rowptr), id(col), *options)
     entry = known.get(key)
     if entry is not None and entry[0]() is rowptr and entry[1]() is col:
@@ -148,7 +149,7 @@ def _part(rowptr: Ids, col: Ids, chosen: npt.NDArray[np.bool_]) -> Part:
 
 
 def _pieces(rowptr: Ids) -> Iterator[tuple[int, int]]:
-    """Ranges of rows with a bounded number of edges; a row of more is a piece of its own."""
+    """Ranges of rows with a bounded number of edges; a row with more is a range of its own."""
     first, rows = 0, len(rowptr) - 1
     while first < rows:
         last = int(np.searchsorted(rowptr, int(rowptr[first]) + PIECE_EDGES, side="right")) - 1
@@ -158,12 +159,13 @@ def _pieces(rowptr: Ids) -> Iterator[tuple[int, int]]:
 
 
 def _piece(rowptr: Ids, col: Ids, first: int, last: int) -> tuple[Longs, Ids]:
-    """(pointers to their edges, the edges' sources) of some rows."""
+    """The row pointers and the edge sources of a range of rows."""
     return np.asarray(rowptr[first : last + 1], np.int64), col[int(rowptr[first]) : int(rowptr[last])]
 
 
 def _pairs(pointers: Longs, col: Ids, size: int) -> tuple[Longs, Longs, int]:
-    """(pairs of a row and a group as row * groups + group, in order; edges of each; groups)."""
+    """The pairs of a row and a group, as row * groups + group in ascending order; the edges of each; the number of
+    groups."""
     groups = int(col.max(initial=0)) // size + 1
     keys = _keys(pointers, col, size, groups)
     if (keys[1:] < keys[:-1]).any():
@@ -173,6 +175,6 @@ def _pairs(pointers: Longs, col: Ids, size: int) -> tuple[Longs, Longs, int]:
 
 
 def _keys(pointers: Longs, col: Ids, size: int, groups: int) -> Longs:
-    """The pair of every edge, as `_pairs` has them."""
+    """The pair of every edge, encoded as in `_pairs`."""
     row = np.repeat(np.arange(len(pointers) - 1), np.diff(pointers))
     return row * groups + np.asarray(col, np.int64) // size

@@ -1,4 +1,4 @@
-"""A random graph of any size in no memory: every edge is computed from the numbers of its ends when it is asked for."""
+"""A random graph of any size that takes no memory: every edge is computed by hashing when it is needed."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ _Words = npt.NDArray[np.uint64]
 
 @dataclass(frozen=True)
 class HashedGraph:
-    """Chung and Lu's model (Annals of Combinatorics 6, 2002) with log-normal degrees, of either direction alike.
+    """Chung and Lu's model (Annals of Combinatorics 6, 2002) with log-normal degrees, the same in both directions.
 
-    An edge of a vertex leads from a vertex that is drawn by degree: of a log-normal variable of width s, what is drawn
-    by its size is log-normal again, s^2 further on, so that no table is needed. An edge is the same whenever it is
-    asked for. There are no communities, and ids tell nothing: neighbourhoods share fewer vertices, and lie further
-    apart, than those of graphs whose neighbours know each other or have ids of one place.
+    The source of an edge is a vertex drawn in proportion to its degree. If a log-normal variable of width s is drawn in
+    proportion to its size, the result is log-normal again, shifted by s^2, so no table is needed. An edge is the same
+    each time it is computed. There are no communities, and ids carry no locality: neighbourhoods share fewer vertices,
+    and are spread further apart, than in graphs that are clustered or have ids with locality.
 
     Args:
-        vertices, edges: how many; edges in the mean.
-        max_degree: about that of the vertex with most.
-        seed: of everything.
+        vertices, edges: number of vertices; expected number of edges.
+        max_degree: approximate largest degree.
+        seed: seed of all hashes.
     """
 
     vertices: int
@@ -37,18 +37,19 @@ class HashedGraph:
 
     @property
     def num_vertices(self) -> int:
-        """As it was asked for."""
+        """The number of vertices requested."""
         return self.vertices
 
     @cached_property
     def width(self) -> float:
-        """Of the logarithm of degrees: the largest of n is expected at ln m - s^2/2 + s sqrt(2 ln n), m the mean."""
+        """The standard deviation s of the log-degrees: of n, the largest is expected at ln m - s^2/2 + s sqrt(2 ln n),
+        where m is the mean degree."""
         reach = math.sqrt(2 * math.log(max(self.vertices, 2)))
         needed = math.log(max(self.max_degree * self.vertices / self.edges, 1.0))
         return reach - math.sqrt(max(reach**2 - 2 * needed, 0.0))
 
     def degrees(self, vertices: Longs) -> Longs:
-        """Whole numbers whose mean is the law's: each is rounded up as often as its fraction says."""
+        """Integer degrees with the distribution's mean: each is rounded up with the probability of its fraction."""
         exact = self._mean * np.exp(self.width * _normal(self._ranks(vertices)) - self.width**2 / 2)
         exact = np.minimum(exact, self.max_degree)
         dice = _unit(_mixed(vertices.astype(np.uint64) ^ self._key(1)))
@@ -56,14 +57,14 @@ class HashedGraph:
         return found
 
     def sources(self, vertices: Longs, positions: Longs) -> Longs:
-        """By a hash of vertex and position."""
+        """The sources of edges, by a hash of vertex and position."""
         words = _mixed(vertices.astype(np.uint64) ^ self._key(2))
         dice = _unit(_mixed(words + positions.astype(np.uint64) * np.uint64(0x9E3779B97F4A7C15)))
         rank = _share(_normal(dice) + self.width)
         return self._of_rank(np.minimum((rank * self.vertices).astype(np.int64), self.vertices - 1))
 
     def types(self, vertices: Longs, positions: Longs) -> Ints | None:
-        """It has none."""
+        """None: edges have no types."""
         return None
 
     @property
@@ -76,14 +77,14 @@ class HashedGraph:
 
     @cached_property
     def _stride(self) -> int:
-        """Ids are ranks times this, modulo the vertices: coprime, so that every vertex has one rank."""
+        """Ids are ranks times this, modulo the number of vertices; the two are coprime, so each vertex has one rank."""
         stride = int(self.vertices * 0.6180339887) | 1
         while math.gcd(stride, self.vertices) > 1:
             stride += 2
         return stride
 
     def _ranks(self, vertices: Longs) -> Reals:
-        """Where in the order of degrees vertices are, between 0 and 1."""
+        """The relative ranks of vertices in the order of degrees, between 0 and 1."""
         inverse = pow(self._stride, -1, self.vertices)
         return (_product(vertices, inverse, self.vertices) + 0.5) / self.vertices
 
@@ -92,7 +93,7 @@ class HashedGraph:
 
 
 def _product(numbers: Longs, factor: int, modulus: int) -> Longs:
-    """numbers * factor modulo a modulus below 2^40, in words of 64 bits: by halves of the factor."""
+    """numbers * factor modulo a modulus below 2^40 in 64-bit arithmetic, by halves of the factor."""
     high, low = divmod(factor, 1 << 20)
     found: Longs = ((numbers * high % modulus << 20) % modulus + numbers * low % modulus) % modulus
     return found
@@ -108,7 +109,7 @@ def _mixed(words: _Words) -> _Words:
 
 
 def _unit(words: _Words) -> Reals:
-    """Numbers between 0 and 1, neither included."""
+    """Numbers between 0 and 1, both excluded."""
     found: Reals = ((words >> np.uint64(11)).astype(np.float64) + 0.5) / (1 << 53)
     return found
 

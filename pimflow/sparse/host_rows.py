@@ -1,10 +1,9 @@
-"""How many requests a GPU's threads make of rows that they read, by index, from memory behind a link.
+"""The number of requests that GPU threads make when they read rows, by index, from memory across a link.
 
-A kernel writes the rows that an index names one after the other, a thread an element, 32 threads a warp. Of every warp
-each line of memory that its threads touch is one request (Min et al., EMOGI, VLDB 2020), so a warp whose elements lie
-across two lines asks twice. PyTorch-Direct (Min et al., 2021) therefore rotates every row: threads begin where a line
-of the source begins, and those at the row's end read its beginning. Rows that fit into a line, and rows of whole
-lines, are left as they are.
+A kernel writes the indexed rows consecutively, one thread per element, 32 threads per warp. Each line of memory that
+the threads of a warp touch is one request (Min et al., EMOGI, VLDB 2020), so a warp whose elements straddle two lines
+makes two. PyTorch-Direct (Min et al., 2021) therefore rotates every row: threads start at the start of a source line,
+and those at the row's end read its beginning. Rows that fit into a line, and rows of whole lines, are not rotated.
 """
 
 from __future__ import annotations
@@ -17,18 +16,18 @@ from pimflow.records import dataclass
 from pimflow.sparse.checks import Ids, Longs
 
 LANES = 32
-"""Threads of a warp."""
+"""The number of threads of a warp."""
 
 
 @dataclass(frozen=True)
 class HostRows:
-    """Rows of a table that starts at a line's beginning, as the GPU's threads read them.
+    """Rows of a table that starts at a line boundary, as GPU threads read them.
 
     Args:
-        row_bytes: of a row.
-        element_bytes: what a thread reads.
-        line_bytes: what a request asks for at most.
-        shifted: whether rows are rotated where the rule says so.
+        row_bytes: size of a row.
+        element_bytes: bytes that a thread reads.
+        line_bytes: maximum size of a request.
+        shifted: whether rows are rotated if the rule applies.
     """
 
     row_bytes: int
@@ -38,19 +37,19 @@ class HostRows:
 
     @property
     def rotates(self) -> bool:
-        """Whether rows are rotated: they are longer than a line and not of whole lines."""
+        """Whether rows are rotated: they are longer than a line and do not consist of whole lines."""
         return self.shifted and self.row_bytes > self.line_bytes and self.row_bytes % self.line_bytes != 0
 
     @property
     def warp_bytes(self) -> int:
-        """What a warp writes."""
+        """Bytes that a warp writes."""
         return LANES * self.element_bytes
 
     def requests(self, index: Ids) -> int:
-        """How many distinct pairs of a warp and a line there are when the rows of an index [R] are read: exact, O(R).
+        """The number of distinct pairs of a warp and a line when the rows of an index [R] are read: exact, O(R).
 
-        What warps that write one row alone ask for depends on where the row lies in lines and warps, and is counted
-        once for every such place; what rows share with their neighbours is counted row by row.
+        The requests of warps within a single row depend only on the row's alignment to lines and warps, and are counted
+        once per alignment; those of warps that rows share with their neighbours are counted row by row.
         """
         if not len(index):
             return 0
@@ -59,7 +58,7 @@ class HostRows:
         return self._within_rows(written, source) + self._at_ends(written, source)
 
     def _within_rows(self, written: Longs, source: Longs) -> int:
-        """Requests of the warps that write elements of one row only."""
+        """Requests of the warps that write elements of only one row."""
         period = lcm(self.warp_bytes, self.line_bytes)
         places = (written % period) * self.line_bytes + source % self.line_bytes
         kinds, counts = np.unique(places, return_counts=True)
@@ -73,12 +72,12 @@ class HostRows:
         rotation = np.full(whole, self._rotation(written, source))
         low, high = self._lines(begins, begins + self.warp_bytes, rotation, np.full(whole, source))
         count = np.maximum(high - low + 1, 0).sum(axis=0)
-        # The two runs of a warp over the seam may end and begin in one line.
+        # The two runs of a warp across the seam may end and begin in the same line.
         shared = np.minimum(high[0], high[1]) - np.maximum(low[0], low[1]) + 1
         return int(np.sum(count - np.maximum(np.where((high < low).any(axis=0), 0, shared), 0)))
 
     def _at_ends(self, written: Longs, source: Longs) -> int:
-        """Requests of the warps that begin or end within a row, which the rows before and behind it may share."""
+        """Requests of the warps at the ends of a row, which the rows before and after it may share."""
         rotation = self._rotation(written, source)
         end = written + self.row_bytes
         head = np.minimum(-(-written // self.warp_bytes) * self.warp_bytes, end)
@@ -93,13 +92,14 @@ class HostRows:
         return _distinct(np.concatenate(warps), np.concatenate(lines))
 
     def _rotation(self, written: Longs | int, source: Longs | int) -> Longs | int:
-        """By how many bytes a row is rotated, so that bytes are written and read at the same place of a line."""
+        """The number of bytes by which a row is rotated, so that bytes are written and read at the same offset in a
+        line."""
         return (written - source) % self.line_bytes if self.rotates else 0 * written
 
     def _lines(self, begin: Longs, stop: Longs, rotation: Longs | int, source: Longs) -> tuple[Longs, Longs]:
-        """First and last lines of bytes `begin` to `stop` of rotated rows, [2, ..]: before the seam and behind it.
+        """First and last lines of bytes `begin` to `stop` of rotated rows, [2, ..]: before the seam and after it.
 
-        Of an empty run the first is above the last.
+        For an empty run, the first line is above the last.
         """
         seam = self.row_bytes - rotation
         before = (begin + rotation, np.minimum(stop, seam) + rotation)

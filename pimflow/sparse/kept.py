@@ -1,4 +1,4 @@
-"""Statistics that are kept: in memory, and those of large graphs on disk, by content hash and code."""
+"""Caches of statistics: in memory, and for large graphs on disk, keyed by hashes of content and code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pimflow.sparse.stack_distance import ReuseProfile, profile_of
 from pimflow.sparse.statistics import Statistics, measure
 
 KEPT_EDGES = 1 << 20
-"""Graphs with fewer edges are measured sooner than a file is found."""
+"""Graphs with fewer edges are measured faster than a file is found."""
 
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
 _COUNTS = tuple(field.name for field in fields(Statistics) if field.name != "reuse")
@@ -34,7 +34,7 @@ _of_arrays: dict[tuple[int, int], tuple[ref[Ids], ReuseProfile]] = {}
 
 
 def statistics_of(graph: Graph, progress: Progress = lambda line: None) -> Statistics:
-    """The statistics of a graph, measured once: kept with the graph, and if it is large in the cache folder."""
+    """The statistics of a graph, measured once: cached with the graph and, if it is large, in the cache folder."""
     if graph not in _of_graphs:
         file = _file_of(lambda: graph.structure_sha256, graph.num_edges)
         known = None if file is None else _read_statistics(file)
@@ -45,20 +45,20 @@ def statistics_of(graph: Graph, progress: Progress = lambda line: None) -> Stati
 
 
 def reuse(graph: Graph, cache_rows: float) -> float:
-    """The share of a graph's edges whose source is not among the `cache_rows` rows that were touched last.
+    """The fraction of a graph's edges whose source is not among the `cache_rows` most recently used rows.
 
-    Rows of destinations are gone through one after the other, in the order of `Graph.col`.
+    Edges are visited destination by destination, in the order of `Graph.col`.
     """
     return statistics_of(graph).reuse.miss_ratio(cache_rows)
 
 
 def kept_profile(ids: Ids, count: int, per_line: int = 1) -> ReuseProfile:
-    """The profile of accesses to rows, measured once: kept with the array, and if it is long in the cache folder.
+    """The profile of accesses to rows, measured once: cached with the array and, if it is long, in the cache folder.
 
     Args:
-        ids: row ids below `count`, in the order of access; not to be changed from now on.
-        count: how many rows there are.
-        per_line: how many rows with consecutive ids share a line of the cache: the profile is that of lines.
+        ids: row ids below `count`, in the order of access; must not be modified afterwards.
+        count: number of rows.
+        per_line: number of rows with consecutive ids that share a cache line; the profile is that of lines.
     """
     key = (id(ids), per_line)
     known = _of_arrays.get(key)
@@ -82,7 +82,7 @@ def _profile(ids: Ids, count: int, per_line: int) -> ReuseProfile:
 
 
 def _file_of(digest: Callable[[], str], edges: int) -> Path | None:
-    """The file for what is called by a digest; None for small graphs, or where there is no cache folder."""
+    """The file for a digest; None for small graphs, or if there is no cache folder."""
     if edges < KEPT_EDGES:
         return None
     try:
@@ -93,7 +93,7 @@ def _file_of(digest: Callable[[], str], edges: int) -> Path | None:
 
 @cache
 def _code() -> str:
-    """Names the code that statistics come from: no other code reads them."""
+    """A hash of the code that measures the statistics, so that other versions do not read them."""
     digest = hashlib.sha256()
     for name in ("sorting.py", "stack_distance.py", "statistics.py"):
         digest.update(Path(__file__).with_name(name).read_bytes())
@@ -112,7 +112,7 @@ def _write_statistics(file: Path, found: Statistics) -> None:
 
 
 def _read(file: Path) -> tuple[ReuseProfile, Sequence[int]] | None:
-    """The profile and the counts in a file; None if there is none, or it is damaged."""
+    """The profile and the counts in a file; None if it is missing or damaged."""
     try:
         with open_file(file) as stream, np.load(stream, allow_pickle=False) as arrays:
             accesses, rows, is_exact = arrays["accesses"].tolist()
@@ -123,8 +123,8 @@ def _read(file: Path) -> tuple[ReuseProfile, Sequence[int]] | None:
 
 
 def _write(file: Path, profile: ReuseProfile, counts: Sequence[int]) -> None:
-    """Keeps what was measured; where that fails it is measured again the next time."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")  # a name that `cache clear` knows
+    """Writes what was measured; if that fails, it is measured again the next time."""
+    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")  # a name that `cache clear` recognises
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
         with beside.open("wb") as stream:

@@ -1,4 +1,4 @@
-"""How much memory a graph may take."""
+"""The amount of memory that a graph may take."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 
 def available_bytes() -> int:
-    """Bytes of memory that are free for this process; a very large number where no one says."""
+    """Bytes of memory available to this process; a very large number if no limit is known."""
     limits = [limit for limit in (_of_machine(), _of_group(), _of_process()) if limit is not None]
     return min(limits, default=sys.maxsize)
 
 
 def size_text(count: int) -> str:
-    """Bytes for a reader."""
+    """A number of bytes in a readable unit."""
     power = max(min((count.bit_length() - 1) // 10, len(_UNITS) - 1), 0)
     return f"{count / 1024**power:,.{1 if power else 0}f} {_UNITS[power]}"
 
 
 def _of_machine() -> int | None:
-    """What Linux says is available, caches that it would drop included; elsewhere all that the machine has."""
+    """The memory that Linux reports as available, including caches that it can drop; elsewhere the machine's total."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -36,7 +36,7 @@ def _of_machine() -> int | None:
 
 
 def _of_group() -> int | None:
-    """What a container leaves (version 2 of Linux' control groups)."""
+    """The memory left in the container (version 2 of Linux's control groups)."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
@@ -46,7 +46,7 @@ def _of_group() -> int | None:
 
 
 def _reclaimable(folder: Path) -> int:
-    """Bytes of files that are counted as used, but would be dropped for others."""
+    """Bytes of the file cache, which count as used but can be reclaimed."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
     except OSError:
@@ -55,7 +55,7 @@ def _reclaimable(folder: Path) -> int:
 
 
 def _of_process() -> int | None:
-    """What `ulimit -v` leaves."""
+    """The memory left under `ulimit -v`."""
     try:
         import resource
 

@@ -1,4 +1,4 @@
-"""Arrays of .npz files: mapped where they are stored as they are, else unpacked, and never larger than memory."""
+"""Arrays of .npz files: mapped if they are stored uncompressed, else unpacked, and never larger than memory."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 _ALIGNMENT = 64
 _PIECE_BYTES = 1 << 24
 _LOCAL_HEADER = struct.Struct("<4s5H3L2H")
-_PADDING_TAG = 0x5A45  # of no registered extra field
+_PADDING_TAG = 0x5A45  # not a registered extra field
 
 
 @dataclass(frozen=True)
@@ -31,9 +31,9 @@ class StoredArray:
     Args:
         path: the file.
         member: the entry of the archive.
-        shape, dtype: of the array.
-        by_columns: whether its elements lie column by column.
-        offset: where in the entry its elements begin.
+        shape, dtype: shape and element type of the array.
+        by_columns: whether its elements are stored column by column.
+        offset: offset of its elements in the entry.
     """
 
     path: Path
@@ -45,12 +45,12 @@ class StoredArray:
 
     @property
     def bytes(self) -> int:
-        """Bytes of its elements."""
+        """The size of its elements in bytes."""
         return int(np.prod(self.shape, dtype=object)) * self.dtype.itemsize
 
     @property
     def is_mapped(self) -> bool:
-        """Whether it is stored as it is, so that it need not be read."""
+        """Whether it is stored uncompressed, so that it is mapped instead of read."""
         return self.member.compress_type == zipfile.ZIP_STORED and self.bytes > 0
 
     def read(self) -> npt.NDArray[Any]:
@@ -73,7 +73,7 @@ class StoredArray:
                 octets[first : first + len(piece)] = np.frombuffer(piece, np.uint8)
                 if len(piece) < min(_PIECE_BYTES, self.bytes - first):
                     raise GraphDataError(f"{self.path}: {self.member.filename} ends too early", "save the file again")
-            file.read(1)  # at the end the checksum is compared
+            file.read(1)  # reaching the end verifies the checksum
         array.flags.writeable = False
         return array
 
@@ -83,10 +83,10 @@ def open_arrays(path: Path, wanted: frozenset[str] | None = None) -> dict[str, S
 
     Args:
         path: the file.
-        wanted: names to look at, all others are left out; None: all.
+        wanted: names of the arrays to open; None for all.
 
     Raises:
-        GraphDataError: it is no such file, an array holds objects, or they do not fit into memory.
+        GraphDataError: it is not such a file, an array holds objects, or the arrays do not fit into memory.
     """
     with zipfile.ZipFile(path) as archive:
         named = ((info.filename.removesuffix(".npy"), info) for info in archive.infolist())
@@ -95,7 +95,7 @@ def open_arrays(path: Path, wanted: frozenset[str] | None = None) -> dict[str, S
     room = available_bytes()
     if unpacked > room:
         raise GraphDataError(
-            f"{path}: its arrays unpack to {size_text(unpacked)}, but {size_text(room)} of memory are free",
+            f"{path}: its arrays unpack to {size_text(unpacked)}, but {size_text(room)} of memory is free",
             "use a machine with more memory",
         )
     return arrays
@@ -120,7 +120,7 @@ def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stor
 
 
 def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
-    """Where in the file an entry's bytes begin: the local header repeats the names with lengths of its own."""
+    """The offset of an entry's bytes in the file, which depends on the lengths of the fields in its local header."""
     with path.open("rb") as file:
         file.seek(info.header_offset)
         header = file.read(_LOCAL_HEADER.size)
@@ -134,7 +134,7 @@ def _data_offset(path: Path, info: zipfile.ZipInfo) -> int:
 
 
 def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
-    """Writes arrays by name so that they can be mapped; the same arrays give the same bytes.
+    """Writes arrays by name in a form that can be mapped; the same arrays give the same bytes.
 
     Raises:
         OutputError: the file cannot be written.
@@ -159,13 +159,14 @@ def _write(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
 
 
 def _padding(begin: int) -> bytes:
-    """An extra field after which an entry's bytes are aligned, as mapped arrays are faster then; `begin`: without it.
+    """An extra field that aligns an entry's bytes, which makes mapped arrays faster; `begin` is their offset without
+    it.
 
-    numpy's own header is a multiple of the alignment long; zipfile adds 20 bytes for sizes of 64 bits.
+    The length of numpy's own header is a multiple of the alignment; zipfile adds 20 bytes for 64-bit sizes.
     """
     length = -(begin + 20 + 4) % _ALIGNMENT
     return struct.pack("<HH", _PADDING_TAG, length) + bytes(length)
 
 
 DAMAGED = (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error, NotImplementedError, RuntimeError)
-"""What reading a file that is no .npz file, or a damaged one, may raise."""
+"""The exceptions that reading a damaged file, or one that is not an .npz file, may raise."""

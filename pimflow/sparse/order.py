@@ -1,6 +1,6 @@
-"""Orders of a graph's vertices in which edges lie closer together; each is linear but for sorting by small keys.
+"""Orders of a graph's vertices that improve the locality of edges; each is linear except for sorting by small keys.
 
-An order is an int32 permutation: the new id of every vertex. Edges count both ways, whichever way they go.
+An order is an int32 permutation: the new id of every vertex. Edges are treated as undirected.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from pimflow.sparse.graph import Graph
 from pimflow.sparse.statistics import PIECE_EDGES, in_degrees, out_degrees, row_pieces
 
 ROUNDS = 10
-"""Most rounds in which labels spread."""
+"""The maximum number of rounds of label propagation."""
 
 
 def reordered(graph: Graph, order: str) -> Graph:
     """The same graph with its vertices in another order: "degree", "rcm" or "community".
 
     Raises:
-        GraphDataError: there is no such order, or sources and destinations are not the same vertices.
+        GraphDataError: the order is unknown, or sources and destinations are not the same vertices.
     """
     return relabelled(graph, ORDERS[choice("order", order, ORDERS, GraphDataError)](graph))
 
 
 def relabelled(graph: Graph, names: Ids) -> Graph:
-    """The graph in which vertex v is called `names[v]`; its edges are in the order in which they were given."""
+    """The graph with each vertex v renamed to `names[v]`; its edges are in the order in which they were given."""
     src, dst = graph.as_given(graph.col), graph.as_given(graph.destinations())
     weight = None if graph.weight is None else graph.as_given(graph.weight)
     kinds = None if graph.edge_type is None else graph.as_given(graph.edge_type)
@@ -37,15 +37,15 @@ def relabelled(graph: Graph, names: Ids) -> Graph:
 
 
 def by_degree(graph: Graph) -> Ints:
-    """Vertices with most edges first."""
+    """Vertices in descending order of degree."""
     return _names(np.argsort(-_degrees(graph), kind="stable"))
 
 
 def reverse_cuthill_mckee(graph: Graph) -> Ints:
-    """Cuthill and McKee's order (ACM 1969), reversed: breadth first, each vertex's neighbours by degree.
+    """The reverse Cuthill-McKee order (ACM 1969): breadth first, each vertex's neighbours in order of degree.
 
-    All components are searched at the same time, each from one of least degree of the vertices that are farthest from
-    its vertex of least degree.
+    All components are searched at the same time. The search of each starts at the vertex of lowest degree among those
+    farthest from the component's vertex of lowest degree.
     """
     degrees = _degrees(graph)
     both, component = _both_ways(graph), _components(graph)
@@ -56,10 +56,10 @@ def reverse_cuthill_mckee(graph: Graph) -> Ints:
 
 
 def by_community(graph: Graph) -> Ints:
-    """Communities, one after another, found by label propagation.
+    """Vertices grouped by community, found by label propagation.
 
-    The method of Raghavan, Albert and Kumara (Physical Review E 76, 2007): in every round half of the vertices, by
-    turns, take the label that most of their neighbours have.
+    The method of Raghavan, Albert and Kumara (Physical Review E 76, 2007): in every round, alternating halves of the
+    vertices adopt the most frequent label among their neighbours.
     """
     labels = _square(graph)
     both = _both_ways(graph)
@@ -82,13 +82,13 @@ ORDERS: Mapping[str, Callable[[Graph], Ints]] = {
 
 
 def _square(graph: Graph) -> Ints:
-    """The vertices.
+    """The vertices of a graph that is not bipartite.
 
     Raises:
-        GraphDataError: sources and destinations are not the same.
+        GraphDataError: sources and destinations are not the same vertices.
     """
     if graph.num_src != graph.num_dst:
-        raise GraphDataError(f"{graph!r} is bipartite", "only a graph of one kind of vertices is put in another order")
+        raise GraphDataError(f"{graph!r} is bipartite", "only a graph with one kind of vertices can be reordered")
     return np.arange(graph.num_dst, dtype=np.int32)
 
 
@@ -98,16 +98,17 @@ def _degrees(graph: Graph) -> Longs:
 
 
 def _both_ways(graph: Graph) -> tuple[Graph, ...]:
-    """Graphs whose rows together hold all neighbours of every vertex.
+    """One or two graphs whose rows together hold all neighbours of every vertex.
 
-    One is enough where every vertex has as many edges in as out, as where each edge has its reverse.
+    One is enough if every vertex has as many incoming as outgoing edges, as in a graph in which every edge has its
+    reverse.
     """
     goes_both_ways = bool((in_degrees(graph) == out_degrees(graph)).all())
     return (graph,) if goes_both_ways else (graph, graph.transposed())
 
 
 def _names(sequence: Ids) -> Ints:
-    """The place of every vertex in a sequence of all."""
+    """The position of every vertex in a sequence of all vertices."""
     names: Ints = np.empty(len(sequence), np.int32)
     names[sequence] = np.arange(len(sequence), dtype=np.int32)
     return names
@@ -125,7 +126,7 @@ def _components(graph: Graph) -> Ints:
 
 
 def _starts(first: Ints, degrees: Longs, component: Ints) -> Ints:
-    """Of every component the vertex for which `first`, then its degree, is least."""
+    """The vertex of each component with the smallest `first`, ties broken by the smallest degree."""
     ranked = np.lexsort((degrees, first, component))
     begins = np.ones(len(ranked), bool)
     begins[1:] = component[ranked][1:] != component[ranked][:-1]
@@ -134,7 +135,7 @@ def _starts(first: Ints, degrees: Longs, component: Ints) -> Ints:
 
 
 def _breadth_first(both: tuple[Graph, ...], starts: Ints, degrees: Longs) -> tuple[Ints, Ints]:
-    """All vertices in the order in which they are reached, and how far each is from its start."""
+    """All vertices in the order in which they are reached, and the distance of each from its start."""
     levels = np.full(len(degrees), -1, np.int32)
     levels[starts] = 0
     reached, frontier, level = [starts], starts, 0
@@ -147,13 +148,14 @@ def _breadth_first(both: tuple[Graph, ...], starts: Ints, degrees: Longs) -> tup
 
 
 def _pieces(frontier: Ints, degrees: Longs) -> list[Ints]:
-    """Runs of vertices with a bounded number of edges, so that little memory is needed at a time."""
+    """Runs of vertices with a bounded number of edges, to limit the memory needed at a time."""
     places = np.cumsum(degrees[frontier]) // PIECE_EDGES
     return np.split(frontier, np.flatnonzero(np.diff(places)) + 1)
 
 
 def _fresh(both: tuple[Graph, ...], frontier: Ints, levels: Ints, degrees: Longs, level: int) -> Ints:
-    """Neighbours that have not been reached, by the first vertex whose neighbours they are, then by degree."""
+    """Neighbours that have not been reached yet, ordered by the first vertex that they are neighbours of, then by
+    degree."""
     parents, found = _neighbours(both, frontier)
     unseen = levels[found] < 0
     parents, found = parents[unseen], found[unseen]
@@ -163,7 +165,7 @@ def _fresh(both: tuple[Graph, ...], frontier: Ints, levels: Ints, degrees: Longs
 
 
 def _neighbours(both: tuple[Graph, ...], frontier: Ints) -> tuple[Longs, Ints]:
-    """The neighbours of some vertices, each with the place of the vertex that it is a neighbour of."""
+    """The neighbours of some vertices, each with the position of the vertex that it is a neighbour of."""
     parents, found = [], []
     for graph in both:
         begins, counts = graph.rowptr[frontier], graph.rowptr[frontier + 1] - graph.rowptr[frontier]
@@ -174,7 +176,7 @@ def _neighbours(both: tuple[Graph, ...], frontier: Ints) -> tuple[Longs, Ints]:
 
 
 def _first_of_each(ids: Ints, count: int) -> npt.NDArray[np.bool_]:
-    """Where in a sequence an id stands for the first time."""
+    """A mask of the first occurrences of ids in a sequence."""
     places = np.arange(len(ids))
     last_written = np.empty(count, np.int64)
     last_written[ids[::-1]] = places[::-1]
@@ -183,8 +185,8 @@ def _first_of_each(ids: Ints, count: int) -> npt.NDArray[np.bool_]:
 
 
 def _most_frequent(both: tuple[Graph, ...], labels: Ints) -> Ints:
-    """The label that most neighbours of each vertex have, its own among those that are as frequent."""
-    best = labels.astype(np.int64)  # how often a label is found, doubled, one more for the own; and the label
+    """The most frequent label among each vertex's neighbours; ties go to its own label."""
+    best = labels.astype(np.int64)  # twice the count of a label, plus one for the vertex's own; and the label
     for graph in both:
         for first, rows, sources in row_pieces(graph):
             keys = np.sort(rows.astype(np.int64) * len(labels) + labels[sources])

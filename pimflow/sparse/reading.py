@@ -1,4 +1,4 @@
-"""Graphs from files: which reader a file is for, and what of an .npz file makes a graph."""
+"""Graphs from files: the choice of a reader, and the interpretation of .npz files."""
 
 from __future__ import annotations
 
@@ -25,10 +25,10 @@ _ZIP, _NUMPY = b"PK", b"\x93NUMPY"
 
 
 def read_graph(path: Path, progress: Progress) -> Edges | Rows | EdgeLists:
-    """What a file says of a graph; which form it has is told by its content.
+    """The contents of a graph file, whose form is recognised by its content.
 
     Raises:
-        GraphDataError: it cannot be read, or holds no graph.
+        GraphDataError: it cannot be read, or does not hold a graph.
     """
     try:
         with open_file(path) as file:
@@ -58,8 +58,8 @@ def _from_npz(path: Path) -> Edges | Rows | EdgeLists:
         check_memory(sum(array.shape[1] for array in lists.values()), where)
         return EdgeLists({name: array.read() for name, array in lists.items()})
     raise GraphDataError(
-        f"{path} has no edge_index, and is no sparse matrix of scipy's",
-        "save edge_index, [2, E], with numpy.savez; of a heterogeneous graph, an array for every edge list",
+        f"{path} has no edge_index, and is not a scipy sparse matrix",
+        "save edge_index, [2, E], with numpy.savez; for a heterogeneous graph, an array for every edge list",
     )
 
 
@@ -104,7 +104,7 @@ def _is_edge_list(array: StoredArray) -> bool:
 
 
 def _from_scipy(arrays: Arrays, where: str) -> Edges | Rows:
-    """A matrix as scipy.sparse.save_npz writes it: entry [i, j] is an edge from i to j, as in `Graph.from_scipy`."""
+    """A matrix written by scipy.sparse.save_npz: entry [i, j] is an edge from i to j, as in `Graph.from_scipy`."""
     form = arrays["format"].read().item()
     kind = form.decode("ascii", "replace") if isinstance(form, bytes) else str(form)
     lists = {"coo": ("row", "col"), "csr": ("indptr", "indices"), "csc": ("indptr", "indices")}

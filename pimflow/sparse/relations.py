@@ -1,4 +1,4 @@
-"""The edge lists of a heterogeneous graph, as one graph: vertices of every list for themselves, one after another."""
+"""The edge lists of a heterogeneous graph as one graph, in which each list has vertices of its own, in list order."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from pimflow.sparse.checks import Ids
 from pimflow.sparse.forms import Relation
 
 SEPARATOR = "__"
-"""Of the name SOURCE__RELATION__DESTINATION that a list may have, as PyTorch Geometric writes types of edges."""
+"""The separator in a list's name SOURCE__RELATION__DESTINATION, PyTorch Geometric's notation for edge types."""
 
 
 def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids, tuple[Relation, ...]]:
-    """Sources and destinations of all lists one after another, and the lists.
+    """The sources and destinations of all lists, concatenated, and the lists' descriptions.
 
-    A list has as many sources and destinations as its largest ids say.
+    The numbers of sources and destinations of a list follow from its largest ids.
 
     Args:
         lists: integers [2, E] each, by name.
-        where: what is read, for errors.
+        where: the source of the data, for error messages.
 
     Raises:
-        GraphDataError: there is none, or one is no edge list.
+        GraphDataError: there are none, or one is not an edge list.
     """
     if not lists:
         raise GraphDataError(f"{where} has no edge list", "give integers [2, E] for every edge list of the model")
@@ -48,12 +48,12 @@ def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids,
 
 
 def spelled(name: str | tuple[str, ...]) -> str:
-    """The name of a list, of which PyTorch Geometric's triples are one too."""
+    """The name of a list as a string; PyTorch Geometric's triples are joined."""
     return name if isinstance(name, str) else SEPARATOR.join(name)
 
 
 def called(name: str, lists: Iterable[str]) -> str | None:
-    """The one of some lists that is called so: by its whole name, or by its relation where that is one list's alone."""
+    """The list with a given name: the full name, or the relation if only one list has it; None if there is none."""
     names = tuple(lists)
     alike = [known for known in names if known.split(SEPARATOR)[1:2] == [name]]
     if name in names:

@@ -1,4 +1,4 @@
-"""Mini-batches of a graph: neighbours of neighbours of some vertices, drawn without replacement, hop by hop."""
+"""Mini-batches of a graph: neighbours of some vertices, and theirs in turn, drawn hop by hop without replacement."""
 
 from __future__ import annotations
 
@@ -13,57 +13,57 @@ from pimflow.sparse.graph import Graph
 
 
 class Neighbourhood(Protocol):
-    """A graph of which only what is asked for need be there."""
+    """A graph that may be computed on demand."""
 
     @property
     def num_vertices(self) -> int:
-        """How many vertices it has."""
+        """The number of vertices."""
 
     def degrees(self, vertices: Longs) -> Longs:
-        """How many edges lead into each of some vertices."""
+        """The number of edges into each of some vertices."""
 
     def sources(self, vertices: Longs, positions: Longs) -> Longs:
-        """The sources of edges: of each vertex the edge at a position below its degree; shapes broadcast."""
+        """The sources of edges, each given by a vertex and a position below its degree; shapes broadcast."""
 
     def types(self, vertices: Longs, positions: Longs) -> Ints | None:
-        """The types of the same edges; None where edges have none."""
+        """The types of the same edges; None if edges have none."""
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """A graph that is there."""
+    """A graph held in memory."""
 
     graph: Graph
 
     @property
     def num_vertices(self) -> int:
-        """Of its destinations."""
+        """The number of destinations."""
         return self.graph.num_dst
 
     def degrees(self, vertices: Longs) -> Longs:
-        """By its row pointers."""
+        """The degrees, from the row pointers."""
         found: Longs = self.graph.rowptr[vertices + 1] - self.graph.rowptr[vertices]
         return found
 
     def sources(self, vertices: Longs, positions: Longs) -> Longs:
-        """As its rows have them."""
+        """The sources stored in the rows."""
         found: Longs = self.graph.col[self.graph.rowptr[vertices] + positions].astype(np.int64)
         return found
 
     def types(self, vertices: Longs, positions: Longs) -> Ints | None:
-        """As its rows have them."""
+        """The edge types stored in the rows."""
         kinds = self.graph.edge_type
         return None if kinds is None else kinds[self.graph.rowptr[vertices] + positions]
 
 
 @dataclass(frozen=True)
 class EdgeType:
-    """Edges of one relation.
+    """The edges of one relation.
 
     Args:
-        source, destination: the kinds of vertices that they lead from and to.
-        edges: where they are drawn: a row for every destination.
-        num_edges: how many there are.
+        source, destination: kinds of the vertices that they go from and to.
+        edges: the graph that they are drawn from, with a row for every destination.
+        num_edges: number of edges.
     """
 
     source: str
@@ -74,11 +74,11 @@ class EdgeType:
 
 @dataclass(frozen=True)
 class Heterogeneous:
-    """Vertices of several kinds, numbered anew in each, and relations between them; any graph is one of one kind.
+    """Vertices of several kinds, numbered from 0 in each, and relations between them; any graph is one with one kind.
 
     Args:
-        vertices: how many, by kind.
-        relations: by name.
+        vertices: number of vertices, by kind.
+        relations: relations by name.
     """
 
     vertices: Mapping[str, int]
@@ -86,27 +86,27 @@ class Heterogeneous:
 
     @property
     def num_edges(self) -> int:
-        """Of all relations."""
+        """The number of edges of all relations."""
         return sum(relation.num_edges for relation in self.relations.values())
 
 
 VERTICES, EDGES = "vertices", "edges"
-"""The kind and the relation of a graph that has one of each."""
+"""The names of the kind and the relation in a graph with one of each."""
 
 
 def of_one_kind(edges: Neighbourhood, num_edges: int) -> Heterogeneous:
-    """A graph whose vertices are both sources and destinations."""
+    """A heterogeneous graph with one kind of vertices, which are both sources and destinations."""
     return Heterogeneous({VERTICES: edges.num_vertices}, {EDGES: EdgeType(VERTICES, VERTICES, edges, num_edges)})
 
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """What one step of training reads of a graph of one kind.
+    """The part of a graph with one kind of vertices that one training step reads.
 
     Args:
-        vertices: int64, of which features are read, each once; those that the step is about come first.
-        hops: the edges, a bipartite graph a hop, the outermost first: from vertices of the next hop (the first of
-            `vertices`, as many as it has sources) to those of the hop before it, which are the first of its sources.
+        vertices: int64, the vertices whose features are read, without duplicates, the seeds first.
+        hops: the edges, one bipartite graph per hop, the outermost first. Its sources are the first of `vertices`, its
+            destinations the first of its sources.
     """
 
     vertices: Longs
@@ -114,17 +114,17 @@ class Batch:
 
     @property
     def edges(self) -> int:
-        """How many were drawn."""
+        """The number of edges drawn."""
         return sum(hop.num_edges for hop in self.hops)
 
 
 @dataclass(frozen=True, eq=False)
 class TypedBatch:
-    """What one step of training reads.
+    """The part of a heterogeneous graph that one training step reads.
 
     Args:
-        vertices: as `Batch` has them, by kind.
-        hops: as `Batch` has them, a bipartite graph for every relation.
+        vertices: as in `Batch`, by kind.
+        hops: as in `Batch`, a bipartite graph for every relation.
     """
 
     vertices: Mapping[str, Longs]
@@ -132,25 +132,25 @@ class TypedBatch:
 
     @property
     def num_vertices(self) -> int:
-        """Of all kinds."""
+        """The number of vertices of all kinds."""
         return sum(map(len, self.vertices.values()))
 
     @property
     def edges(self) -> int:
-        """How many were drawn."""
+        """The number of edges drawn."""
         return sum(edges.num_edges for hop in self.hops for edges in hop.values())
 
     @property
     def single(self) -> Batch:
-        """The batch of a graph of one kind."""
+        """The batch of a graph with one kind of vertices."""
         (vertices,) = self.vertices.values()
         return Batch(vertices, tuple(edges for hop in self.hops for edges in hop.values()))
 
 
 def sample(graph: Neighbourhood, seeds: Longs, fan_outs: Sequence[int], random: np.random.Generator) -> Batch:
-    """Draws for every seed `fan_outs[0]` of its neighbours, for each of all these `fan_outs[1]` of theirs, and so on.
+    """Draws `fan_outs[0]` neighbours of every seed, `fan_outs[1]` neighbours of each of these, and so on.
 
-    As `sample_typed`, of a graph of one kind.
+    Like `sample_typed`, for a graph with one kind of vertices.
     """
     return sample_typed(of_one_kind(graph, 0), VERTICES, seeds, {EDGES: fan_outs}, random).single
 
@@ -164,18 +164,18 @@ def sample_typed(
     *,
     once: bool = False,
 ) -> TypedBatch:
-    """Draws neighbours of seeds, and of these, hop by hop: so many of every relation that leads to a vertex.
+    """Draws neighbours of the seeds, then of these, hop by hop: a given number for every relation into a vertex.
 
-    Edges are drawn evenly and without replacement; a vertex of fewer has all of its own.
+    Edges are drawn uniformly and without replacement; a vertex with fewer edges gets all of them.
 
     Args:
-        graph: where they are drawn.
-        kind, seeds: the vertices that a step is about.
-        fan_outs: how many are drawn of a vertex, by relation and hop.
-        random: what draws.
-        once: of a vertex neighbours are drawn in one hop alone, the one behind that which found it, as PyTorch
-            Geometric's loader does for networks that run over all vertices of a batch. Otherwise, as in DGL's blocks,
-            all vertices of a hop have theirs drawn anew: those of the hop before it and whatever is new.
+        graph: the graph to draw from.
+        kind, seeds: the vertices for which the training step computes results.
+        fan_outs: number of neighbours to draw per vertex, by relation and hop.
+        random: random number generator.
+        once: whether the neighbours of a vertex are drawn in only one hop, the one after it was found, as in PyTorch
+            Geometric's loader for networks that run over all vertices of a batch. Otherwise, as in DGL's blocks,
+            neighbours are drawn again in each hop for all vertices found so far.
     """
     known = {name: np.zeros(0, np.int64) for name in graph.vertices} | {kind: seeds.astype(np.int64)}
     begins, hops = dict.fromkeys(known, 0), []
@@ -195,7 +195,7 @@ def sample_typed(
 
 
 class _Neighbours(NamedTuple):
-    """Edges that were drawn: how many of each vertex, their sources, and their types."""
+    """Edges drawn: their number for each vertex, their sources, and their types."""
 
     rows: Longs
     sources: Longs
@@ -212,13 +212,13 @@ def _neighbours(
 
 
 def _grown(vertices: Longs, found: Sequence[Longs]) -> Longs:
-    """Vertices, and behind them those that were found anew."""
+    """The vertices, followed by newly found ones."""
     new = np.unique(np.concatenate(found)) if found else vertices[:0]
     return np.concatenate((vertices, new[~np.isin(new, vertices, assume_unique=True)]))
 
 
 def _block(drawn: _Neighbours, known: Longs) -> Graph:
-    """Edges by the positions of their sources among known vertices."""
+    """A graph of the drawn edges, with the positions of their sources among the known vertices."""
     order = np.argsort(known, kind="stable")
     columns = order[np.searchsorted(known[order], drawn.sources)]
     rowptr = np.concatenate((np.zeros(1, np.int64), np.cumsum(drawn.rows)))
@@ -226,10 +226,10 @@ def _block(drawn: _Neighbours, known: Longs) -> Graph:
 
 
 def _drawn(graph: Neighbourhood, vertices: Longs, most: int, random: np.random.Generator) -> tuple[Longs, Longs, Longs]:
-    """How many edges of each vertex are drawn, and of each of them, vertex by vertex, whose it is and its position.
+    """Draws edges: their number for each vertex, and for each edge, vertex by vertex, its vertex and its position.
 
-    A subset of k of d by Floyd's method: position j of the last k is drawn from 0 to j, and taken itself where that is
-    taken already (Bentley and Floyd, Communications of the ACM 30, 1987).
+    Draws k of d by Floyd's method: for each j of the last k positions, a position from 0 to j is drawn; if that is
+    already taken, j itself is taken (Bentley and Floyd, Communications of the ACM 30, 1987).
     """
     degrees = graph.degrees(vertices)
     taken = np.minimum(degrees, most)

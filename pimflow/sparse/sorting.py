@@ -1,4 +1,4 @@
-"""Elements put in the order of small integers, by a counting sort: linear in time and memory."""
+"""Sorting by small integers with a counting sort: linear in time and memory."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from pimflow.sparse.checks import Ids, Longs
 
 
 def by_id(ids: Ids, count: int) -> tuple[Longs, Ids]:
-    """Where each id's elements begin, [count + 1], and the positions of all elements in the order of their ids.
+    """The start of each id's elements, [count + 1], and the positions of all elements in the order of their ids.
 
-    Elements of one id keep their order. Ids are below `count`; positions are int32 where they fit.
+    Elements with the same id keep their order. Ids are below `count`; positions are int32 if they fit.
     """
     from scipy.sparse import csr_matrix
 
@@ -21,7 +21,7 @@ def by_id(ids: Ids, count: int) -> tuple[Longs, Ids]:
 
 
 def is_sorted(ids: Ids) -> bool:
-    """Whether ids never fall; looked at in pieces, so that no second array of that size is made."""
+    """Whether ids never decrease; checked in chunks, so that no second array of that size is made."""
     piece = 1 << 20
     return all(
         bool((ids[first : first + piece][1:] >= ids[first : first + piece][:-1]).all())

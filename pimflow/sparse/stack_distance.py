@@ -1,7 +1,7 @@
-"""How often a cache of rows is missed: LRU stack distances of a sequence of row ids, all of them or a sample.
+"""Misses of a cache of rows: LRU stack distances of a sequence of row ids, of all accesses or of a sample.
 
-The stack distance of an access is the number of other rows that were touched since its row was last; a cache of C rows
-under least-recently-used replacement hits exactly where that is below C (Mattson et al., IBM Systems Journal 1970).
+The stack distance of an access is the number of other rows touched since the last access to its row; a cache of C rows
+with least-recently-used replacement hits exactly if that is below C (Mattson et al., IBM Systems Journal 1970).
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from pimflow.sparse.checks import Ids, Ints, Longs
 from pimflow.sparse.sorting import by_id
 
 EXACT_ACCESSES = 1 << 18
-"""Sequences up to this length are measured whole, longer ones by a sample."""
+"""Sequences up to this length are measured in full, longer ones by sampling."""
 
-_DRAWN, _KEPT = 1 << 18, 1 << 14  # accesses of a sample: at random, then evenly
+_DRAWN, _KEPT = 1 << 18, 1 << 14  # accesses of a sample: drawn at random, then thinned evenly
 WINDOW = 1 << 16
-"""Most accesses that are looked at for one distance of a sample."""
+"""The maximum number of accesses scanned for one distance of a sample."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,10 +26,10 @@ class ReuseProfile:
     """The stack distances of a sequence of accesses to rows, for a cache of any size.
 
     Args:
-        accesses: how many there are.
-        rows: how many different rows they touch: the first access to each misses any cache.
-        distances: int64, sorted: of all other accesses, or of a sample of these that stands for all.
-        is_exact: whether they are of all.
+        accesses: number of accesses.
+        rows: number of distinct rows that they touch; the first access to each misses in any cache.
+        distances: int64, sorted, the distances of all other accesses, or of a representative sample of them.
+        is_exact: whether they are those of all accesses.
     """
 
     accesses: int
@@ -38,7 +38,7 @@ class ReuseProfile:
     is_exact: bool
 
     def misses(self, cache_rows: float) -> float:
-        """How many accesses miss a cache that holds so many rows."""
+        """The number of accesses that miss a cache of `cache_rows` rows."""
         again = self.accesses - self.rows
         if not again:
             return float(self.rows)
@@ -46,17 +46,17 @@ class ReuseProfile:
         return self.rows + again * (len(self.distances) - short) / len(self.distances)
 
     def miss_ratio(self, cache_rows: float) -> float:
-        """Misses per access; 0 where nothing is accessed."""
+        """Misses per access; 0 if there are no accesses."""
         return self.misses(cache_rows) / self.accesses if self.accesses else 0.0
 
 
 def profile_of(ids: Ids, count: int) -> ReuseProfile:
     """The profile of a sequence of row ids below `count`: linear in its length, and the same every time.
 
-    Longer sequences than `EXACT_ACCESSES` are sampled: 16,384 accesses, drawn evenly over reuse times. Where such an
-    access lies far behind the one before it, distinct rows in between are counted among a share of all rows, chosen by
-    a hash of their ids (Waldspurger et al., SHARDS, FAST 2015). Against exact counts the misses of caches of 64 rows
-    to half of all rows are off by 2 % at most on the twelve graphs of `tests/sparse/test_stack_distance.py`.
+    Sequences longer than `EXACT_ACCESSES` are sampled: 16,384 accesses, drawn evenly over reuse times. If an access is
+    far from the previous one to its row, the distinct rows in between are counted in a sample of all rows, chosen by a
+    hash of their ids (Waldspurger et al., SHARDS, FAST 2015). Compared with exact counts, the misses of caches of 64
+    rows up to half of all rows are off by at most 2 % on the twelve graphs of `tests/sparse/test_stack_distance.py`.
     """
     if not len(ids):
         return ReuseProfile(0, 0, np.empty(0, np.int64), True)
@@ -68,7 +68,7 @@ def profile_of(ids: Ids, count: int) -> ReuseProfile:
 
 
 def _previous(ids: Ids, count: int) -> Ints:
-    """For every access the position of the one before it to the same row, -1 if it is the first."""
+    """For every access, the position of the previous one to the same row; -1 if it is the first."""
     pointers, positions = by_id(ids, count)
     first = pointers[:-1][np.diff(pointers) > 0]
     before: Ints = np.empty(len(ids), positions.dtype)
@@ -78,10 +78,11 @@ def _previous(ids: Ids, count: int) -> Ints:
 
 
 def _all_distances(before: Ints) -> Longs:
-    """Of every access but first ones, in order of time.
+    """The distances of all accesses except the first ones to a row, in order of time.
 
-    Distinct rows since position p are the accesses since then whose own predecessor is at p or earlier. Accesses up to
-    p all are such, so that counting predecessors that are smaller and earlier is enough.
+    The number of distinct rows since position p is the number of accesses since then whose own predecessor is at p or
+    earlier. All accesses up to p meet that condition, so it is enough to count predecessors that are smaller and
+    earlier.
     """
     again = np.flatnonzero(before >= 0)
     earlier = before[again]
@@ -99,10 +100,10 @@ def _ranks(distinct: Ints, bound: int) -> Ints:
 
 
 def _smaller_before(ranks: Ints) -> Ints:
-    """For every element of a permutation, how many of those before it are smaller.
+    """For every element of a permutation, the number of smaller elements before it.
 
-    Bit by bit from the top, elements are partitioned, in order, by the bits looked at so far, as in a wavelet tree: of
-    those that agree in all higher bits, the ones before with a 0 where this one has a 1 are smaller.
+    Bit by bit from the top, elements are stably partitioned by the bits processed so far, as in a wavelet tree: of
+    those that agree in all higher bits, the earlier ones with a 0 where this one has a 1 are smaller.
     """
     length = len(ranks)
     found = np.zeros(length, np.int32)
@@ -123,7 +124,7 @@ def _smaller_before(ranks: Ints) -> Ints:
 
 @dataclass(frozen=True)
 class _Thinned:
-    """The accesses to a share of all rows: where they are, where those before them were, and their rows' levels."""
+    """The accesses to a sample of all rows: their positions, those of the previous accesses, and their rows' levels."""
 
     positions: Ints
     before: Ints
@@ -131,7 +132,8 @@ class _Thinned:
     rows: int
 
     def distances(self, begins: Ints, ends: Ints, rows: int) -> Longs:
-        """For pairs of positions, how many of all `rows` are touched strictly between them, by those of this share."""
+        """For pairs of positions, the number of all `rows` touched strictly between them, extrapolated from this
+        sample."""
         first = np.searchsorted(self.positions, begins + 1)
         last = np.searchsorted(self.positions, ends)
         found = [_distinct(self.before[a:b], begin) for a, b, begin in zip(first, last, begins, strict=True)]
@@ -139,7 +141,7 @@ class _Thinned:
 
 
 def _distinct(before: Ints, begin: np.int32) -> int:
-    """Of accesses behind position `begin`, those to rows that were not touched since."""
+    """The number of distinct rows among accesses after position `begin`, given the positions of their predecessors."""
     return int(np.count_nonzero(before <= begin))
 
 
@@ -161,7 +163,7 @@ def _sampled_distances(ids: Ids, before: Ints, rows: int) -> Longs:
 
 
 def _sampled_accesses(before: Ints) -> Longs:
-    """Accesses that are not the first to their row, drawn at random, then thinned evenly over their reuse times."""
+    """Accesses other than the first to their row, drawn at random, then thinned evenly over their reuse times."""
     random = np.random.default_rng(0)
     drawn = random.integers(0, len(before), _DRAWN)
     drawn = drawn[before[drawn] >= 0]
@@ -173,7 +175,7 @@ def _sampled_accesses(before: Ints) -> Longs:
 def _first_half(ids: Ids, before: Ints) -> _Thinned:
     """Half of all rows, by one bit of a hash of their ids (the mixer of MurmurHash3, Appleby 2011).
 
-    A row's level is how many further halvings it survives, one for each zero bit from the top.
+    A row's level is the number of halvings that it survives: the number of leading zero bits of its hash.
     """
     hashed = np.arange(int(ids.max()) + 1, dtype=np.uint32)
     for shift, factor in ((16, 0x85EBCA6B), (13, 0xC2B2AE35)):
@@ -187,7 +189,7 @@ def _first_half(ids: Ids, before: Ints) -> _Thinned:
 
 
 def _thinner(share: _Thinned) -> _Thinned:
-    """Half of the rows of a share."""
+    """Half of the rows of a sample."""
     chosen = np.flatnonzero(share.levels)
     before, levels = share.before[chosen], share.levels[chosen] - np.uint8(1)
     return _Thinned(share.positions[chosen], before, levels, int(np.count_nonzero(before < 0)))

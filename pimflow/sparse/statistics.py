@@ -1,7 +1,7 @@
-"""What prices are functions of, of a graph: a few numbers, the reuse of its sources, and histograms by source range.
+"""Graph statistics that costs depend on: a few counts, the reuse of sources, and histograms by source range.
 
-All are linear in the edges but for sorting within pieces of a fixed size. Those of large graphs are kept on disk by the
-graph's content hash (`statistics_of`).
+All are linear in the edges, except for sorting within chunks of a fixed size. Those of large graphs are cached on disk
+by the graph's content hash (`statistics_of`).
 """
 
 from __future__ import annotations
@@ -18,34 +18,34 @@ from pimflow.sparse.graph import Graph
 from pimflow.sparse.stack_distance import ReuseProfile, profile_of
 
 GROUP_SOURCES = 16
-"""Sources that a bank multiplies at a time: consecutive ids from a multiple of it on."""
+"""The number of sources that a bank multiplies at a time: consecutive ids, starting at a multiple of it."""
 BLOCK_SOURCES = 512
-"""Sources that fill a row of a bank, or a buffer."""
+"""The number of sources that fill a row of a bank, or a buffer."""
 
 RANGES = 32
 
 FEW_RANGES = 8
-"""Up to so many, edges are counted faster by a comparison with every start than by a look-up of their range."""
+"""Up to this many ranges, comparing edges with every start is faster than looking up their range."""
 
 PIECE_EDGES = 1 << 22
-"""Edges that are looked at together: what is made of them fits into memory many times."""
+"""The number of edges processed at a time; the data derived from them fits into memory many times."""
 
 
 @dataclass(frozen=True, eq=False)
 class Statistics:
-    """A graph in numbers.
+    """The statistics of a graph.
 
     Args:
-        num_src, num_dst, num_edges: sources, destinations, edges.
-        self_loops: edges from a vertex to the one of the same id.
-        duplicates: edges that another one of the same ends stands before.
-        isolated: vertices with no edge at all, a self loop apart; 0 in bipartite graphs.
-        max_in, max_out: most edges into a destination, and out of a source.
-        groups: pairs of a destination and 16 consecutive sources with an edge or more between them.
-        blocks: the same of 512 consecutive sources.
-        fills: how often a buffer of 512 sources' weights is filled, at least: each of its 32 columns serves one
-            destination at a time, so that a block takes as many fills as its busiest column has destinations.
-        reuse: of the sources, row after row.
+        num_src, num_dst, num_edges: numbers of sources, destinations and edges.
+        self_loops: number of edges from a vertex to the one with the same id.
+        duplicates: number of edges preceded by another one with the same ends.
+        isolated: number of vertices without any edges except self loops; 0 in bipartite graphs.
+        max_in, max_out: largest number of edges into a destination, and out of a source.
+        groups: number of pairs of a destination and 16 consecutive sources with at least one edge between them.
+        blocks: the same for 512 consecutive sources.
+        fills: lower bound on the number of fills of a buffer of 512 sources' weights: each of its 32 columns serves one
+            destination at a time, so a block takes as many fills as its busiest column has destinations.
+        reuse: reuse of the sources, row by row.
     """
 
     num_src: int
@@ -68,17 +68,17 @@ class Statistics:
 
     @property
     def edges_per_group(self) -> float:
-        """Edges per destination and group of 16 sources that has any (k)."""
+        """Edges per pair of a destination and a group of 16 sources that has any (k)."""
         return self.num_edges / self.groups if self.groups else 0.0
 
     @property
     def blocks_per_edge(self) -> float:
-        """Destinations and blocks of 512 sources that have an edge, per edge (D / E)."""
+        """Pairs of a destination and a block of 512 sources that have an edge, per edge (D / E)."""
         return self.blocks / self.num_edges if self.num_edges else 0.0
 
     @property
     def density(self) -> float:
-        """Edges over pairs of a source and a destination."""
+        """The number of edges divided by that of pairs of a source and a destination."""
         pairs = self.num_src * self.num_dst
         return self.num_edges / pairs if pairs else 0.0
 
@@ -95,7 +95,7 @@ def out_degrees(graph: Graph) -> Longs:
 
 
 def measure(graph: Graph, progress: Progress = lambda line: None) -> Statistics:
-    """The statistics of a graph, measured."""
+    """Measures the statistics of a graph."""
     progress(f"counting groups of {graph.num_edges:,} edges")
     into, out = in_degrees(graph), out_degrees(graph)
     counts = np.zeros(-(-graph.num_src // BLOCK_SOURCES) * BLOCK_SOURCES // GROUP_SOURCES, np.int64)
@@ -136,8 +136,8 @@ def source_histogram(graph: Graph, starts: npt.ArrayLike | None = None) -> Ints:
 
     Args:
         graph: the edges.
-        starts: rising, from 0: where ranges begin; each ends where the next begins, the last one with the sources.
-            None: as many ranges of equal size as UPMEM modules have ranks.
+        starts: ascending from 0, where ranges begin; each ends where the next begins, the last one with the sources.
+            None for `RANGES` ranges of equal size, as many as UPMEM modules have ranks.
     """
     if starts is None:
         starts = np.arange(0, max(graph.num_src, 1), max(-(-graph.num_src // RANGES), 1))
@@ -155,7 +155,7 @@ def source_histogram(graph: Graph, starts: npt.ArrayLike | None = None) -> Ints:
 
 
 def _histogram_by_comparing(graph: Graph, starts: Longs) -> Ints:
-    """Edges of every destination from sources before each start, and of those the differences."""
+    """`source_histogram` as differences of the number of edges from sources before each start."""
     before = np.zeros((len(starts) + 1, graph.num_dst), np.int32)
     before[-1] = np.diff(graph.rowptr)
     for first, last in _runs(graph):
@@ -168,7 +168,8 @@ def _histogram_by_comparing(graph: Graph, starts: Longs) -> Ints:
 
 
 def row_pieces(graph: Graph) -> Iterator[tuple[int, Ints, Ints]]:
-    """Runs of whole rows: the first destination; of each edge the destination, counted from there, and the source."""
+    """Runs of whole rows: the first destination, and for each edge its destination, counted from that, and its
+    source."""
     for first, last in _runs(graph):
         pointers = graph.rowptr[first : last + 1]
         rows = np.repeat(np.arange(last - first, dtype=np.int32), np.diff(pointers))
@@ -176,7 +177,8 @@ def row_pieces(graph: Graph) -> Iterator[tuple[int, Ints, Ints]]:
 
 
 def _runs(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Runs of whole rows with edges, of `PIECE_EDGES` or of one row: the first, and the one after the last."""
+    """Runs of whole rows with at most `PIECE_EDGES` edges, or of a single row: the first, and the one after the
+    last."""
     first = 0
     while first < graph.num_dst:
         begin = int(graph.rowptr[first])
@@ -188,7 +190,7 @@ def _runs(graph: Graph) -> Iterator[tuple[int, int]]:
 
 
 def _changes(rows: Ids, parts: Ids) -> npt.NDArray[np.bool_]:
-    """Where sorted pairs differ from the ones before."""
+    """Where sorted pairs differ from the preceding ones."""
     changed = np.ones(len(rows), bool)
     changed[1:] = (rows[1:] != rows[:-1]) | (parts[1:] != parts[:-1])
     return changed

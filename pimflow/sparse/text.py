@@ -30,11 +30,11 @@ _NEWLINE, _DOT, _SPACE, _NINE = b"\n. 9"
 
 
 def read_text(path: Path, progress: Progress) -> Edges:
-    """The edges in a file of text, plain or gzip.
+    """The edges in a text file, plain or gzip.
 
-    A MatrixMarket file is told by its first line: entry [i, j] is an edge from i to j, its value the weight. Anything
-    else is an edge list: a line per edge with source, destination and maybe a weight, separated by blanks or commas;
-    comments begin with #, % or //, and one that says `nodes: N` says how many vertices there are.
+    A MatrixMarket file is recognised by its first line: entry [i, j] is an edge from i to j, its value the weight.
+    Anything else is an edge list: one line per edge with source, destination and optionally a weight, separated by
+    blanks or commas. Comments begin with #, % or //; one with `nodes: N` gives the number of vertices.
 
     Raises:
         GraphDataError: a line is neither.
@@ -54,7 +54,8 @@ def _opened(path: Path) -> IO[bytes]:
 def _read_matrix(path: Path, progress: Progress) -> Edges:
     from scipy.io import mmread
 
-    # From 1.15 on scipy asks which of its two interfaces is wanted; what is read of them is the same.
+    # From 1.15 on, scipy has an option for which of its two interfaces to return; the attributes read here are the
+    # same.
     which = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
     with _opened(path) as file:
         stated = _stated_entries(path, file)
@@ -64,13 +65,15 @@ def _read_matrix(path: Path, progress: Progress) -> Edges:
         try:
             matrix = mmread(file, **which)
         except (ValueError, OverflowError, IndexError) as error:
-            raise GraphDataError(f"{path} is no MatrixMarket file: {error}", "write it with scipy.io.mmwrite") from None
+            raise GraphDataError(
+                f"{path} is not a MatrixMarket file: {error}", "write it with scipy.io.mmwrite"
+            ) from None
     num_src, num_dst = matrix.shape
     return Edges(matrix.row, matrix.col, num_src, num_dst, checks.matrix_weights(matrix.data))
 
 
 def _stated_entries(path: Path, file: IO[bytes]) -> int:
-    """How many entries the head of a MatrixMarket file says that there are, symmetric ones twice."""
+    """The number of entries stated at the head of a MatrixMarket file, doubled if the matrix is symmetric."""
     words = file.readline(1000).decode("ascii", "replace").lower().split()
     if len(words) != 5 or words[1:3] != ["matrix", "coordinate"]:
         raise GraphDataError(
@@ -87,18 +90,18 @@ def _stated_entries(path: Path, file: IO[bytes]) -> int:
 
 @dataclass
 class _List:
-    """An edge list as far as it has been read."""
+    """A partially read edge list."""
 
     where: str
-    columns: int = 0  # of a line; 0 until the first one is seen
-    is_headed: bool = False  # whether a line had names of columns
+    columns: int = 0  # columns of a line; 0 until the first edge is seen
+    is_headed: bool = False  # whether a line with column names was seen
     lines: int = 0
     edges: int = 0
     ids: list[Ints] = field(default_factory=list)  # [edges of a piece, 2]
     weights: list[npt.NDArray[np.float64]] = field(default_factory=list)
 
     def add(self, piece: bytes) -> None:
-        """Takes in whole lines."""
+        """Adds whole lines."""
         text = piece.translate(_BLANKS)
         if b"#" in text or b"%" in text or b"/" in text:
             text = _COMMENT.sub(b"", text)
@@ -110,7 +113,7 @@ class _List:
         self.lines += piece.count(b"\n")
 
     def _begin(self, text: bytes) -> bytes:
-        """Looks for the first edge, which says how many columns there are; a line that only names them is taken out."""
+        """Finds the first edge, which determines the number of columns, and removes a header line before it."""
         lines = text.split(b"\n")
         for number, line in enumerate(lines):
             words = line.split()
@@ -130,14 +133,14 @@ class _List:
         filled = octets > _SPACE
         begins = filled.copy()
         begins[1:] &= ~filled[:-1]
-        words = np.cumsum(begins, dtype=np.int32)  # how many have begun, up to each character
+        words = np.cumsum(begins, dtype=np.int32)  # how many words have begun, up to each character
         ends = np.flatnonzero(octets == _NEWLINE)
         per_line = np.diff(words[ends], prepend=np.int32(0))
         wrong = np.flatnonzero((per_line != self.columns) & (per_line != 0))
         if wrong.size:
             line = int(wrong[0])
             self._refuse(line, f"{per_line[line]} numbers", f"the lines before have {self.columns}")
-        marked = np.flatnonzero((octets > _NINE) | (octets == _DOT))  # what no integer has
+        marked = np.flatnonzero((octets > _NINE) | (octets == _DOT))  # characters that do not occur in integers
         fractions = (words[marked] - 1) % self.columns < 2
         if fractions.any():
             self._refuse_word(octets, int(marked[np.argmax(fractions)]), "where a vertex id, an integer, should be")
@@ -208,7 +211,7 @@ def _joined(pieces: list[Any], dtype: Any) -> npt.NDArray[Any]:
 
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """The file in pieces that end with a line, each with how many bytes of the file have been read by then."""
+    """The file in chunks of whole lines, each with the number of bytes of the file read so far."""
     rest = b""
     with path.open("rb") as raw, _unpacked(raw) as file:
         while piece := file.read(_PIECE_BYTES):

@@ -76,5 +76,5 @@ def test_what_does_not_exist_or_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> 
         lambda: generate.uniform(10, 10**8),
     ]
     for make in makers:
-        with pytest.raises(GraphDataError, match=r"of memory are free"):
+        with pytest.raises(GraphDataError, match=r"of memory is free"):
             make()

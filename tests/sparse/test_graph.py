@@ -107,7 +107,7 @@ def test_entries_of_a_scipy_matrix_are_edges_from_row_to_column() -> None:
         assert graph.weight is not None
         assert graph.as_given(graph.weight).tolist() == [2, 3, 4]
     assert Graph.from_scipy(matrix.astype(bool)).weight is None
-    with pytest.raises(GraphDataError, match="a list is no sparse matrix"):
+    with pytest.raises(GraphDataError, match="a list is not a scipy sparse matrix"):
         Graph.from_scipy([[1]])
 
 
@@ -139,10 +139,10 @@ BAD: dict[str, tuple[Callable[[], Graph], str]] = {
     "weights": (lambda: Graph.from_edge_index([[0], [0]], edge_weight=[1, 2]), "edge_weight has shape [2], but there"),
     "complex": (lambda: Graph.from_edge_index([[0], [0]], edge_weight=[1j]), "edge_weight holds complex128"),
     "type": (lambda: Graph.from_edge_index([[0], [0]], edge_type=[-2]), "edge 0 has type -2"),
-    "rows": (lambda: Graph.from_csr([0, 2, 1, 3], [0, 0, 0]), "rowptr falls after row 1"),
+    "rows": (lambda: Graph.from_csr([0, 2, 1, 3], [0, 0, 0]), "rowptr decreases after row 1"),
     "ends": (lambda: Graph.from_csr([0, 2], [0]), "rowptr goes from 0 to 2, but there are 1 edges"),
     "column": (lambda: Graph.from_csr([0, 1], [1]), "edge 0 has source 1, but there are 1 vertices"),
-    "order": (lambda: Graph.from_csr([0, 2], [0, 0], order=[1, 1]), "order is no permutation of 2 edges"),
+    "order": (lambda: Graph.from_csr([0, 2], [0, 0], order=[1, 1]), "order is not a permutation of 2 edges"),
 }
 
 

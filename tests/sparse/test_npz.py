@@ -113,7 +113,7 @@ def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
     np.savez_compressed(file, edge_index=edges)
     assert file.stat().st_size < 10_000
     monkeypatch.setattr(npz, "available_bytes", lambda: 1 << 20)
-    with pytest.raises(GraphDataError, match=r"unpack to 3\.1 MiB, but 1\.0 MiB of memory are free"):
+    with pytest.raises(GraphDataError, match=r"unpack to 3\.1 MiB, but 1\.0 MiB of memory is free"):
         Graph.load(file)
 
 

@@ -96,9 +96,9 @@ BAD = [
     (gzip.compress(b"0 1\n" * 9999, mtime=0)[:40], "cannot be read: Compressed file ended"),
     ("%%MatrixMarket matrix array real general\n1 1\n1\n", "its first line is '%%matrixmarket matrix array"),
     (HEAD + "2 2\n", "does not say how many rows, columns and entries"),
-    (HEAD + "2 2 2\n1 1 1\n", "is no MatrixMarket file: "),
-    (HEAD + "2 2 1\n1 3 1\n", "is no MatrixMarket file: "),
-    (HEAD + "2 2 1\n0 1 1\n", "is no MatrixMarket file: "),
+    (HEAD + "2 2 2\n1 1 1\n", "is not a MatrixMarket file: "),
+    (HEAD + "2 2 1\n1 3 1\n", "is not a MatrixMarket file: "),
+    (HEAD + "2 2 1\n0 1 1\n", "is not a MatrixMarket file: "),
     (HEAD + "2 2 1\n1 1 nan\n", "edge 0 has weight nan"),
     (HEAD + f"2 2 {10**15}\n1 1 1\n", "has 1,000,000,000,000,000 edges, which take"),
 ]
@@ -115,7 +115,7 @@ def test_what_is_wrong_is_told_with_the_line(content: Any, message: str, tmp_pat
 def test_an_edge_list_that_outgrows_memory_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "_PIECE_BYTES", 4096)
     monkeypatch.setattr(forms, "available_bytes", lambda: 100_000)
-    with pytest.raises(GraphDataError, match=r"has 4,096 edges, which take 112\.0 KiB; 97\.7 KiB of memory are free"):
+    with pytest.raises(GraphDataError, match=r"has 4,096 edges, which take 112\.0 KiB; 97\.7 KiB of memory is free"):
         load(tmp_path, "0 1\n" * 100_000, packed=True)
 
 
