@@ -1,4 +1,4 @@
-"""IR as ONNX: tensors, export, captures, files and ONNX Runtime sessions. Knows no machine."""
+"""IR as ONNX: tensors, export, captures, files and ONNX Runtime sessions. Independent of the machine."""
 
 from pimflow.onnxio import sparse_patterns
 from pimflow.onnxio.export import to_onnx

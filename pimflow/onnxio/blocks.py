@@ -1,4 +1,4 @@
-"""Channels in blocks, as ONNX Runtime's optimiser stores them for this CPU ("NCHWc", at its level "all")."""
+"""Blocked channels, the layout that ONNX Runtime's optimiser uses on this CPU ("NCHWc", at its level "all")."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from pimflow.ir import Array
 from pimflow.onnxio.session import open_session, session_options
 
 BLOCKED = "com.microsoft.nchwc"
-"""The domain of operators that read and write them."""
+"""The domain of operators that read and write blocked channels."""
 
 _MOST = 64
 
 
 @cache
 def channel_block() -> int:
-    """Channels of a block on this CPU, by what ONNX Runtime makes of a map; 0 if it has no such kernels."""
+    """The number of channels of a block on this CPU, measured by reordering a map; 0 if there are no such kernels."""
     source = np.arange(2 * _MOST, dtype=np.float32).reshape(1, _MOST, 1, 2)
     graph = helper.make_graph(
         [helper.make_node("ReorderInput", ["x"], ["y"], domain=BLOCKED)],
@@ -35,13 +35,13 @@ def channel_block() -> int:
     except ModelError:
         return 0
     (made,) = session.run(None, {"x": source})
-    return int(np.flatnonzero(made.reshape(-1) == 1)[0])  # the second column of the first channel is behind the block
+    return int(np.flatnonzero(made.reshape(-1) == 1)[0])  # the second column of the first channel follows the block
 
 
 def plain_weights(weights: Array, block: int) -> Array:
-    """Weights of a convolution as ONNX has them, [O, I, kh, kw], from blocks of output channels.
+    """Weights of a convolution in ONNX's layout [O, I, kh, kw], from blocks of output channels.
 
-    Where there are whole blocks of input channels, these are within: ONNX Runtime's "OIHWBiBo", else "OIHWBo".
+    If input channels form whole blocks, those are blocked too: ONNX Runtime's "OIHWBiBo", otherwise "OIHWBo".
     """
     out, inner, *kernel = weights.shape
     if inner % block:

@@ -1,9 +1,9 @@
-"""Outer values that the subgraphs of If, Loop and Scan read: made inputs of the node, so that no rewrite loses them.
+"""Outer values that subgraphs of If, Loop and Scan read: they become inputs of the node, so rewrites keep them.
 
 A subgraph is carried as an opaque attribute, but ONNX lets it name any value of the graph around it. On import each
 such name becomes one more input of the node, after the operator's own, and the subgraph names it by position
-("@0", "@1", ...). The attribute `CAPTURES` holds how many of the node's inputs are such. On export the
-positions become the inputs' current names again.
+("@0", "@1", ...). The attribute `CAPTURES` holds the number of these inputs. On export the positions become the inputs'
+current names again.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from pimflow.ir import Array, Node, OnnxOp, OpaqueAttribute
 from pimflow.ir.names import FreshNames
 
 CAPTURES = "_captures"
-"""Attribute of an `OnnxOp`: how many of the node's last inputs are values that its subgraphs read."""
+"""Attribute of an `OnnxOp`: the number of trailing inputs that are values read by its subgraphs."""
 
 Rename = Callable[[str], str]
 
 
 def capture_count(node: Node) -> int:
-    """How many of the node's last inputs are there only because its subgraphs read them."""
+    """The number of the node's trailing inputs that only its subgraphs read."""
     if isinstance(node.op, OnnxOp):
         for name, value in node.op.attributes:
             if name == CAPTURES and isinstance(value, int):
@@ -40,7 +40,7 @@ def subgraphs(attributes: Sequence[onnx.AttributeProto]) -> Iterator[onnx.GraphP
 
 
 def abstract_captures(attributes: Sequence[onnx.AttributeProto]) -> tuple[str, ...]:
-    """Replaces, in place, the outer names that the subgraphs read by positions; returns the names in that order."""
+    """Replaces, in place, the outer names that the subgraphs read by positions; returns the names by position."""
     positions: dict[str, str] = {}
 
     def position(name: str) -> str:
@@ -52,7 +52,7 @@ def abstract_captures(attributes: Sequence[onnx.AttributeProto]) -> tuple[str, .
 
 
 def restore_captures(attributes: Sequence[onnx.AttributeProto], names: Sequence[str], taken: FreshNames) -> None:
-    """The inverse, in place. A name made inside a subgraph that is also in `taken` gets a new one (no shadowing)."""
+    """The inverse, in place. A name defined in a subgraph that is also in `taken` gets a new one (no shadowing)."""
     outer = {f"@{index}": name for index, name in enumerate(names)}
 
     def inner(name: str) -> str:
@@ -103,7 +103,7 @@ def chosen_branch(node: Node, constants: Mapping[str, Array]) -> onnx.GraphProto
 
 
 def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
-    """Whether the node is a Loop that runs a constant number of times: its body passes on the condition it is given."""
+    """Whether the node is a Loop with a constant trip count, whose body passes on the condition that it is given."""
     if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != ("", "Loop"):
         return False
     trips, condition = node.inputs[:2]
@@ -113,7 +113,7 @@ def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
 
 
 def passes_condition_on(loop: OnnxOp) -> bool:
-    """Whether the body of a Loop hands on the condition that it is given: it never ends the loop itself."""
+    """Whether the body of a Loop passes on the condition that it is given, so that it never ends the loop itself."""
     body = graph_attribute(loop, "body")
     if len(body.input) < 2 or not body.output:
         return False

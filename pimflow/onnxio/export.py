@@ -1,4 +1,4 @@
-"""IR -> ONNX: every typed op in the spelling of the graph's own opset."""
+"""IR -> ONNX: every typed op in the form of the graph's own opset."""
 
 from __future__ import annotations
 
@@ -49,29 +49,29 @@ IR_VERSION = 10
 """The IR version written, unless the opset needs a later one. Node metadata needs 10."""
 
 PLACEHOLDER = "pimflow.constants"
-"""File name that stands for constants which are handed over beside the model; there is no such file."""
+"""File name in references to constants that are passed separately from the model; there is no such file."""
 
 PACKED = ("packed", "")
-"""Tag of a node that makes a constant which the compiler reads as if it were one: it is kept in fewer bits."""
+"""Tag of a node that dequantises a packed constant: the compiler treats its result as a constant."""
 
 LONGEST_FOLLOWED = 1 << 16
-"""Vectors of sizes are shorter."""
+"""The longest vector whose elements ONNX's shape inference may follow; vectors of sizes are shorter."""
 
 SMALL_TENSOR_BYTES = 8 * 1024
-"""Constants up to this size may say something about shapes."""
+"""Constants up to this size may be needed to infer shapes."""
 
 AttributeMap = Mapping[str, AttributeValue]
 
 
 class SplitModel(NamedTuple):
-    """A model and those of its constants that are not inside it: it names them, with a `PLACEHOLDER` for their data."""
+    """A model and the constants stored outside it, to which it refers with `PLACEHOLDER` in place of their data."""
 
     proto: onnx.ModelProto
     constants: dict[str, Array]
 
     @classmethod
     def of(cls, proto: onnx.ModelProto, constants: dict[str, Array]) -> SplitModel:
-        """A model whose initialisers of these names have no data; they are given their placeholders."""
+        """A split model from one whose initialisers with these names have no data: their placeholders are set."""
         for tensor in proto.graph.initializer:
             if tensor.name in constants:
                 set_external(tensor, PLACEHOLDER, 0, constants[tensor.name].nbytes)
@@ -79,7 +79,7 @@ class SplitModel(NamedTuple):
 
 
 ModelContent = str | bytes | onnx.ModelProto | SplitModel
-"""A model as it is read and run: a path, or a model in memory."""
+"""A model to read or run: a path, or a model in memory."""
 
 
 def to_onnx(graph: Graph) -> onnx.ModelProto:
@@ -92,9 +92,9 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
 
 
 def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
-    """The graph as an ONNX model that only refers to constants larger than a limit (None: there are none such)."""
+    """The graph as an ONNX model that only refers to constants larger than a limit (None: all are inside)."""
     model = onnx.ModelProto(producer_name="pimflow")
-    proto = model.graph  # filled in place: what is put together of messages is held twice
+    proto = model.graph  # filled in place: composing messages would hold their content twice
     proto.name = graph.name or "graph"
     writer = OnnxWriter(graph, proto.node)
     plain = {name: array for name, array in graph.constants.items() if not writer.write_packed(name)}
@@ -116,7 +116,7 @@ def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
 
 
 def _add_output_ranks(model: onnx.ModelProto) -> None:
-    """Gives outputs of data-dependent shape the rank that ONNX infers: the checker wants one."""
+    """Gives outputs of data-dependent shape the rank that ONNX infers, which its checker requires."""
     bare = [info for info in model.graph.output if _lacks_rank(info)]
     if not bare:
         return
@@ -141,7 +141,7 @@ def _add_output_ranks(model: onnx.ModelProto) -> None:
 
 
 def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
-    """The graph with the shapes that ONNX infers, from elements of vectors where that is needed and none is long."""
+    """The graph with the shapes that ONNX infers, with data propagation if it is needed and no vector is long."""
     graph: onnx.GraphProto = shape_inference.infer_shapes(model).graph
     if not any(map(_lacks_rank, graph.output)) or _has_long_vector(graph):
         return graph
@@ -150,7 +150,7 @@ def _inferred(model: onnx.ModelProto) -> onnx.GraphProto:
 
 
 def _has_long_vector(graph: onnx.GraphProto) -> bool:
-    """Whether a value is a vector so long that ONNX would follow its elements for ever: a microsecond for each."""
+    """Whether a value is a vector too long for ONNX's data propagation, which takes a microsecond per element."""
     shapes = (info.type.tensor_type.shape.dim for info in (*graph.input, *graph.value_info, *graph.output))
     if any(len(dims) == 1 and dims[0].dim_value > LONGEST_FOLLOWED for dims in shapes):
         return True
@@ -194,7 +194,7 @@ def _intermediates(graph: Graph) -> list[str]:
 
 
 def opaque_proto(node: Node, op: OnnxOp, taken: Collection[str]) -> onnx.NodeProto:
-    """An opaque node in ONNX's form. `taken` are the names that its subgraphs must not use for their own values."""
+    """An opaque node in ONNX form. `taken` are the names that its subgraphs must not use for their own values."""
     protos = [attribute_proto(name, value) for name, value in op.attributes if name != CAPTURES]
     own = len(node.inputs) - capture_count(node)
     if own < len(node.inputs):
@@ -212,7 +212,7 @@ def _node_proto(
 
 
 def stripped(names: Iterable[str], op_type: str = "", domain: str = "") -> tuple[str, ...]:
-    """Operands without the absent ones at the end; the first two of a Loop may be absent, but have to be listed."""
+    """Operands without trailing absent ones, except for the first two of a Loop, which have to be listed if absent."""
     kept, least = list(names), 2 if (domain, op_type) == ("", "Loop") else 0
     while len(kept) > least and not kept[-1]:
         kept.pop()
@@ -220,11 +220,11 @@ def stripped(names: Iterable[str], op_type: str = "", domain: str = "") -> tuple
 
 
 class OnnxWriter:
-    """Writes the nodes of one graph, and collects the constants that an opset's spelling needs in addition.
+    """Writes the nodes of one graph, and collects the additional constants that the opset's form of an op needs.
 
     Args:
         graph: the graph.
-        nodes: where its nodes in ONNX's form are put, copied.
+        nodes: receives copies of its nodes in ONNX form.
     """
 
     def __init__(self, graph: Graph, nodes: MutableSequence[onnx.NodeProto]) -> None:
@@ -244,14 +244,13 @@ class OnnxWriter:
         return name
 
     def number(self, value: int) -> str:
-        """A vector of one whole number, the same for all that read it: divided models have thousands of Slices, with
-        four each."""
+        """A shared vector of a single integer: split models have thousands of Slices, which read four each."""
         if value not in self._numbers:
             self._numbers[value] = self.constant(f"int64_{value}", np.array([value], np.int64))
         return self._numbers[value]
 
     def write_packed(self, name: str) -> bool:
-        """Adds the node that makes a constant, and its operands, if the model keeps it in fewer bits."""
+        """Adds the node that dequantises a constant, and its operands, if the model stores it in fewer bits."""
         packed = self.graph.packed_form(name)
         if packed is None:
             return False
@@ -262,14 +261,14 @@ class OnnxWriter:
         return True
 
     def _in_own_opset(self, op: OnnxOp) -> OnnxOp:
-        """A DequantizeLinear; ONNX Runtime's own, which always had an axis, where the opset's has none."""
+        """A DequantizeLinear; if the opset's version has no axis, ONNX Runtime's own, which always had one."""
         if op.domain or self.opset >= PER_AXIS_OPSET or not op.attributes:
             return op
         self.domains.setdefault(CONTRIB, 1)
         return replace(op, domain=CONTRIB)
 
     def write(self, node: Node) -> None:
-        """Adds one node, as its op's rule says."""
+        """Adds one node by its op's rule."""
         if EXPORT.find(node.op) is None and _is_plain(type(node.op)):
             self.add(node, node.op.onnx_name)
         else:
@@ -285,17 +284,17 @@ class OnnxWriter:
         """Adds an operator of the op's domain for the node; absent trailing inputs are left out.
 
         Args:
-            node: gives name, outputs and placement.
+            node: the node, for its name, outputs and placement.
             op_type: the operator.
-            attributes: by name.
-            inputs: by default the node's own.
+            attributes: attributes by name.
+            inputs: inputs, by default the node's own.
         """
         names = node.inputs if inputs is None else inputs
         protos = [attribute_proto(name, value) for name, value in sorted((attributes or {}).items())]
         self.append(node, _node_proto(node, op_type, node.op.onnx_domain, names, protos))
 
     def step(self, node: Node, op_type: str, inputs: Sequence[str], attributes: AttributeMap) -> str:
-        """Adds an ONNX operator that is one of several for the node, and makes a value that only they read.
+        """Adds one of several ONNX operators for a node, with a result that only the others read.
 
         Returns:
             The name of that value.
@@ -308,14 +307,14 @@ class OnnxWriter:
         return name
 
     def append(self, node: Node, proto: onnx.NodeProto) -> None:
-        """Adds a node that is in ONNX's form already, with the placement of `node`."""
+        """Adds a node that is already in ONNX form, with the placement of `node`."""
         for key, value in metadata_of(node.placement, node.tags).items():
             proto.metadata_props.add(key=key, value=value)
         self.nodes.append(proto)
 
 
 def _is_plain(kind: type[Op]) -> bool:
-    """Whether an op has no parameters: in ONNX it is its name over its inputs."""
+    """Whether an op has no parameters, so that in ONNX it is just its name and inputs."""
     return not fields(kind)
 
 
@@ -332,10 +331,10 @@ def _opaque(writer: OnnxWriter, node: Node, op: OnnxOp) -> None:
 
 
 def _selection(writer: OnnxWriter, node: Node) -> str:
-    """Adds the nodes that make W of a prepared recurrence, which ONNX has none of; returns its name.
+    """Adds the nodes that make the W that ONNX requires of a prepared recurrence; returns its name.
 
-    For a direction whose gates stand side by side with the others' it is the rows of an identity that are its own: a
-    product with them is exact.
+    The gates of all directions are side by side in the input, so W of a direction is its own rows of an identity
+    matrix; a product with them is exact.
     """
     graph = writer.graph
     directions, gates, _ = graph.shape(node.inputs[2])
@@ -344,7 +343,7 @@ def _selection(writer: OnnxWriter, node: Node) -> str:
     zeros = writer.step(node, "ConstantOfShape", [sizes], {})
     dtype = graph.value(node.inputs[0]).dtype
     eye = writer.step(node, "EyeLike", [zeros], {"dtype": dtype_code("float32")})
-    if dtype != "float32":  # ONNX Runtime has no EyeLike of 16 bits
+    if dtype != "float32":  # ONNX Runtime has no 16-bit EyeLike
         eye = writer.step(node, "Cast", [eye], {"to": dtype_code(dtype)})
     shape = writer.constant(f"{node.name}_shape", np.array([directions, gates, every], np.int64))
     return writer.step(node, "Reshape", [eye, shape], {})

@@ -1,7 +1,6 @@
-"""What nodes compute whose results are known before the model runs: functions of constants and of static shapes.
+"""Evaluation of nodes whose results are known before the model runs: functions of constants and static shapes.
 
-The one evaluation of such nodes: shape inference asks it what a Reshape's sizes will be, `FoldConstants` puts its
-results in place of the nodes.
+Shape inference uses it to find the sizes of a Reshape, and `FoldConstants` to replace nodes by their results.
 """
 
 from __future__ import annotations
@@ -24,10 +23,10 @@ from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, brief, is_boun
 DRAWING = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
-"""Operators that draw random numbers, other ones each time they run unless they have a seed."""
+"""Operators that draw random numbers, different ones in each run unless they have a seed."""
 
 FOLD_LIMIT_BYTES = 256 * 2**20
-"""A result may be this large, or `GROWTH_LIMIT` times its inputs, whichever is more."""
+"""The maximum size of a result is this or `GROWTH_LIMIT` times its inputs, whichever is more."""
 
 GROWTH_LIMIT = 8
 
@@ -39,18 +38,18 @@ def evaluate(
     constants: Mapping[str, Array],
     limit_bytes: int = FOLD_LIMIT_BYTES,
 ) -> list[Array] | Refusal | None:
-    """The node's results, one for each output; arrays may be views of constants and are not to be written to.
+    """The node's results, one for each output; arrays may be views of constants and must not be written to.
 
     Args:
         node: any node.
-        graph: the graph it is from (for the opset).
+        graph: the graph that it is from (for the opset).
         values: all values known so far, with shapes.
         constants: all constants known so far.
-        limit_bytes: size of the largest result, unless its inputs are nearly as large.
+        limit_bytes: limit on the size of a result, unless its inputs are nearly as large.
 
     Returns:
-        The results; None where they depend on the model's inputs or on chance; a refusal where they do not, but are
-        better (or only) computed when the model runs.
+        The results; None if they depend on the model's inputs or are random; a refusal if they are constant, but it is
+        better, or only possible, to compute them when the model runs.
     """
     if isinstance(node.op, OnnxOp):
         if capture_count(node) or is_random(node.op):
@@ -59,24 +58,24 @@ def evaluate(
             return _shape_of(node.op, values[node.inputs[0]].shape)
     if not all(name in constants for name in node.inputs if name):
         return None
-    if node.op.is_sparse and not isinstance(node.op, GatherRows):  # sums and products of learnt features
-        return Refusal(f"{node.name}: what {node.kind} makes of the graph is computed when the model runs")
+    if node.op.is_sparse and not isinstance(node.op, GatherRows):  # sums and products of learned features
+        return Refusal(f"{node.name}: the result of {node.kind} is computed when the model runs")
     arrays = [constants[name] if name else None for name in node.inputs]
     if isinstance(node.op, OnnxOp):
         attributes = dict(node.op.attributes)
         if node.op.domain == "" and node.op.op_type in _DIRECT:
             array = _direct(node.op.op_type, arrays, attributes)
-            return Refusal(f"{node.name}: no memory holds what {node.kind} makes") if array is None else [array]
+            return Refusal(f"{node.name}: the result of {node.kind} fits into no memory") if array is None else [array]
         if any(isinstance(value, OpaqueAttribute) and _is_graph(value) for value in attributes.values()):
             return Refusal(f"{node.name}: {node.kind} has subgraphs")
     return _run(node, graph, arrays, values, limit_bytes)
 
 
 def packed_form(node: Node, array: Array, constants: Mapping[str, Array]) -> Packed | None:
-    """How the model keeps what a node dequantises of constants, whatever that takes.
+    """The packed form of a constant that a node dequantises, even if it is not smaller.
 
-    A bias of 32 bits becomes no smaller by it, but ONNX Runtime quantises floats that stand beside quantised operands
-    anew, in operators of newer opsets than the model's, and leaves other kernels where a scalar is one.
+    A 32-bit bias does not become smaller, but ONNX Runtime re-quantises floats next to quantised operands, with
+    operators of opsets newer than the model's, and chooses different kernels if a scalar is a float.
     """
     if not isinstance(node.op, OnnxOp) or node.op.op_type != "DequantizeLinear":
         return None
@@ -84,7 +83,7 @@ def packed_form(node: Node, array: Array, constants: Mapping[str, Array]) -> Pac
 
 
 def unpacked(graph: Graph) -> Graph:
-    """The graph with the constants that `split_model` wrote in few bits as it knew them."""
+    """The inverse of packing by `split_model`: the graph with packed constants as constants again."""
     made: dict[str, Packed] = {}
     for node in graph.nodes:
         if PACKED in node.tags:
@@ -105,7 +104,7 @@ def unpacked(graph: Graph) -> Graph:
 
 
 def is_random(op: Op) -> bool:
-    """Whether an operator, or a node of its bodies, may give something else each time it runs."""
+    """Whether an operator, or a node of its bodies, may give a different result in each run."""
     return isinstance(op, OnnxOp) and (_draws(op.op_type) or any(map(_has_draws, _bodies(op))))
 
 
@@ -143,10 +142,10 @@ def _shape_of(op: OnnxOp, shape: tuple[int, ...] | None) -> list[Array] | None:
 
 
 def _direct(op_type: str, arrays: Sequence[Array | None], attributes: Mapping[str, AttributeValue]) -> Array | None:
-    """What one of three operators makes; None where no memory holds it.
+    """The result of one of the operators in `_DIRECT`; None if no memory could hold it.
 
     Raises:
-        ModelError: its operands or attributes are not those of such an operator.
+        ModelError: its operands or attributes do not fit the operator.
     """
     given = [array for array in arrays if array is not None]
     if len(given) != (op_type != "Constant") or len(arrays) != len(given):
@@ -186,7 +185,8 @@ def _constant(attributes: Mapping[str, AttributeValue]) -> Array:
 
 
 def _constant_of_shape(sizes: Array, attributes: Mapping[str, AttributeValue]) -> Array | None:
-    """A read-only view of one element: weights filled in such a way take no memory. None where it has too many."""
+    """A read-only view of one element, so that weights filled in this way take no memory; None for too many
+    elements."""
     if sizes.ndim != 1 or sizes.dtype != np.int64 or sizes.min(initial=0) < 0:
         raise ModelError(f"ConstantOfShape takes a list of sizes, not {sizes.dtype}{list(sizes.shape)} {brief(sizes)}")
     value = attributes.get("value")
@@ -199,27 +199,27 @@ def _constant_of_shape(sizes: Array, attributes: Mapping[str, AttributeValue]) -
 
 
 _DIRECT = frozenset({"Constant", "ConstantOfShape", "Identity"})
-"""Operators whose results need no session."""
+"""Operators that are evaluated without a session."""
 
 
 def _run(
     node: Node, graph: Graph, arrays: Sequence[Array | None], values: Mapping[str, Value], limit_bytes: int
 ) -> list[Array] | Refusal:
-    """Evaluates a node of constants by ONNX Runtime, unless its results grow beyond the limit."""
+    """Evaluates a node of constants with ONNX Runtime, unless its results exceed the limit."""
     given = sum(array.nbytes for array in arrays if array is not None)
     limit_bytes = max(limit_bytes, GROWTH_LIMIT * given)
-    if node.kind == "Range":  # ONNX Runtime takes its operands as constants only without dims, as inputs also with one
+    if node.kind == "Range":  # ONNX Runtime takes its constant operands only as scalars, its inputs also as vectors
         arrays = [array.reshape(()) if array is not None and array.size == 1 else array for array in arrays]
     baked = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
     try:
         session = node_session(node, graph, values, baked)
-    except ModelError as error:  # it may still run inside the whole model, where less is known of its inputs
+    except ModelError as error:  # it may still run in the whole model, where less is known about its inputs
         return Refusal(f"{node.name}: {error.what}")
     if session.widened:
-        return Refusal(f"{node.name}: ONNX Runtime has no kernel of bf16 for {node.kind}")
+        return Refusal(f"{node.name}: ONNX Runtime has no bf16 kernel for {node.kind}")
     for item in session.session.get_outputs():
         if not item.type.startswith("tensor(") or ort_dtype(item.type) not in NUMPY_NATIVE:
-            return Refusal(f"{node.name}: numpy has no type for the {item.type} that {node.kind} makes")
+            return Refusal(f"{node.name}: numpy has no type for the {item.type} that {node.kind} produces")
         dims = [dim for dim in item.shape or () if isinstance(dim, int)]
         size = int(np.prod(dims, dtype=np.float64)) * (element_bytes(ort_dtype(item.type)) or 8)
         if size > limit_bytes:
@@ -230,7 +230,7 @@ def _run(
 
 
 def node_session(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mapping[str, Array]) -> GraphSession:
-    """A session over one node; inputs that are constants are baked in, the others are to be fed.
+    """A session over one node; constant inputs are built in, the others have to be fed.
 
     Raises:
         ModelError: ONNX Runtime refuses the node.

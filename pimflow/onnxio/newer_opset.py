@@ -1,4 +1,4 @@
-"""Models of old opsets in newer ones, as far as ONNX's own converter knows how."""
+"""Conversion of models to newer opsets, as far as ONNX's own converter supports it."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pimflow.onnxio.tensors import ONNX_ERRORS
 
 
 def in_newer_opset(model: str | bytes | onnx.ModelProto, opset: int) -> onnx.ModelProto | None:
-    """A model that computes the same in another opset; None where ONNX's converter knows none.
+    """An equivalent model in another opset; None if ONNX's converter cannot make one.
 
     Args:
         model: a path, the bytes of a file, or a model in memory.
-        opset: of the default domain.
+        opset: opset version of the default domain.
     """
     try:
         if isinstance(model, str):

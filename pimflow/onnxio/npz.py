@@ -16,10 +16,10 @@ from pimflow.sparse.npz import DAMAGED
 
 
 def read_npz(path: str | Path) -> dict[str, Array]:
-    """The arrays of a file, by name.
+    """The arrays of an .npz file, by name.
 
     Raises:
-        InputDataError: it is not an npz file, or what it holds does not fit into memory.
+        InputDataError: it is not an npz file, or its arrays do not fit into memory.
     """
     try:
         with open_file(path) as opened:
@@ -32,7 +32,7 @@ def read_npz(path: str | Path) -> dict[str, Array]:
                 return {name: file[name] for name in file.files}
     except OSError as error:
         raise InputDataError(f"{path} cannot be read: {error.strerror or error}", "check the path") from None
-    except MemoryError:  # what an array's header claims is not in the archive
+    except MemoryError:  # an array's header claims more than the archive holds
         raise InputDataError(f"{path} claims arrays that are larger than memory", "make it with numpy.savez") from None
     except DAMAGED as error:
         raise InputDataError(f"{path} cannot be read as an npz file: {error}", "make it with numpy.savez") from None
@@ -42,13 +42,13 @@ def _check_room(archive: zipfile.ZipFile, path: str | Path) -> None:
     unpacked, room = sum(info.file_size for info in archive.infolist()), available_bytes()
     if unpacked > room:
         raise InputDataError(
-            f"{path}: its arrays unpack to {size_text(unpacked)}, but {size_text(room)} of memory are free",
+            f"{path}: its arrays unpack to {size_text(unpacked)}, but {size_text(room)} of memory is free",
             "leave out what the model does not read",
         )
 
 
 def write_npz(path: Path, arrays: Mapping[str, Array]) -> None:
-    """Writes arrays of numbers by name; the same arrays give the same bytes, whatever their names."""
+    """Writes arrays of numbers under any names; the same arrays give the same bytes."""
     with zipfile.ZipFile(path, "w") as archive:
         for name, array in arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy"), "w", force_zip64=True) as file:

@@ -1,8 +1,8 @@
-"""Placements as ONNX node metadata and back: the only place where they are strings.
+"""Conversion of placements to ONNX node metadata and back: the only place where they are strings.
 
-Every field that is set is an entry "pimflow.FIELD"; the verdict on a movement is "free: REASON", "kept: REASON", or
-"kept 0,2: REASON" where only some inputs of a Concat are copied, "composed: REASON" where the copies behind it read
-what it reads; narrow operands are "TYPE STEP". Tags are entries of their own names.
+Every field that is set is an entry "pimflow.FIELD". The verdict on a movement is "free: REASON", "kept: REASON", "kept
+0,2: REASON" if only some inputs of a Concat are copied, or "composed: REASON" if the copies after it read its inputs
+instead. Narrow operands are "TYPE STEP". Tags are entries "pimflow.TAG".
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from pimflow.ir.placement import MovementVerdict, NarrowOperands, Placement
 
 PREFIX = "pimflow."
-"""What the names of our entries in a node's `metadata_props` begin with."""
+"""The prefix of our entries in a node's `metadata_props`."""
 
 _NAMES = tuple(sorted(field.name for field in fields(Placement)))
 _NUMBERS = ("region", "stage")
@@ -31,10 +31,10 @@ def metadata_of(placement: Placement, tags: Collection[tuple[str, str]] = ()) ->
 
 
 def placement_of(metadata: Mapping[str, str]) -> tuple[Placement, tuple[tuple[str, str], ...]]:
-    """The placement and the tags that `metadata_of` wrote; entries of others are ignored.
+    """The placement and the tags that `metadata_of` wrote; foreign entries are ignored.
 
     Raises:
-        ValueError: an entry of ours is malformed.
+        ValueError: one of our entries is malformed.
     """
     entries = {key.removeprefix(PREFIX): text for key, text in metadata.items() if key.startswith(PREFIX)}
     texts = {field.name: entries.pop(field.name, None) for field in fields(Placement)}

@@ -1,4 +1,4 @@
-"""Recurrences of products that are made already (`PREPARED`), out of the form that `export.py` gives them."""
+"""Reads recurrences over precomputed products (`PREPARED`) back from the form in which `export.py` writes them."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pimflow.ir.ops.opaque import PREPARED
 
 OPERATORS = frozenset({"LSTM", "GRU", "RNN"})
 _MADE_BY = ("Reshape", "Cast", "EyeLike", "ConstantOfShape")
-"""What writes the selection, the last step first; in single precision without the Cast."""
+"""The operators that make the selection matrix, last step first; single precision needs no Cast."""
 
 
 def prepared(graph: Graph) -> Graph:
-    """The graph, of nodes as ONNX has them, with recurrences that read a selection as `split_model` knew them.
+    """The graph with ONNX recurrences that read a selection matrix replaced by the `PREPARED` ones they came from.
 
-    What makes the selection and nothing else goes.
+    Nodes that only make the selection are removed.
     """
     nodes: dict[str, Node] = {node.name: node for node in graph.nodes}
     for node in graph.nodes:
@@ -31,7 +31,7 @@ def prepared(graph: Graph) -> Graph:
 
 
 def _selection(graph: Graph, node: Node) -> list[Node]:
-    """The nodes that were written to make W of a node; none if W is something else, or read by others."""
+    """The nodes that were written to make W of a node; empty if W is something else, or read by others."""
     if not _is(node, OPERATORS) or len(node.inputs) < 2:
         return []
     chain: list[Node] = []

@@ -1,4 +1,4 @@
-"""ONNX Runtime itself, imported where it is first run: a model that was compiled before has nothing to run."""
+"""Lazy import of ONNX Runtime: a model that has already been compiled does not need it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 
 QUIET = 4
-"""The level at which ONNX Runtime writes nothing to stderr of what it raises anyway."""
+"""The log level at which ONNX Runtime does not also write the errors that it raises to stderr."""
 
 _MANY_NODES = 10_000
-"""A session over as many takes 30 MB, and is looked for when it is gone."""
+"""The number of nodes from which a session's memory, 30 MB, is worth returning to the system."""
 
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
 @cache
 def onnx_runtime() -> ModuleType:
-    """The module, quiet: what it says of a model is raised too, and more than one line of it reaches stderr."""
+    """The module, with logging off: its errors are raised as well, and would take several lines on stderr."""
     runtime = import_module("onnxruntime")
     runtime.set_default_logger_severity(QUIET)
     return runtime
@@ -28,7 +28,7 @@ def onnx_runtime() -> ModuleType:
 
 @cache
 def runtime_errors() -> tuple[type[Exception], ...]:
-    """What ONNX Runtime raises for a model or an input that it refuses."""
+    """The exceptions that ONNX Runtime raises for a model or an input that it refuses."""
     found = vars(import_module("onnxruntime.capi.onnxruntime_pybind11_state")).values()
     kinds = [kind for kind in found if isinstance(kind, type) and issubclass(kind, Exception)]
     return (*kinds, RuntimeError, ValueError, IndexError, OverflowError)
@@ -36,7 +36,7 @@ def runtime_errors() -> tuple[type[Exception], ...]:
 
 @cache
 def runtime_version() -> str:
-    """Its version, as the package installed says it."""
+    """The version of ONNX Runtime, from the metadata of the installed package."""
     for package in _PACKAGES:
         with suppress(PackageNotFoundError):
             return version(package)
@@ -45,10 +45,10 @@ def runtime_version() -> str:
 
 
 def return_memory(nodes: int) -> None:
-    """Has the C library give back to the system what a session over so many nodes took, if that was much.
+    """Makes the C library return the memory of a session over so many nodes to the system, if that was much.
 
-    It keeps what is freed, and Python's own allocator cannot use that: of 100,000 nodes 0.3 GiB. Not glibc alone has
-    such memory, but it alone can be asked.
+    The library keeps freed memory, which Python's own allocator cannot use: 0.3 GiB for 100,000 nodes. Other libraries
+    do the same, but only glibc can be told to return it.
     """
     if nodes < _MANY_NODES:
         return

@@ -1,4 +1,4 @@
-"""Writing a graph as an ONNX file; weights beyond what protobuf can hold go to a data file beside it."""
+"""Writes a graph as an ONNX file; weights that are too large for protobuf go to a data file next to it."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import SMALL_TENSOR_BYTES, set_external, split_model
 
 SINGLE_FILE_LIMIT_BYTES = 256 << 20
-"""Constants up to this sum are stored inside the model: protobuf copies what it holds, and can hold 2 GB at most."""
+"""Constants up to this total size are stored in the model: protobuf copies its content, and holds 2 GB at most."""
 
 EXTERNAL_MINIMUM_BYTES = 1024
 ALIGNMENT_BYTES = 4096
 """Tensors in the data file start at multiples of a page, so that they can be mapped."""
 
 DATA_SUFFIX = ".data"
-"""Of the name of a data file, behind its model's."""
+"""The suffix that makes a model's file name that of its data file."""
 
 Buffer = bytes | memoryview
 
@@ -32,7 +32,7 @@ _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 
 
 class Stored(NamedTuple):
-    """A constant in a data file, from an offset on; there are zeros between them."""
+    """A constant in a data file, and its offset; the gaps between constants are zeros."""
 
     offset: int
     array: Array
@@ -43,10 +43,10 @@ def save_onnx(
 ) -> tuple[Stored, ...]:
     """Writes the graph as ONNX; the same graph gives the same bytes.
 
-    Constants that exceed the limit in sum go to `<file name>.data` in the same folder.
+    If the total size of constants exceeds the limit, they go to `<file name>.data` in the same folder.
 
     Returns:
-        What is in that file, in order; nothing where there is none.
+        The constants in that file, in order; () if there is none.
 
     Raises:
         OSError: a file cannot be written.
@@ -63,12 +63,12 @@ def save_onnx(
 
 
 def serialised(model: onnx.ModelProto, inside: Mapping[str, Array]) -> Iterator[Buffer]:
-    """The bytes of a model with the data of some initialisers, that it only refers to, put into it: what protobuf would
-    serialise, deterministically, had it a copy of them. The model is taken apart.
+    """The bytes of a model with the data of some initialisers inserted, to which it only refers: the same bytes as
+    protobuf's deterministic serialisation of a model that contains them, without a copy. The model is consumed.
 
     Args:
-        model: as `split_model` makes it.
-        inside: arrays by name of the initialiser.
+        model: a model made by `split_model`.
+        inside: arrays to insert, by name of the initialiser.
     """
     tensors = [_tensor(tensor, inside.get(tensor.name)) for tensor in model.graph.initializer]
     del model.graph.initializer[:]
@@ -93,9 +93,9 @@ def _field(number: int, content: Sequence[Buffer]) -> list[Buffer]:
 
 
 def _around(message: Message, field: str) -> tuple[Buffer, Buffer]:
-    """A message's bytes before and behind a field that is not set: fields are in the order of their numbers.
+    """A message's bytes before and after a field that is not set: fields are in the order of their numbers.
 
-    The message loses those before.
+    Clears the fields before it.
     """
     number = message.DESCRIPTOR.fields_by_name[field].number
     data = memoryview(message.SerializeToString(deterministic=True))
@@ -115,7 +115,7 @@ def _varint(value: int) -> bytes:
 
 
 def _write_data(model: onnx.ModelProto, arrays: dict[str, Array], path: Path) -> Iterator[Stored]:
-    """Writes the arrays one after the other and points the model's tensors at them."""
+    """Writes the arrays one after another and points the model's tensors at them."""
     with path.open("wb") as file:
         for tensor in model.graph.initializer:
             if tensor.name not in arrays:

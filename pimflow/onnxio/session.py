@@ -23,13 +23,14 @@ if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
 
 _CRASHES = "MatmulTransposeFusion"
-"""What no session may fuse: where a Cast stands between a Transpose and a product (ONNX Runtime writes one there itself
-in fp16), it puts a new Transpose behind the Cast; if it then fuses nothing, the graph is not resolved again, and the
-next pass reads the new node's schema through a null pointer, which ends the process (1.23 to 1.32). In double precision
-it fuses to what has no kernel (microsoft/onnxruntime#28136)."""
+"""An optimiser that is disabled in every session, because it crashes. If a Cast lies between a Transpose and a product
+(ONNX Runtime inserts one there itself in fp16), it inserts a new Transpose after the Cast; if it then fuses nothing,
+the graph is not resolved again, and the next pass reads the new node's schema through a null pointer, which ends the
+process (1.23 to 1.32). In double precision it fuses into an operator that has no kernel
+(microsoft/onnxruntime#28136)."""
 
 INLINE_LIMIT_BYTES = 16 * 1024
-"""Constants up to this size travel inside the serialised model, larger ones are lent by reference."""
+"""Constants up to this size are part of the serialised model, larger ones are lent by reference."""
 
 
 def session_options(
@@ -38,21 +39,21 @@ def session_options(
     """Quiet options with a fixed number of threads.
 
     Args:
-        threads: of one operator.
+        threads: threads of one operator.
         optimise: whether ONNX Runtime may fuse and fold.
-        fuse_quantised: whether it may compute in 8 bits what stands between a DequantizeLinear and a QuantizeLinear,
-            as it does for users; without, it computes that in single precision, as it is written.
-        prepack: whether it prepares for many runs, by default if it optimises: weights are laid out anew, and which
-            result may take the place of which is planned (in time quadratic in the readers of a value). Memory of
-            results that nobody reads any more is given back either way.
+        fuse_quantised: whether it may compute operators between a DequantizeLinear and a QuantizeLinear in 8 bits, its
+            default; otherwise it computes them in single precision, as written.
+        prepack: whether it prepares for many runs (by default if it optimises), that is, changes the layout of weights
+            and plans the reuse of memory between results (in time quadratic in the readers of a value). The memory of
+            results without further readers is freed in either case.
     """
     ort = onnx_runtime()
     options: SessionOptions = ort.SessionOptions()
     options.log_severity_level = QUIET
     options.intra_op_num_threads = threads
     options.inter_op_num_threads = 1
-    options.enable_cpu_mem_arena = False  # an arena takes up to twice what it is asked for, and never gives any back
-    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # a thread that waits, sleeps
+    options.enable_cpu_mem_arena = False  # an arena takes up to twice the memory requested, and never returns any
+    options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads sleep
     if not fuse_quantised:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.add_session_config_entry("optimization.disable_specified_optimizers", _CRASHES)
@@ -68,7 +69,7 @@ def open_session(model: str | bytes, options: SessionOptions, name: str) -> Infe
     """A session over a model file or a serialised model.
 
     Raises:
-        ModelError: ONNX Runtime refuses the model; `name` is what the message calls it.
+        ModelError: ONNX Runtime refuses the model, which the message calls `name`.
     """
     try:
         session: InferenceSession = onnx_runtime().InferenceSession(
@@ -80,7 +81,7 @@ def open_session(model: str | bytes, options: SessionOptions, name: str) -> Infe
 
 
 def lend(constants: Mapping[str, Array], options: SessionOptions) -> dict[str, OrtValue]:
-    """Has a session read constants that its model only names where they are, for as long as the result is kept."""
+    """Lets a session read constants that its model only refers to in place, for as long as the result is kept alive."""
     lent = {name: to_ort_value(array) for name, array in constants.items()}
     if lent:
         options.add_external_initializers(list(lent), list(lent.values()))
@@ -89,7 +90,7 @@ def lend(constants: Mapping[str, Array], options: SessionOptions) -> dict[str, O
 
 @contextmanager
 def ended_after(limit_s: float | None) -> Iterator[RunOptions | None]:
-    """Options of runs that end after so many seconds, at the next node; None where there is no limit."""
+    """Run options that end a run after `limit_s` seconds, at the next node; None if there is no limit."""
     if limit_s is None:
         yield None
         return
@@ -105,12 +106,12 @@ def ended_after(limit_s: float | None) -> Iterator[RunOptions | None]:
 
 
 def lacks_kernel(error: ModelError) -> bool:
-    """Whether ONNX Runtime refuses a model for an operator that it cannot compute in that type."""
+    """Whether ONNX Runtime refuses a model because an operator has no kernel for the given type."""
     return "Could not find an implementation" in error.what
 
 
 def ran_out(error: ModelError) -> bool:
-    """Whether a run ended for want of time or memory, which says nothing against the model."""
+    """Whether a run ended for lack of time or memory, rather than because of a fault in the model."""
     return any(words in error.what for words in _OUT_OF_MEANS)
 
 
@@ -124,9 +125,9 @@ def _single(item: Any) -> Any:
 class GraphSession:
     """A session over a graph; keeps the lent constants alive.
 
-    On a CPU ONNX Runtime has kernels of bf16 for few operators, and of fp16 not for all (random numbers, EyeLike). A
-    graph of such is run in single precision, which holds every such number: `widened` says so. What it takes and gives
-    stays as it is; results in between are not rounded.
+    On a CPU, ONNX Runtime has bf16 kernels for few operators, and fp16 kernels for most but not all (random numbers,
+    EyeLike). A graph that needs a missing one is run in single precision, which represents all these numbers exactly;
+    `widened` is then True. Inputs and outputs keep their types; intermediate results are not rounded.
 
     Raises:
         ModelError: ONNX Runtime refuses the graph.
@@ -156,12 +157,12 @@ class GraphSession:
     def run(
         self, feeds: Mapping[str, Any], fetch: Sequence[str] | None = None, *, limit_s: float | None = None
     ) -> dict[str, Any]:
-        """Values of the outputs (all, or those named): arrays, or lists for sequences.
+        """Values of all outputs, or of the named ones: arrays, or lists for sequences.
 
         Args:
-            feeds: by input name.
+            feeds: values by input name.
             fetch: names of outputs.
-            limit_s: the run is ended after so many seconds, at the next node (in a Loop's body, too).
+            limit_s: seconds after which the run is ended, at the next node (also in a Loop's body).
 
         Raises:
             ModelError: ONNX Runtime fails, or is ended.
@@ -201,9 +202,10 @@ class GraphSession:
 
 
 def _carrier(dtype: str) -> str:
-    """The type in which ONNX Runtime hands over values for which it has no numpy type; "" where it has one.
+    """The type in which ONNX Runtime returns values for which it has no numpy type; "" if it has one.
 
-    Those of four bits are read as they are: before opset 21, Cast takes none of what ONNX Runtime's own operators make.
+    Four-bit values are read directly: before opset 21, Cast does not accept those that ONNX Runtime's own operators
+    make.
     """
     if (
         _is_of_four_bits(dtype)
@@ -221,7 +223,7 @@ def _carried_name(name: str) -> str:
 
 
 def _with_carried_outputs(graph: Graph) -> Graph:
-    """The graph with a Cast behind each output whose type ONNX Runtime cannot hand over."""
+    """The graph with a Cast after each output whose type ONNX Runtime cannot return."""
     carriers = {name: _carrier(graph.value(name).dtype) for name in graph.outputs}
     if not any(carriers.values()):
         return graph
@@ -240,7 +242,7 @@ def _with_carried_outputs(graph: Graph) -> Graph:
 
 
 def needs_ort_value(item: Any) -> bool:
-    """Whether ONNX Runtime takes an array of this type only wrapped."""
+    """Whether ONNX Runtime accepts an array of this type only as an OrtValue."""
     return isinstance(item, np.ndarray) and item.dtype.name not in NUMPY_NATIVE and item.dtype.kind not in "OUS"
 
 
@@ -256,13 +258,13 @@ _ORT_DTYPES = {
 
 
 def ort_dtype(text: str) -> str:
-    """Our name of an element type that ONNX Runtime writes as "tensor(float)"."""
+    """Our name for an element type, from ONNX Runtime's notation "tensor(float)"."""
     name = text.removeprefix("tensor(").removesuffix(")")
     return _ORT_DTYPES.get(name, name)
 
 
 def to_ort_value(array: Array) -> OrtValue:
-    """An array as ONNX Runtime's, over the same memory where that is contiguous."""
+    """An array as an OrtValue, which shares its memory if that is contiguous."""
     if array.dtype.kind in "SU":
         array = array.astype(object)
     contiguous = np.ascontiguousarray(array).reshape(array.shape)
@@ -279,9 +281,9 @@ def _is_of_four_bits(dtype: str) -> bool:
 
 
 def _in_pairs(array: Array) -> Array:
-    """Elements of four bits as ONNX Runtime has them, two to a byte, the lower bits first, and bytes that nobody reads.
+    """Four-bit elements in ONNX Runtime's layout: two per byte, the lower bits first, followed by unused bytes.
 
-    Its tensor has the array's shape, and takes the first half of its bytes.
+    ONNX Runtime's tensor has the array's shape, and uses the first half of its bytes.
     """
     whole = array.astype(np.int8).reshape(-1).view(np.uint8) & 0xF
     pairs = np.resize(whole, whole.size + whole.size % 2).reshape(-1, 2)
@@ -291,7 +293,7 @@ def _in_pairs(array: Array) -> Array:
 
 
 def unaliased(results: dict[str, Any], feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """Results with copies of those that are inputs too: some versions of ONNX Runtime hand back the caller's memory."""
+    """Results with copies of those that are also inputs: some versions of ONNX Runtime return the caller's memory."""
     again = {name: np.array(item) for name, item in results.items() if name in feeds and isinstance(item, np.ndarray)}
     return {**results, **again}
 
@@ -308,24 +310,24 @@ _NOISE = re.compile(
     r"/\S*onnxruntime\S*:\d+ (?:.*? was false\. ?|[^()]*\([^()]*\)(?: const|::<lambda\(\)>)? )"
     r"|Load model from .*? failed: ?"
 )
-"""Where in ONNX Runtime's source something is required, or a function's signature, and that a file was loaded; what is
-said comes behind."""
+"""Prefixes of messages: a place in ONNX Runtime's source with a condition or a function's signature, or a note that a
+file failed to load."""
 
 _COMPLAINTS = (
     (
         r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
-        r"it is of IR version \1 of ONNX; \2 is the newest that this version supports",
+        r"it has ONNX IR version \1; \2 is the newest that this version supports",
         r"save it with ir_version = \2, or install a newer onnxruntime",
     ),
     (
         r"ONNX Runtime only \*guarantees\* .*? Opset (\d+) is under .* for domain (\S+) is till opset (\d+)\.?",
-        r"it is of opset \1 of \2; \3 is the newest that this version supports",
+        r"it has opset \1 of \2; \3 is the newest that this version supports",
         r"convert it to opset \3, or install a newer onnxruntime",
     ),
     (
         r"No Op registered for \S+ with domain_version of \d+|\S+ is not a registered function/op",
         r"\g<0>",
-        "export the model in operators of ONNX, or with the operator as a function in the file",
+        "export the model with standard ONNX operators, or with the operator as a function in the file",
     ),
     (
         r"Type 'tensor\(bfloat16\)' of input parameter \(.*?\) of operator \(.*?\) in node \(.*?\) is invalid",
@@ -338,8 +340,8 @@ _COMPLAINTS = (
         "correct the model, or export it again",
     ),
 )
-"""Of what ONNX Runtime says of models: a pattern, what is said instead, and what to do. Of an opset that it does not
-know it says more about how ONNX is released."""
+"""ONNX Runtime's messages about models: a pattern, its replacement, and advice. For an unknown opset, the original goes
+on about how ONNX is released."""
 
 
 def refuse(name: str, error: Exception) -> NoReturn:

@@ -1,7 +1,7 @@
-"""Sparse ops as ONNX: the pattern of gathers and scatters that PyTorch's exporters write for them.
+"""Sparse ops in ONNX form: the pattern of gathers and scatters that PyTorch's exporters write for them.
 
-It is the oracle of the recovery and of the kernels, on small graphs: an index as large as the edge values is part of
-it. The pattern is refused where that would not fit; the text form and `runtime.execute` have no such limit.
+The pattern is the test oracle for recovery and for the kernels, on small graphs: it contains an index as large as the
+edge values. It is refused if that would not fit; the text form and `runtime.execute` have no such limit.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from pimflow.onnxio.export import EXPORT, OnnxWriter
 from pimflow.onnxio.tensors import dtype_code, numpy_dtype
 
 EXPANDED_LIMIT_BYTES = 1 << 30
-"""An index of int64, expanded to the shape of edge values, may take this much."""
+"""The maximum size of an int64 index that is expanded to the shape of edge values."""
 
 SCATTER_OPSET = 16
-"""From here on ScatterElements adds up; before, of duplicates one is kept."""
+"""The first opset in which ScatterElements can add; before, it keeps one of several duplicates."""
 
 
 def pattern_bytes(graph: Graph, node: Node) -> int:
-    """What the values of edges in a sparse node's pattern take, with an index of int64 expanded to their shape."""
+    """The size of the edge values in a sparse node's pattern, including an int64 index expanded to their shape."""
     rows = [graph.shape(name) for name in node.inputs if name]
     edges = max(shape[0] for shape in rows)
     return edges * math.prod(rows[0][1:]) * (8 + 2 * (element_bytes(graph.value(node.output).dtype) or 8))
 
 
 class _Pattern:
-    """Writes the operators of one node; the last one makes its output."""
+    """Writes the operators of one node's pattern; the last one produces its output."""
 
     def __init__(self, writer: OnnxWriter, node: Node, expanded: tuple[int, ...]) -> None:
         self.writer = writer
@@ -60,7 +60,7 @@ class _Pattern:
             )
         if writer.opset < SCATTER_OPSET:
             raise ModelError(
-                f"{node.name!r} ({node.kind}) has no form in opset {writer.opset}: its scatters keep one of several",
+                f"{node.name!r} ({node.kind}) has no form in opset {writer.opset}: its scatters cannot add duplicates",
                 f"export the model with opset {SCATTER_OPSET} or later",
             )
 
@@ -74,7 +74,7 @@ class _Pattern:
         return self.writer.graph.shape(self.node.output)
 
     def structure(self, position: int) -> Any:
-        """A constant operand: pointers, sources.
+        """A constant operand that describes the graph: row pointers or sources.
 
         Raises:
             ModelError: it is computed when the model runs.
@@ -85,7 +85,7 @@ class _Pattern:
         return array
 
     def longs(self, position: int) -> Array:
-        """A constant operand of indices, as ONNX has them."""
+        """A constant operand of indices, as the int64 that ONNX uses."""
         indices: Array = self.structure(position).astype(np.int64)
         return indices
 
@@ -103,25 +103,25 @@ class _Pattern:
         return self.constant(what, np.array(values, np.int64))
 
     def filled(self, what: str, value: float, shape: Sequence[int]) -> str:
-        """A new constant of one value in the type of the node's output."""
+        """A new constant filled with one value, in the type of the node's output."""
         dtype = numpy_dtype(self.writer.graph.value(self.node.output).dtype)
         return self.constant(what, np.full(tuple(shape), value, dtype))
 
     def step(self, op_type: str, inputs: Sequence[str], **attributes: int | str | tuple[int, ...]) -> str:
-        """An operator within the pattern; returns the name of what it makes."""
+        """Writes an operator of the pattern; returns the name of its result."""
         return self.writer.step(self.node, op_type, inputs, attributes)
 
     def last(self, op_type: str, inputs: Sequence[str], **attributes: int | str) -> None:
-        """The operator that makes the node's output."""
+        """Writes the operator that produces the node's output."""
         self.writer.add(self.node, op_type, attributes, inputs)
 
     def expanded(self, index: Array, shape: Sequence[int]) -> str:
-        """An index [E] as the exporters have it: a column, expanded to the shape of what is scattered."""
+        """An index [E] in the exporters' form: a column, expanded to the shape of the scattered values."""
         column = self.constant("index", index.reshape(-1, *(1,) * (len(shape) - 1)))
         return self.step("Expand", [column, self.integers("index_shape", shape)])
 
     def base(self, pointers: Array, op: Spmm | SegmentReduce) -> str:
-        """What a reduction starts from: another value in rows without edges."""
+        """The tensor that a reduction starts from, which may have another value in rows without edges."""
         if op.start == op.empty:
             return self.filled("start", op.start, self.out_shape)
         dtype = numpy_dtype(self.writer.graph.value(self.node.output).dtype)
@@ -130,7 +130,7 @@ class _Pattern:
         return self.constant("start", np.broadcast_to(rows, self.out_shape))
 
     def paired(self, pairing: str, first: str, second: str) -> None:
-        """Rows of the first two operands by index, paired: the node's output."""
+        """Writes the node's output: rows of the first two operands, gathered by index and paired."""
         x, y = (self.step("Gather", [self.node.inputs[at], index], axis=0) for at, index in ((0, first), (1, second)))
         if pairing != "dot":
             self.last("Add" if pairing == "add" else "Mul", [x, y])
@@ -155,7 +155,7 @@ def _spmm(writer: OnnxWriter, node: Node, op: Spmm) -> None:
 
 
 def _sum_of_rows(pattern: _Pattern, op: Spmm, rows: str, first: int) -> None:
-    """Rows read over edges and reduced; pointers, sources, weights and scales are inputs from `first` on."""
+    """Writes rows gathered over edges and reduced; pointers, sources, weights and scales are inputs from `first` on."""
     pointers, sources, weight, scale = range(first, first + 4)
     shape = (len(pattern.structure(sources)), *pattern.out_shape[1:])
     messages = pattern.step("Gather", [rows, pattern.constant("sources", pattern.longs(sources))], axis=0)
@@ -243,7 +243,7 @@ def _typed_spmm(writer: OnnxWriter, node: Node, op: TypedSpmm) -> None:
 
 
 def _products_by_type(pattern: _Pattern, made: tuple[int, ...]) -> list[str]:
-    """The products of the rows of each type, one after the other; zeros of the shape `made` if there is no type."""
+    """The products of the rows of each type, in order; zeros of the shape `made` if there are no types."""
     pointers, axis = pattern.structure(2), pattern.integers("axis", [0])
     (given, weights), parts = pattern.node.inputs[:2], list[str]()
     heads = len(made) == 3
@@ -251,7 +251,7 @@ def _products_by_type(pattern: _Pattern, made: tuple[int, ...]) -> list[str]:
         given = pattern.step("Gather", [given, pattern.constant("rows", pattern.longs(3))], axis=0)
     for kind, (first, last) in enumerate(zip(pointers[:-1].tolist(), pointers[1:].tolist(), strict=True)):
         if heads and first == last:
-            continue  # ONNX Runtime divides by the rows of a product of heads
+            continue  # ONNX Runtime divides by the number of rows of a product of heads
         bounds = [pattern.integers("start", [first]), pattern.integers("stop", [last]), axis]
         rows = pattern.step("Slice", [given, *bounds])
         matrix = pattern.step("Gather", [weights, pattern.constant("type", np.array(kind, np.int64))], axis=0)

@@ -1,4 +1,4 @@
-"""Element types, tensors and attributes: ONNX's protobuf forms and ours."""
+"""Conversions of element types, tensors and attributes between ONNX's protobuf forms and ours."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _NAMES: dict[int, str] = {code: helper.tensor_dtype_to_np_dtype(code).name for c
 NUMPY_NATIVE = frozenset(
     {"float16", "float32", "float64", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"}
 )
-"""Element types that numpy itself knows; the others come from ml_dtypes, and strings are Python objects."""
+"""Element types that numpy itself has; the others come from ml_dtypes, and strings are Python objects."""
 
 ONNX_ERRORS: tuple[type[Exception], ...] = (
     ValidationError,
@@ -48,22 +48,23 @@ ONNX_ERRORS: tuple[type[Exception], ...] = (
     OverflowError,
     MemoryError,
 )
-"""What onnx's own checker, shape inference and inliner raise for a model, exceptions of C++ among them."""
+"""The exceptions that onnx's checker, shape inference and inliner raise for a model, including those from C++."""
 
 MOST_ELEMENTS = 2**40
-"""Of a value: no machine holds more, and sizes beyond say that something is wrong (pads, repeats, a dimension)."""
+"""The maximum number of elements of a value: no machine holds more, so larger sizes mean an error (in pads, repeats or
+a dimension)."""
 
 MOST_DIMS = 32
-"""Of a value: the oldest numpy that is supported makes no arrays of more."""
+"""The maximum number of dims of a value, which is the limit of the oldest supported numpy."""
 
 
 def is_boundless(shape: Sequence[int]) -> bool:
-    """Whether no array has such a shape; dims of 0 are left out, as numpy does when it asks whether an array fits."""
+    """Whether a shape is too large for any array; dims of 0 are ignored, as in numpy's own check."""
     return len(shape) > MOST_DIMS or math.prod(size for size in shape if size) > MOST_ELEMENTS
 
 
 def dtype_name(code: int) -> str:
-    """The element type's name; "" for one that this onnx does not know (or none given)."""
+    """The element type's name; "" if it is undefined or unknown to the installed onnx."""
     return _NAMES.get(code, "")
 
 
@@ -78,7 +79,8 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def type_text(proto: onnx.TypeProto) -> str:
-    """A value's type as `Value.dtype` holds it: the element type of a tensor, "seq(float32)" and the like of others."""
+    """A value's type in the form of `Value.dtype`: the element type of a tensor, "seq(float32)" and the like for
+    others."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         return dtype_name(proto.tensor_type.elem_type)
@@ -92,7 +94,7 @@ def type_text(proto: onnx.TypeProto) -> str:
 
 
 def static_shape(proto: onnx.TypeProto) -> tuple[int, ...] | None:
-    """The shape of a tensor type whose dims are all sizes; None of any other."""
+    """The shape of a tensor type whose dims are all known sizes; None for any other type."""
     if not proto.HasField("tensor_type") or not proto.tensor_type.HasField("shape"):
         return None
     dims = proto.tensor_type.shape.dim
@@ -102,7 +104,7 @@ def static_shape(proto: onnx.TypeProto) -> tuple[int, ...] | None:
 
 
 def type_proto(dtype: str, shape: Sequence[int | str] | None) -> onnx.TypeProto:
-    """The inverse of `type_text`, with the shape (where it is a tensor's and known)."""
+    """The inverse of `type_text`, with the shape if it is a tensor's and known."""
     for prefix, make in (
         ("seq(", helper.make_sequence_type_proto),
         ("optional(", helper.make_optional_type_proto),
@@ -116,12 +118,12 @@ def type_proto(dtype: str, shape: Sequence[int | str] | None) -> onnx.TypeProto:
 
 
 def value_info(value: Value) -> onnx.ValueInfoProto:
-    """A value's name and type in ONNX's form."""
+    """A value's name and type in ONNX form."""
     return onnx.ValueInfoProto(name=value.name, type=_known_type(value.dtype, value.shape) if value.dtype else None)
 
 
 _known_type = lru_cache(maxsize=1 << 12)(type_proto)
-"""Divided models have thousands of values of few shapes; what this returns is copied, never changed."""
+"""`type_proto`, cached: split models have thousands of values with few shapes. Results must be copied, not modified."""
 
 
 def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
@@ -144,7 +146,7 @@ def to_array(tensor: TensorProto, base_dir: str = "") -> Array:
 
 
 def brief(array: Array) -> str:
-    """The first elements, for a message."""
+    """The first elements as text, for messages."""
     return f"[{', '.join(map(str, array.reshape(-1)[:8].tolist()))}{', ...' if array.size > 8 else ''}]"
 
 
@@ -152,15 +154,15 @@ def sparse_to_array(sparse: onnx.SparseTensorProto) -> Array:
     """A sparse tensor as a dense array.
 
     Raises:
-        ModelError: indices or values do not fit its shape, or memory does not hold it.
+        ModelError: indices or values do not fit its shape, or it does not fit into memory.
     """
     values, indices = to_array(sparse.values), to_array(sparse.indices)
     label, shape = f"sparse tensor {sparse.values.name!r} of shape {list(sparse.dims)}", tuple(sparse.dims)
     if values.dtype == object:
-        raise ModelError(f"{label} holds texts", "ONNX Runtime has no sparse tensors of them")
+        raise ModelError(f"{label} holds strings", "ONNX Runtime has no sparse tensors of strings")
     size, room = values.dtype.itemsize * math.prod(shape), available_bytes()
     if is_boundless(shape) or size > room:
-        raise ModelError(f"{label} takes {size_text(size)} as an array, but {size_text(room)} of memory are free")
+        raise ModelError(f"{label} takes {size_text(size)} as an array, but {size_text(room)} of memory is free")
     try:
         dense = np.zeros(shape, values.dtype)
         positions: Any = indices if indices.ndim == 1 else np.ravel_multi_index(tuple(indices.T), dense.shape)
@@ -177,7 +179,7 @@ def to_tensor(name: str, array: Array) -> TensorProto:
 
 
 def attribute_value(proto: AttributeProto) -> AttributeValue:
-    """An attribute's value; what has no plain Python form (or would lose its type) is kept serialised."""
+    """An attribute's value; it stays serialised if it has no plain Python form, or would lose its type."""
     if proto.type == AttributeProto.INT:
         return int(proto.i)
     if proto.type == AttributeProto.FLOAT:

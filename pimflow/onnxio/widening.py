@@ -1,4 +1,4 @@
-"""A graph in single precision: what a model computes but for rounding to 16 bits, and that of products' operands."""
+"""Graphs in single precision: a model's computation without rounding to 16 bits, or of products' operands."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from pimflow.onnxio.captures import subgraphs
 from pimflow.onnxio.tensors import attribute_proto, dtype_code, to_array, to_tensor
 
 NARROW = frozenset({"float16", "bfloat16"})
-"""Element types that hold fewer digits than single precision."""
+"""Floating-point types with less precision than single precision."""
 
 WIDE = "float32"
 
 _CODES = frozenset(map(dtype_code, NARROW))
 _TYPE_ATTRIBUTES = frozenset({"to", "dtype", "output_dtype"})
-"""Attributes that say which element type a node makes."""
+"""Attributes that specify the element type of a node's result."""
 
 ACCURACY = "accuracy_level"
-"""Attribute of products with weights of few bits: what a kernel may round the left-hand side to, for speed."""
+"""Attribute of products with few-bit weights: the precision to which a kernel may round the left-hand side."""
 
 EIGHT_BITS = 4
-"""Its value for integers of 8 bits, in blocks."""
+"""Its value for 8-bit integers, in blocks."""
 
 _UNROUNDED = 1
 """Its value for single precision."""
@@ -39,7 +39,7 @@ def is_narrow(graph: Graph) -> bool:
 def widened(graph: Graph) -> Graph:
     """The same graph with single precision in place of 16-bit floating-point numbers, in subgraphs too.
 
-    No kernel rounds what it multiplies, either.
+    Kernels are not allowed to round operands of products either.
     """
     return graph.replace(
         nodes=[replace(node, op=_wide_op(node.op)) if isinstance(node.op, OnnxOp) else node for node in graph.nodes],
@@ -50,7 +50,7 @@ def widened(graph: Graph) -> Graph:
 
 
 def single_precision(array: Array) -> Array:
-    """The array, in single precision if it is of 16-bit floating-point numbers."""
+    """The array, converted to single precision if it holds 16-bit floating-point numbers."""
     wide: Array = array.astype(WIDE) if array.dtype.name in NARROW else array
     return wide
 
@@ -79,7 +79,7 @@ def _wide_attribute(name: str, value: AttributeValue) -> AttributeValue:
 
 
 def _widen(proto: onnx.AttributeProto) -> None:
-    """In place."""
+    """Widens types in an attribute, including its subgraphs, in place."""
     if proto.name in _TYPE_ATTRIBUTES and proto.i in _CODES:
         proto.i = dtype_code(WIDE)
     if proto.name == ACCURACY:

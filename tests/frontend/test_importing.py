@@ -348,7 +348,7 @@ def test_a_node_that_makes_nothing_is_left_out() -> None:
 @pytest.mark.parametrize("attribute", [False, True])
 @pytest.mark.parametrize(
     ("values", "dims", "words"),
-    [(np.ones(2, np.float32), [10**12], "takes 3.6 TiB"), (np.array(["a", "b"], object), [4], "holds texts")],
+    [(np.ones(2, np.float32), [10**12], "takes 3.6 TiB"), (np.array(["a", "b"], object), [4], "holds strings")],
     ids=["huge", "texts"],
 )
 def test_sparse_tensors_that_cannot_be_arrays(values: Array, dims: list[int], words: str, attribute: bool) -> None:
