@@ -1,4 +1,4 @@
-"""What setup.cfg cannot say: the README as an index of packages shows it, with links that lead somewhere from there."""
+"""The part that setup.cfg cannot express: the README as a package index shows it, with links that work there."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ ROOT = Path(__file__).parent
 
 
 def repository() -> str:
-    """Where the source is, as setup.cfg says."""
+    """The address of the source, from setup.cfg."""
     config = configparser.ConfigParser()
     config.read(ROOT / "setup.cfg", encoding="utf-8")
     urls = dict(line.split(" = ") for line in config["metadata"]["project_urls"].split("\n") if line)
@@ -18,7 +18,7 @@ def repository() -> str:
 
 
 def with_absolute_links(text: str, base: str) -> str:
-    """Markdown whose relative links lead into the repository at `base`: pages to show, images as they are."""
+    """Make relative links in Markdown point into the repository at `base`: to pages, and to raw images."""
     text = re.sub(r"!\[([^\]]*)\]\((?![a-z]+:|#)([^)]+)\)", rf"![\1]({base}/raw/main/\2)", text)
     return re.sub(r"(?<!!)\[([^\]]*)\]\((?![a-z]+:|#)([^)]+)\)", rf"[\1]({base}/blob/main/\2)", text)
 

@@ -16,25 +16,25 @@ OPSET = 17
 IR_VERSION = 8
 
 LEAST_APART_BYTES = 1 << 16
-"""Of a constant that is kept apart."""
+"""The minimum size of a constant that is stored in `apart`."""
 
 _TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
-# Bits that are kept of what was summed up (means, variances, what follows from them). Libraries add in different orders
-# and differ in the last bits of exp: what is kept is the same with all of them, and so are the bytes of a model.
+# Significant bits to keep of sums (means, variances, and values derived from them). Libraries add in different orders
+# and differ in the last bits of exp; the rounded values are the same with all of them, and so are the bytes of a model.
 _SETTLED_BITS = 12
 
 
 class Writer:
-    """An ONNX graph under construction; a node's output has the node's name, unless told otherwise.
+    """An ONNX graph under construction; a node's output has the node's name by default.
 
-    What is trained is stored under names that end in `.weight` and `.bias`, and nothing else is.
+    Trained parameters, and nothing else, have names that end in `.weight` or `.bias`.
 
     Args:
         name: the graph's name.
         seed: seed of all weights; the same seed gives the same bytes.
-        weights: whether weights are drawn and stored. Without, the model is a skeleton: every node and shape of the
-            model, and weights without data. It is made at once, but cannot be run.
-        apart: whether large constants are kept in `apart` and not copied into the model, which names them alone.
+        weights: whether weights are drawn and stored. If not, the model is a skeleton: all nodes and shapes, and
+            weights without data. It is fast to make, but cannot be run.
+        apart: whether large constants are stored in `apart` and not copied into the model, which then only names them.
     """
 
     def __init__(self, name: str, seed: int, weights: bool = True, apart: bool = False) -> None:
@@ -54,7 +54,7 @@ class Writer:
         return name
 
     def value_output(self, name: str, shape: tuple[int | str, ...]) -> None:
-        """Makes a float32 value an output of the model."""
+        """Make a float32 value an output of the model."""
         self._graph.output.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
 
     def finish(self) -> onnx.ModelProto:
@@ -62,13 +62,13 @@ class Writer:
         return self._model
 
     def node(self, op_type: str, name: str, *inputs: str, output: str | None = None, **attributes: Any) -> str:
-        """Adds a node; returns the name of its output."""
+        """Add a node; return the name of its output."""
         return self.node_of_many(op_type, name, inputs, [name if output is None else output], **attributes)[0]
 
     def node_of_many(
         self, op_type: str, name: str, inputs: tuple[str, ...], outputs: list[str], **attributes: Any
     ) -> list[str]:
-        """Adds a node with outputs of these names; "" is an output that is left out."""
+        """Add a node with outputs of these names; "" is an absent output."""
         node = self._graph.node.add(op_type=op_type, name=name, input=inputs, output=outputs)
         node.attribute.extend(helper.make_attribute(key, value) for key, value in attributes.items())
         return outputs
@@ -82,11 +82,11 @@ class Writer:
         return self.shared(name, np.array(values, np.int64))
 
     def shared(self, name: str, array: npt.NDArray[Any] | np.generic) -> str:
-        """A constant that several nodes may ask for: stored the first time."""
+        """A constant that several nodes may use: stored on its first use."""
         return name if name in self._constants else self.constant(name, array)
 
     def constant(self, name: str, array: npt.NDArray[Any] | np.generic) -> str:
-        """Stores an array as int64 if it holds integers, else as float32."""
+        """Store an array as int64 if it holds integers, otherwise as float32."""
         kind = np.dtype(np.int64 if np.issubdtype(array.dtype, np.integer) else np.float32)
         self._constants.add(name)
         # Filled in place: appending a finished tensor would copy it.
@@ -100,7 +100,7 @@ class Writer:
         return name
 
     def weight(self, name: str, shape: tuple[int, ...], std: float, centred: bool = False) -> str:
-        """Draws and stores weights; of a skeleton, their shape alone. `centred`: they add up to 0 down a column."""
+        """Draw and store weights (for a skeleton, only their shape). `centred`: every column adds up to 0."""
         if not self.has_weights:
             return self.reserve(name, shape)
         weight = self.draw(shape, std)
@@ -126,6 +126,6 @@ class Writer:
 
 
 def settled(values: npt.ArrayLike) -> Floats:
-    """Numbers rounded to a few significant bits, so that they do not tell which library computed them."""
+    """Round numbers to a few significant bits, so that they do not depend on the library that computed them."""
     fraction, exponent = np.frexp(np.asarray(values, np.float64))
     return np.asarray(np.ldexp(np.rint(np.ldexp(fraction, _SETTLED_BITS)), exponent - _SETTLED_BITS))

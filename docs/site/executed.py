@@ -1,4 +1,4 @@
-"""A notebook run as Jupyter runs it, and as a page of Markdown with what its cells show."""
+"""Runs a notebook as Jupyter does, and renders it with its outputs as a page of Markdown."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Cell = Mapping[str, Any]
 
 
 def run_notebook(path: Path, folder: Path) -> list[Cell]:
-    """The cells of a notebook, run in a folder, with what they show.
+    """Run a notebook in a folder; return its cells with their outputs.
 
     Raises:
         nbclient.exceptions.CellExecutionError: a cell raises an exception.
@@ -27,7 +27,7 @@ def run_notebook(path: Path, folder: Path) -> list[Cell]:
 
 
 def as_markdown(cells: Sequence[Cell]) -> str:
-    """The page: what is HTML stays so, all else that cells show is text."""
+    """The page: HTML outputs stay HTML, all other outputs are text."""
     return "\n\n".join(part for cell in cells for part in _parts(cell)) + "\n"
 
 

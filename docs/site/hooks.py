@@ -1,7 +1,7 @@
-"""What the site has beside the pages in docs/: pages from the root of the repository, the reference, the notebook with
-what its cells show, and a report of MobileNetV2.
+"""The parts of the site that are not in docs/: pages from the root of the repository, the reference, the notebook with
+its outputs, and a report of MobileNetV2.
 
-All of it is made as the site is built, so that it is what this version does.
+They are made when the site is built, so that they match this version.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ How to make it, and what each part shows: [the tutorial](tutorial.md#look-at-the
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """The address of the source, as setup.cfg says it; as a link, since a `repo_url` has every reader ask GitHub."""
+    """Set the address of the source from setup.cfg; as a link, because `repo_url` makes every reader's browser query
+    GitHub."""
     parser = configparser.ConfigParser()
     parser.read(ROOT / "setup.cfg", encoding="utf-8")
     urls = dict(line.split(" = ") for line in parser["metadata"]["project_urls"].split("\n") if line)
@@ -54,7 +55,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Adds what is no file of docs/."""
+    """Add the files that are not in docs/."""
     for source, page in OF_THE_ROOT.items():
         files.append(File.generated(config, page, content=from_the_root((ROOT / source).read_text(encoding="utf-8"))))
     files.append(File.generated(config, "reference.md", content=reference()))
@@ -65,7 +66,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Links lead to what was made of what is not in docs/; `<!-- site: TEXT -->` is text that only the site has."""
+    """Make links lead to the generated files; `<!-- site: TEXT -->` is text that only the site has."""
     for source, made in OF_THE_ROOT.items():
         markdown = markdown.replace(f"](../{source}", f"]({made}")
     markdown = markdown.replace("](notebook.ipynb)", "](notebook.md)")
@@ -73,12 +74,12 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def from_the_root(text: str) -> str:
-    """A page of the root, with its links as docs/ has them."""
+    """A page of the root, with links relative to docs/."""
     return re.sub(r"\]\((?:docs/)?([^):]+\.md)", lambda link: f"]({OF_THE_ROOT.get(link[1], link[1])}", text)
 
 
 def reference() -> str:
-    """A page that has mkdocstrings show every public name."""
+    """A page that makes mkdocstrings show every public name."""
     import pimflow
 
     names: Mapping[str, Any] = {name: getattr(pimflow, name) for name in pimflow.__all__ if not name.startswith("__")}
@@ -92,13 +93,13 @@ def reference() -> str:
 
 
 def notebook() -> str:
-    """The notebook, run here and now."""
+    """The notebook, run during the build."""
     with tempfile.TemporaryDirectory() as folder:
         return as_markdown(run_notebook(ROOT / "docs" / "notebook.ipynb", Path(folder)))
 
 
 def report() -> str:
-    """The HTML report of MobileNetV2, compiled and verified here and now."""
+    """The HTML report of MobileNetV2, compiled and verified during the build."""
     import pimflow
 
     return pimflow.html_report(pimflow.compile("zoo:mobilenet-v2"), verify=True).html

@@ -54,7 +54,7 @@ def read_graph(
     """
     if isinstance(model, (str, Path)) and str(model).endswith(TEXT_SUFFIX):
         if fixed:
-            raise OptionError("inputs of a graph in text form are not fixed", "leave --fix out")
+            raise OptionError("inputs of a graph in text form cannot be fixed", "leave --fix out")
         return _read_text(Path(model), shapes, constants)
     if constants is not None:
         raise OptionError("an ONNX model has its own constants", "leave --constants out")
@@ -93,7 +93,7 @@ def graph_of_text(text: str, constants: str | Path | None = None, name: str = "t
     except TextError as error:
         raise TextError(f"{name}: {error.what}", error.hint) from None
     except GraphError as error:
-        raise TextError(f"{name} is not a sound graph: {error}") from None
+        raise TextError(f"{name} is not a valid graph: {error}") from None
     return graph
 
 

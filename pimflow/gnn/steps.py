@@ -86,7 +86,7 @@ def stepper(
     if not all(columns.values()):
         missing = ", ".join(name for name, count in columns.items() if not count)
         of = f" of {missing}" if found.is_typed else ""
-        raise OptionError(f"the graph says nothing of features{of}", "give their number: --features")
+        raise OptionError(f"the graph does not state the number of features{of}", "give it with --features")
     logits = classes or (published.classes if published else _ANY_CLASSES)
     network = Network(str(model), max(columns.values()), hidden, logits)
     if found.is_typed:
@@ -141,7 +141,7 @@ class _Model(Stepper):
             shape[-1] for name in program.inputs if len(shape := program.shape(name)) == 2 and shape[0] == len(vertices)
         }
         if len(columns) != 1:
-            raise OptionError(f"{self.name} has no input of features of every vertex", "choose a graph network")
+            raise OptionError(f"{self.name} has no input with a row of features per vertex", "choose a graph network")
         self._reads(VERTICES, *columns)
         return program
 

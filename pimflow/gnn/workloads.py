@@ -138,6 +138,6 @@ def _square(graph: Graph) -> Graph:
     if graph.num_src != graph.num_dst:
         raise GraphDataError(
             f"the graph leads from {graph.num_src:,} sources to {graph.num_dst:,} destinations",
-            "give one whose vertices are both",
+            "give a graph whose vertices are both sources and destinations",
         )
     return graph

@@ -158,7 +158,7 @@ def test_a_graph_may_be_a_file(tmp_path: Path) -> None:
         ({"hidden": float("nan")}, OptionError, "'hidden' is nan"),
         ({"batches": -1}, OptionError, "'batches' is -1; it must be between 0"),
         ({"train": 4000}, OptionError, "'train' is 4000; the graph has 3,000 vertices"),
-        ({"features": None}, OptionError, "give their number: --features"),
+        ({"features": None}, OptionError, "give it with --features"),
         ({"loader": "some"}, OptionError, "unknown loader 'some'"),
         ({"model": "zoo:toy"}, PimflowError, ""),
         ({"model": "zoo:gcn"}, OptionError, "zoo:gcn reads 1433 features of a vertex, not 150; leave out --features"),

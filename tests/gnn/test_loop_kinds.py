@@ -117,7 +117,7 @@ def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
         ({"fan_outs": {"cites": (3,), "*": (3, 2)}}, "gives relations different numbers of hops"),
         ({"fan_outs": {"*": ()}}, "'fan_outs' is empty"),
         ({"fan_outs": (3, 0)}, "'fan_outs[1]' is 0; it must be between 1 and 1024"),
-        ({"features": {"paper": 10}}, "the graph says nothing of features of author"),
+        ({"features": {"paper": 10}}, "the graph does not state the number of features of author"),
         ({"features": {"field": 10}}, "unknown kind 'field'"),
         ({"train": 301}, "'train' is 301; the graph has 300 vertices of kind paper"),
         ({"model": SAGE}, "reads 6 features of paper, not 100; leave out --features"),

@@ -165,7 +165,7 @@ def test_every_pass_is_listed_with_its_options(capsys: Capture) -> None:
         (("NET", "--constants", "c.npz"), ("an ONNX model has its own constants",)),
         (("none.pimir",), ("cannot read none.pimir",)),
         (("bad.pimir",), ("bad.pimir: line 1, column 1: expected 'graph'",)),
-        (("unsound.pimir",), ("unsound.pimir is not a sound graph",)),
+        (("unsound.pimir",), ("unsound.pimir is not a valid graph",)),
         (("binary.pimir",), ("binary.pimir is not text",)),
         (("unsound.pimir", "--shape", "N=1"), ("the shapes of a graph in text form are in the text",)),
         (("unsound.pimir", "--constants", "bad.pimir"), ("bad.pimir cannot be read as an npz file",)),
