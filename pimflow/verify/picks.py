@@ -1,4 +1,4 @@
-"""Picks of a model: the positions of its largest elements, the elements above a threshold, the boxes that remain.
+"""Picks of a model: the positions of its largest elements, signs, elements above a threshold, the boxes that remain.
 
 If two scores are closer than rounding moves them, a different pick is just as correct, and everything that depends on
 it changes. So if outputs that depend on picks are off, both models run with the original's picks: then these outputs
@@ -27,11 +27,16 @@ Outputs = Mapping[str, Any]
 _FLOATS = NARROW | {"float32", "float64"}
 _BYTES = frozenset({"int8", "uint8"})
 
+_STEPS = frozenset(
+    {"Binarizer", "Ceil", "Floor", "Round", "Sign", "ThresholdedRelu", "TreeEnsemble", "TreeEnsembleRegressor"}
+)
+"""Kinds of nodes whose results are floats that jump where their operand changes only a little."""
+
 
 def picks_of(graph: Graph, original: Graph) -> frozenset[str]:
     """The first results of the nodes in both graphs that pick by computed numbers.
 
-    They produce flags or positions from floats or from bytes; sums of bytes have 32 bits.
+    They produce flags or positions from floats or from bytes, or are steps; sums of bytes have 32 bits.
     """
     made = {node.outputs[0] for node in original.nodes if node.outputs and _picks(original, node)}
     return frozenset(node.outputs[0] for node in graph.nodes if node.outputs and node.outputs[0] in made)
@@ -40,7 +45,7 @@ def picks_of(graph: Graph, original: Graph) -> frozenset[str]:
 def _picks(graph: Graph, node: Node) -> bool:
     read = {graph.value(name).dtype for name in graph.activations(node)}
     results = {graph.value(name).dtype for name in node.outputs if name}
-    of_floats = bool(read & _FLOATS) and bool(results & {"bool", "int32", "int64"})
+    of_floats = bool(read & _FLOATS) and (node.kind in _STEPS or bool(results & {"bool", "int32", "int64"}))
     of_bytes = bool(read & _BYTES) and bool(results & {"bool", "int64"})
     return (of_floats or of_bytes) and node.kind not in ("Shape", "Size")
 

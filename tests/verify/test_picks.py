@@ -40,6 +40,28 @@ def test_other_picks_of_scores_within_rounding_pass(compiled: CompiledModel, are
     assert sum("depends on picks that rounding changed" in note for note in result.notes) == 1
 
 
+def thresholds(kind: str, domain: str = "", **attributes: float) -> onnx.ModelProto:
+    """Steps of scores that are as often below one as above."""
+    weights = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["scores"]),
+        helper.make_node(kind, ["scores"], ["y"], domain=domain, **attributes),
+    ]
+    return model_of(nodes, {"x": (128, 64)}, ["y"], {"w": weights}, domains={"ai.onnx.ml": 1})
+
+
+@pytest.mark.parametrize(
+    "model", [thresholds("Sign"), thresholds("Binarizer", "ai.onnx.ml", threshold=0.5)], ids=["Sign", "Binarizer"]
+)
+def test_other_steps_of_scores_within_rounding_pass_and_steps_of_wrong_scores_do_not(model: onnx.ModelProto) -> None:
+    compiled = pimflow.compile(model, policy="pim", use_cache=False)
+    result = compiled.verify(pim="values")
+    assert result.passed, result.text()
+    assert sum("picks that rounding changed" in note for note in result.notes) == 1
+    wrong = {name: array + np.float32(0.01) for name, array in compiled.graph.constants.items()}
+    assert not replace(compiled, graph=compiled.graph.replace(constants=wrong)).verify(pim="values").passed
+
+
 def test_picks_of_wrong_scores_do_not_pass(compiled: CompiledModel) -> None:
     wrong = {name: array * np.float32(1.01) for name, array in compiled.graph.constants.items()}
     off = replace(compiled, graph=compiled.graph.replace(constants=wrong))
