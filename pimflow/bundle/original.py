@@ -31,7 +31,7 @@ def copy_model(path: str, folder: Path) -> Path:
     model = onnx.load(path, load_external_data=False) if outlined is None else outlined.proto
     within = {} if outlined is None else outlined.places
     tensors = (tensor for tensor in all_tensors(model) if is_external(tensor) and tensor.name not in within)
-    outside = {external_range(tensor, home).path for tensor in tensors}
+    outside = {external_range(tensor, Path(path)).path for tensor in tensors}
     for file in sorted(outside):
         copy = folder / file.relative_to(home)
         copy.parent.mkdir(parents=True, exist_ok=True)

@@ -107,7 +107,7 @@ def _internalise(node: onnx.NodeProto, source: Source) -> None:
                 _internalise(inner, source)
         for tensor in tensors:
             if is_external(tensor):
-                tensor.CopyFrom(to_tensor(tensor.name, load_tensor(tensor, source.folder)))
+                tensor.CopyFrom(to_tensor(tensor.name, load_tensor(tensor, source.path)))
 
 
 def _nodes(protos: Iterable[onnx.NodeProto], annotations: bool) -> Iterator[Node]:

@@ -33,11 +33,11 @@ LARGE_TENSOR_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it was given: parsed, and where its external data would be (None: nowhere)."""
+    """A model as it was given: parsed, and the file that its external data would be beside (None: nowhere)."""
 
     proto: onnx.ModelProto
     name: str
-    folder: Path | None
+    path: Path | None
     handle: str | bytes | None
     """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
     apart: Mapping[str, Array] = field(default_factory=dict)
@@ -55,7 +55,7 @@ class Source:
     def array(self, initialiser: TensorProto) -> Array:
         """The elements of an initialiser, as `load_tensor` gives them."""
         apart = self.apart.get(initialiser.name)
-        return load_tensor(initialiser, self.folder) if apart is None else apart
+        return load_tensor(initialiser, self.path) if apart is None else apart
 
     @property
     def external(self) -> list[TensorProto]:
@@ -74,7 +74,7 @@ def read_source(source: Path | ModelContent) -> Source:
     _require_model(given.proto, label)
     screen(given.proto)
     for tensor in given.external:
-        external_range(tensor, given.folder)
+        external_range(tensor, given.path)
     _check(given, label)
     return given
 
@@ -91,8 +91,8 @@ def _open(source: Path | ModelContent) -> Source:
     with suppress(OSError):  # it is told below
         outlined = file_outline(path)
         if outlined is not None:
-            return Source(outlined.proto, path.stem, path.parent, str(path), outlined.read(path))
-    return Source(_parse(_read_file(path), str(path)), path.stem, path.parent, str(path))
+            return Source(outlined.proto, path.stem, path, str(path), outlined.read(path))
+    return Source(_parse(_read_file(path), str(path)), path.stem, path, str(path))
 
 
 def _read_file(path: Path) -> bytes:
@@ -237,26 +237,40 @@ class FileRange:
     length: int
 
 
-def external_range(tensor: TensorProto, folder: Path | None) -> FileRange:
-    """The bytes of an external tensor.
+def external_range(tensor: TensorProto, model: Path | None) -> FileRange:
+    """The bytes of an external tensor; without a length they are as many as it takes.
+
+    Args:
+        tensor: the tensor.
+        model: the file that it is of; None for a model in memory.
 
     Raises:
         ModelError: they are not in a file inside the model's folder, or the range does not fit file and tensor.
     """
     entries = {entry.key: entry.value for entry in tensor.external_data}
     label = f"external data of tensor {tensor.name!r}"
-    if folder is None:
+    if model is None:
         raise ModelError(f"{label} cannot be found: the model was not given as a file", "give the path of the model")
-    path = _inside(entries.get("location", ""), folder, label)
+    path = _inside(entries.get("location", ""), model, label)
     size = path.stat().st_size
     offset = _count(entries.get("offset", ""), 0, label)
-    length = _count(entries.get("length", ""), max(0, size - offset), label)
+    rest = max(0, size - offset)
+    length = _count(entries.get("length", ""), min(rest, _stored_bytes(tensor, rest)), label)
     if offset + length > size:
         raise ModelError(
             f"{label}: bytes {offset} to {offset + length} are not in {path}, which has {size}",
             "put the data file of this model beside it",
         )
     return FileRange(path, offset, length)
+
+
+def _stored_bytes(tensor: TensorProto, default: int) -> int:
+    """What a tensor's elements take in a file; the default of a type or shape for which that is not known."""
+    name, elements = dtype_name(tensor.data_type), math.prod(tensor.dims)
+    width = element_bytes(name)
+    if width is None or min(tensor.dims, default=0) < 0:
+        return default
+    return -(-elements // 2) if name in ("int4", "uint4") else elements * width
 
 
 def _count(text: str, default: int, label: str) -> int:
@@ -266,7 +280,13 @@ def _count(text: str, default: int, label: str) -> int:
     return int(text or default)
 
 
-def _inside(location: str, folder: Path, label: str) -> Path:
+def _inside(location: str, model: Path, label: str) -> Path:
+    """The file at a location beside the model.
+
+    Links may lead to the folder that the model's own link leads to: caches of downloads keep all files of a model
+    in one folder, under other names.
+    """
+    folder = model.parent
     foreign = PureWindowsPath(location)
     absolute = PurePosixPath(location).is_absolute() or foreign.is_absolute() or bool(foreign.drive)
     if not location or "\0" in location or absolute or ".." in foreign.parts:
@@ -275,8 +295,8 @@ def _inside(location: str, folder: Path, label: str) -> Path:
             "save the model again, with its data beside it",
         )
     path = folder / location
-    root = os.path.realpath(folder)
-    if os.path.commonpath([root, os.path.realpath(path)]) != root:
+    target, roots = os.path.realpath(path), {os.path.realpath(folder), str(Path(os.path.realpath(model)).parent)}
+    if all(os.path.commonpath([root, target]) != root for root in roots):
         raise ModelError(
             f"{label}: {location!r} leads outside the model's folder {folder}",
             "save the model again, with its data beside it",
@@ -293,18 +313,18 @@ def _readable(path: Path, label: str) -> Path:
     return path
 
 
-def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:
-    """A tensor's elements, read-only; external ones are mapped from their file, not read.
+def load_tensor(tensor: TensorProto, model: Path | None) -> Array:
+    """A tensor's elements, read-only; external ones of numpy's own types are mapped from their file, not read.
 
     Raises:
         ModelError: the data do not fit the tensor.
     """
     if not is_external(tensor):
         return to_array(tensor)
-    place = external_range(tensor, folder)
+    place = external_range(tensor, model)
     name = dtype_name(tensor.data_type)
     if name not in NUMPY_NATIVE:
-        return to_array(tensor, str(folder))
+        return to_array(_with_data(tensor, place))
     dtype = np.dtype(helper.tensor_dtype_to_np_dtype(tensor.data_type))
     shape = tuple(tensor.dims)
     if min(shape, default=0) < 0 or math.prod(shape) * dtype.itemsize != place.length:
@@ -313,3 +333,11 @@ def load_tensor(tensor: TensorProto, folder: Path | None) -> Array:
         return np.zeros(shape, dtype)
     mapped: Array = np.memmap(place.path, dtype, "r", place.offset, shape)
     return mapped
+
+
+def _with_data(tensor: TensorProto, place: FileRange) -> TensorProto:
+    """An external tensor with its data inside, whatever kind of link leads to them: onnx's own reader takes none."""
+    with place.path.open("rb") as file:
+        file.seek(place.offset)
+        data = file.read(place.length)
+    return TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims, raw_data=data)

@@ -13,7 +13,9 @@ from onnx import helper, numpy_helper
 from pimflow.errors import ModelError, PimflowError
 from pimflow.frontend import load_model
 from pimflow.frontend.load import load_with_graph
+from pimflow.frontend.reading import load_tensor
 from pimflow.onnxio.export import ModelContent, SplitModel
+from pimflow.onnxio.tensors import dtype_code
 from support.onnx_models import model_of, single
 
 WEIGHTS = np.arange(4 * 3 * 9, dtype=np.float32).reshape(4, 3, 3, 3)
@@ -224,6 +226,37 @@ def test_external_data_behind_a_link_out_of_the_folder(tmp_path: Path) -> None:
     refused(path, "outside")
     (path.parent / "up").symlink_to(tmp_path)
     refused(with_external(tmp_path, "up/secret.bin"), "outside")
+
+
+def test_external_data_in_the_folder_that_the_models_own_link_leads_to(tmp_path: Path) -> None:
+    """As Hugging Face's cache keeps models: links in a folder of their names, files in one of their hashes."""
+    path = with_external(tmp_path, "weights.bin")
+    blobs = tmp_path / "blobs"
+    blobs.mkdir()
+    (blobs / "b").write_bytes(WEIGHTS.tobytes())
+    path.rename(blobs / "a")
+    path.symlink_to(blobs / "a")
+    (path.parent / "weights.bin").symlink_to(blobs / "b")
+    np.testing.assert_array_equal(load_model(path).constants["c0"], WEIGHTS)
+    (path.parent / "weights.bin").unlink()
+    (path.parent / "weights.bin").symlink_to(tmp_path / "secret.bin")
+    (tmp_path / "secret.bin").write_bytes(WEIGHTS.tobytes())
+    refused(path, "outside")
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4", "float32"])
+def test_external_data_of_a_type_without_a_length_behind_a_link(dtype: str, tmp_path: Path) -> None:
+    """It is as long as the tensor, whatever comes after it."""
+    code = dtype_code(dtype)
+    values = numpy_helper.to_array(helper.make_tensor("w", code, (3,), [1, 2, 3]))
+    tensor = numpy_helper.from_array(values, "w")
+    (tmp_path / "data").write_bytes(b"1234" + tensor.raw_data + b"other tensors")
+    (tmp_path / "w.bin").symlink_to("data")
+    tensor.ClearField("raw_data")
+    tensor.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in {"location": "w.bin", "offset": "4"}.items():
+        tensor.external_data.add(key=key, value=value)
+    np.testing.assert_array_equal(load_tensor(tensor, tmp_path / "model.onnx"), values)
 
 
 def test_external_data_of_a_model_that_is_no_file(tmp_path: Path) -> None:
