@@ -299,7 +299,7 @@ class _ShapeInference:
         assert isinstance(node.op, OnnxOp)
         fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.known]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
-        standard = node.op.domain in ("", "ai.onnx.ml")
+        standard = not node.op.domain
         if not feasible or self.structure.is_large(node):
             return {}
         if standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.known):

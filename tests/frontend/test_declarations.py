@@ -150,3 +150,30 @@ def test_a_range_of_one_element_tensors_is_folded() -> None:
     np.testing.assert_array_equal(run_plain(model, {"x": X})["y"], X[1])
     assert load_model(model, {"N": 2}).shape("y") == (3,)
     assert pimflow.compile(model, shapes={"N": 2}, policy="gpu", use_cache=False).run({"x": X})["y"].shape == (3,)
+
+
+def test_shapes_of_trees_are_what_they_make_not_what_is_declared() -> None:
+    """LightGBM's converter declares one label, whatever the batch."""
+    trees: dict[str, Any] = {
+        "nodes_treeids": [0, 0, 0],
+        "nodes_nodeids": [0, 1, 2],
+        "nodes_featureids": [1, 0, 0],
+        "nodes_values": [0.5, 0.0, 0.0],
+        "nodes_modes": ["BRANCH_LEQ", "LEAF", "LEAF"],
+        "nodes_truenodeids": [1, 0, 0],
+        "nodes_falsenodeids": [2, 0, 0],
+        "class_treeids": [0, 0],
+        "class_nodeids": [1, 2],
+        "class_ids": [0, 1],
+        "class_weights": [1.0, 1.0],
+        "classlabels_int64s": [0, 1],
+    }
+    nodes = [
+        helper.make_node("TreeEnsembleClassifier", ["x"], ["picked", "p"], domain="ai.onnx.ml", **trees),
+        helper.make_node("Cast", ["picked"], ["label"], to=TensorProto.INT64),
+    ]
+    model = model_of(nodes, {"x": (8, 3)}, ["p"], opset=9, domains={"ai.onnx.ml": 1})
+    model.graph.output.append(INFO("label", TensorProto.INT64, (1,)))
+    compiled = pimflow.compile(model, use_cache=False)
+    assert (compiled.graph.shape("label"), compiled.graph.shape("p")) == ((8,), (8, 2))
+    assert compiled.verify(pim="values").passed
