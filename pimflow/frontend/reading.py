@@ -266,7 +266,7 @@ def external_range(tensor: TensorProto, model: Path | None) -> FileRange:
 
 def _stored_bytes(tensor: TensorProto, default: int) -> int:
     """What a tensor's elements take in a file; the default of a type or shape for which that is not known."""
-    name, elements = dtype_name(tensor.data_type), math.prod(tensor.dims)
+    name, elements = dtype_name(tensor.data_type), int(math.prod(tensor.dims))
     width = element_bytes(name)
     if width is None or min(tensor.dims, default=0) < 0:
         return default

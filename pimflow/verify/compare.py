@@ -15,7 +15,8 @@ There are three questions, each with its own bound:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import field
+from contextlib import contextmanager
+from dataclasses import field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -25,11 +26,13 @@ import numpy as np
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.host import HostBackend
 from pimflow.errors import ModelError, PimflowError
+from pimflow.frontend.inference import declared_types
+from pimflow.frontend.reading import read_source
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.npz import read_npz
 from pimflow.records import dataclass
-from pimflow.runtime.execute.arena import Kernels, run_in_arena
+from pimflow.runtime.execute.arena import Kernels, OtherShape, run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels
 from pimflow.runtime.execute.nodes import Execute, run_nodes
 from pimflow.runtime.execute.original import run_original
@@ -164,7 +167,8 @@ def verify_compiled(
     expected = _original_outputs(original, {**bound, **feeds}, is_random=inputs is None)
     progress("running the compiled model")
     reference = execution.reference(graph)
-    actual, programs = execution.outputs(graph, feeds, reference, progress)
+    with _as_declared(original):
+        actual, programs = execution.outputs(graph, feeds, reference, progress)
     signal = _signal(original, graph, expected, seed, bound)
     evidence = Evidence(original, graph, bound, feeds, expected)
     picked: tuple[str, ...] = ()
@@ -176,15 +180,16 @@ def verify_compiled(
     flights = None
     if in_flight is not None:
         bounds = {check.name: check.rtol for check in checks}
-        flights = check_in_flight(
-            *(original, graph, *in_flight),
-            bound=bound,
-            feeds=feeds,
-            seed=seed,
-            rtol=bounds,
-            judge=partial(_judge, original, graph, bound, signal, progress) if rtol is None else None,
-            progress=progress,
-        )
+        with _as_declared(original):
+            flights = check_in_flight(
+                *(original, graph, *in_flight),
+                bound=bound,
+                feeds=feeds,
+                seed=seed,
+                rtol=bounds,
+                judge=partial(_judge, original, graph, bound, signal, progress) if rtol is None else None,
+                progress=progress,
+            )
     parts = [part for part in (evidence.values, programs, flights) if part is not None]
     passed = all(check.passed for check in checks) and not any(part.wrong for part in parts)
     return Verification(
@@ -270,6 +275,26 @@ def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is
         if not is_random:
             raise
         raise ModelError(error.what, "random inputs may be invalid for this model: give some with --inputs") from error
+
+
+@contextmanager
+def _as_declared(original: ModelContent) -> Iterator[None]:
+    """Of a shape that is not as planned, says so where the model declares it: nothing else said what it is.
+
+    Raises:
+        ModelError: names the value and both shapes.
+    """
+    try:
+        yield
+    except OtherShape as error:
+        said = declared_types(read_source(original).proto.graph).get(error.name)
+        if said is None or said.shape != error.planned:
+            raise
+        made = replace(said, shape=error.made)
+        raise ModelError(
+            f"the value {error.name!r} is declared as {said.type_text}, and is {made.type_text}",
+            "correct the declaration, or leave it out, and compile the model again",
+        ) from error
 
 
 def _signal(

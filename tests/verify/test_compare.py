@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 import pimflow
 from pimflow.compiled import CompiledModel
-from pimflow.errors import CommandOrderError
+from pimflow.errors import CommandOrderError, ModelError
 from pimflow.ir import Slice
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.runtime.execute import original, ort
@@ -41,6 +41,15 @@ def test_outputs_that_are_no_plain_floats(name: str) -> None:
     notes = [note for note in result.notes if "two different inputs" in note]
     assert len(notes) == bool(still)
     assert all(note.startswith(still) for note in notes)
+
+
+@pytest.mark.parametrize("options", [{"arena": True}, {"pim": "values"}])
+def test_a_declared_size_that_depends_on_data_and_is_another_is_named(options: Mapping[str, Any]) -> None:
+    model = model_of([helper.make_node("NonZero", ["x"], ["y"])], {"x": (2, 8)}, dtype=TensorProto.INT64)
+    model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.INT64, (2, 5)))
+    compiled = pimflow.compile(model, use_cache=False)
+    with pytest.raises(ModelError, match=r"'y' is declared as int64\[2, 5\], and is int64\[2, 1\d\]; correct"):
+        compiled.verify(**options)
 
 
 @pytest.fixture(scope="module")

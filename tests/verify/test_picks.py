@@ -4,6 +4,7 @@ does."""
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,7 +41,7 @@ def test_other_picks_of_scores_within_rounding_pass(compiled: CompiledModel, are
     assert sum("depends on picks that rounding changed" in note for note in result.notes) == 1
 
 
-def thresholds(kind: str, domain: str = "", **attributes: float) -> onnx.ModelProto:
+def thresholds(kind: str, domain: str = "", **attributes: Any) -> onnx.ModelProto:
     """Steps of scores that are as often below one as above."""
     weights = np.random.default_rng(0).standard_normal((64, 512)).astype(np.float32)
     nodes = [

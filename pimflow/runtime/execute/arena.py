@@ -43,6 +43,14 @@ class UnitExecute(Protocol):
         """The node's results from its dense operands."""
 
 
+class OtherShape(GraphError):
+    """A value has not the shape that the graph says: `name` is the value, `planned` what the graph says."""
+
+    def __init__(self, name: str, made: tuple[int, ...], planned: tuple[int, ...]) -> None:
+        super().__init__(f"value {name!r} has shape {made}, the graph says {planned}")
+        self.name, self.made, self.planned = name, made, planned
+
+
 @dataclass(frozen=True)
 class ArenaStats:
     """Statistics of a run: kernels executed, movements that cost nothing, bytes that other movements read and wrote."""
@@ -193,7 +201,7 @@ class ArenaInference:
             self.outside[name] = array
             return
         if np.shape(array) != spot.shape:
-            raise GraphError(f"value {name!r} has shape {np.shape(array)}, the graph says {spot.shape}")
+            raise OtherShape(name, np.shape(array), spot.shape)
         self._view(spot)[...] = array
 
     def execute_node(self, node: Node) -> None:
