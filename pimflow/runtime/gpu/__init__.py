@@ -1,4 +1,4 @@
-"""The GPU: what a kernel does, what it costs, and how the model is fitted to measured times."""
+"""The GPU: the work of a kernel, its cost, and fitting the cost model to measured times."""
 
 from pimflow.runtime.gpu import kept, sparse_work
 

@@ -26,7 +26,7 @@ _Type = tuple[tuple[int, ...] | None, str]  # a tensor's shape and element type
 
 @dataclass(frozen=True)
 class _Kernel:
-    """What a GPU cost depends on: op, operands' shapes and types, the content of those that the op says; no names."""
+    """What a GPU cost depends on: op, operand shapes and types, and the content of the operands that the op names."""
 
     op: Op
     inputs: tuple[_Type | None, ...]
@@ -40,8 +40,8 @@ def _type(value: Value | None) -> _Type | None:
 
 @dataclass(frozen=True)
 class _Price:
-    """What a node costs, of a convolution the way it is run in, where that is not the library's own, and what the ways
-    take that there are, the library's first, if there are several."""
+    """The cost of a node. For a convolution also the algorithm, if it is not the library's, and all ways to run it with
+    their times, the library's first, if there are several."""
 
     cost: GpuCost
     way: Lowered | None = None
@@ -49,18 +49,18 @@ class _Price:
 
     @property
     def name(self) -> str:
-        """Of the way."""
+        """The name of the algorithm."""
         return "library" if self.way is None else self.way.algorithm
 
 
 class GpuHost(HostBackend):
-    """A GPU with `channels` memory channels of its own; prices are remembered by what they depend on.
+    """A GPU with `channels` memory channels; prices are cached by everything they depend on.
 
     Args:
         device: its name in the target.
-        spec: what the target says of it.
-        measured: times that replace the model's, kernel by kernel, where it has them.
-        channels: memory channels that serve it; all of them by default.
+        spec: its table in the target.
+        measured: times that replace those of the model for the kernels it contains.
+        channels: memory channels that serve it; by default all.
     """
 
     title = "GPU stream"
@@ -76,27 +76,27 @@ class GpuHost(HostBackend):
 
     @property
     def identity(self) -> str:
-        """Its memory channels, and the measured table."""
+        """The number of memory channels, and the digest of the measured table."""
         return f"{self.channels} {'' if self.measured is None else self.measured.digest}"
 
     @property
     def asymmetric_padding(self) -> bool:
-        """As the target says of its library."""
+        """As in the target, for its library."""
         return self.gpu.asymmetric_padding
 
     @property
     def queues_launches(self) -> bool:
-        """As the target says."""
+        """As in the target."""
         return self.gpu.launches == "queued"
 
     @property
     def persistent_stages(self) -> bool:
-        """As the target says."""
+        """As in the target."""
         return self.gpu.persistent_stages
 
     @property
     def element_bytes(self) -> int:
-        """Of its operands."""
+        """Bytes of an operand element."""
         return self.gpu.element_bytes
 
     @property
@@ -106,31 +106,31 @@ class GpuHost(HostBackend):
         return Roof(macs, self.channels * self.gpu.channel_gb_per_s * 1e3)
 
     def left_with(self, taken: int) -> GpuHost:
-        """The GPU beside units that hold `taken` of its memory channels."""
+        """The GPU without `taken` of its memory channels, which units hold."""
         return GpuHost(self.device, self.gpu, self.measured, self.channels - taken) if taken else self
 
     def cost(self, graph: Graph, node: Node) -> GpuCost:
-        """A kernel's cost, by the model or as measured; of a convolution by the fastest way there is."""
+        """A kernel's cost, modelled or measured; for a convolution that of the fastest algorithm."""
         return self._priced(graph, node).cost
 
     def algorithm(self, graph: Graph, node: Node) -> str:
-        """Of a convolution, where it is not run as the library does."""
+        """The algorithm of a convolution if it is not the library's, else ""."""
         way = self._priced(graph, node).way
         return "" if way is None else way.algorithm
 
     def ways(self, graph: Graph, node: Node) -> tuple[Way, ...]:
-        """Of a convolution, the library's and those that the target offers."""
+        """For a convolution, the library's way and those that the target offers."""
         return self._priced(graph, node).ways
 
     def execute(self, graph: Graph, node: Node, inputs: Sequence[Array | None]) -> Array:
-        """Of a convolution, from the tensor that it is made of."""
+        """A convolution computed by its algorithm."""
         way = self._priced(graph, node).way
         if way is None or not isinstance(node.op, Conv2d):
             return super().execute(graph, node, inputs)
         return convolve(node.op, inputs, way.algorithm)
 
     def workspace_elements(self, graph: Graph, node: Node) -> int:
-        """The tensor that a convolution is made of, so many images at a time as fit."""
+        """Elements of the tensor from which a convolution is computed, for as many images at a time as fit."""
         way = self._priced(graph, node).way
         return 0 if way is None else way.workspace
 
@@ -145,7 +145,7 @@ class GpuHost(HostBackend):
         return known
 
     def _fastest(self, graph: Graph, node: Node, library: GpuCost) -> _Price:
-        """By the library, or in another way that the target offers."""
+        """The cheapest of the library's cost and the other algorithms that the target offers."""
         offered, op = self.gpu.convolutions, node.op
         sizes = None
         if offered is not None and isinstance(op, Conv2d):
@@ -163,30 +163,30 @@ class GpuHost(HostBackend):
         return replace(taken, ways=tuple(Way(price.name, price.cost.time_us, price is taken) for price in every))
 
     def unknown(self, graph: Graph, node: Node) -> str:
-        """What the model cannot see from shapes; what is measured leaves nothing out."""
+        """What the model cannot derive from shapes; nothing for measured kernels."""
         return self.cost(graph, node).unknown
 
     def measured_us(self, op: Op) -> float:
-        """By its table, if there is one."""
+        """The shortest time in its table, if there is one."""
         return math.inf if self.measured is None else self.measured.least_us(op)
 
     def copy_cost(self, moved_bytes: int, dtype: str) -> GpuCost:
-        """A copy kernel over the bytes, at the width that the GPU stores floating-point elements in."""
+        """The cost of a copy kernel, with the width in which the GPU stores floating-point elements."""
         width = element_width(dtype, self.gpu.element_bytes)
         return movement_cost(moved_bytes * width // (element_bytes(dtype) or 1), self.gpu, self.channels)
 
     def cost_as_exported(self, edges: Edges, width: int, weighted: bool) -> GpuCost:
-        """Gather, product, Expand and ScatterElements, each by its bytes."""
+        """The cost of Gather, product, Expand and ScatterElements, each according to its bytes."""
         return sequence_cost(exporter_pattern(edges, width, self.gpu.element_bytes, weighted), self.gpu, self.channels)
 
     def static_energy_mj(self, time_us: float) -> float:
-        """The whole board's, PIM channels apart."""
+        """The static energy of the whole board, without the PIM channels."""
         return static_energy_mj(time_us, self.gpu)
 
     def _price(self, graph: Graph, node: Node, content: Content) -> GpuCost:
-        """The model's cost, or the measured time where the table has this kernel.
+        """The model's cost, or the measured time if the table has this kernel.
 
-        A table is measured on a whole board. With fewer channels its time is scaled by the model's own ratio.
+        Tables are measured on a whole board. With fewer channels, a time is scaled by the model's own ratio.
         """
         inputs, outputs, constants = graph.in_values(node), graph.out_values(node), content_arrays(graph, node)
         cost = gpu_cost(node.op, inputs, outputs, self.gpu, self.channels, constants=constants, opset=graph.opset)

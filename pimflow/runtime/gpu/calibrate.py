@@ -1,7 +1,7 @@
-"""Fits a target's GPU parameters to measured kernel times, and says how far off the fit is per class of operation.
+"""Fits a target's GPU parameters to measured kernel times, and reports the errors of the fit by class of operation.
 
-What is fitted, and by which loss, is up to the GPU's form of cost model (`form.py`). Errors are reported for the target
-as it came, for the fit, and for rows that the fit did not see.
+The GPU's form of cost model (`form.py`) defines the fitted parameters and the loss. Errors are reported for the
+original target, for the fit, and for held-out rows.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ class CalibrationWarning(UserWarning):
 
 @dataclass(frozen=True)
 class Errors:
-    """How far modelled times are off measured ones, over some kernels.
+    """Errors of modelled against measured times, over a set of kernels.
 
     Args:
-        typical: as a factor minus one: exp(mean |log(model / measured)|) - 1.
+        typical: the typical factor minus one: exp(mean |log(model / measured)|) - 1.
         median, p90: median and 90th percentile of |model / measured - 1|.
     """
 
@@ -48,7 +48,7 @@ class Errors:
 
     @classmethod
     def of(cls, ratios: Sequence[float]) -> Errors:
-        """From modelled over measured times, one or more."""
+        """The errors of one or more ratios of modelled to measured times."""
         relative = sorted(abs(ratio - 1) for ratio in ratios)
         rank = 0.9 * (len(relative) - 1)
         low = relative[math.floor(rank)]
@@ -61,8 +61,8 @@ class Errors:
 class ClassError:
     """Errors on one class of operation.
 
-    `before` is the target as it came, `fitted` the one fitted to all rows, `held_out` predicts each row by a fit that
-    did not see it. The latter two are None where nothing was fitted.
+    `before` is for the original target, `fitted` for the one fitted to all rows, and `held_out` for predictions of each
+    row by a fit without it. The latter two are None if nothing was fitted.
     """
 
     name: str
@@ -72,7 +72,7 @@ class ClassError:
     held_out: Errors | None = None
 
     def as_json(self) -> dict[str, object]:
-        """Typical errors under the names of the fits, the others under `NAME_median` and `NAME_p90`."""
+        """Typical errors under the names of the fields, the others under `NAME_median` and `NAME_p90`."""
         found: dict[str, object] = {"rows": self.rows}
         for name in ("before", "fitted", "held_out"):
             errors: Errors | None = getattr(self, name)
@@ -85,7 +85,7 @@ class ClassError:
 class Calibration:
     """A fitted target, its parameters as (name, before, after), and errors per class with "all" last.
 
-    `folds` is 0 where nothing was fitted, and `determined` None. `notes` are comments on what was fitted, by key.
+    If nothing was fitted, `folds` is 0 and `determined` None. `notes` are comments on the fitted keys, by key.
     """
 
     target: Target
@@ -96,11 +96,11 @@ class Calibration:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def toml(self) -> str:
-        """The fitted target as a file: whole, with the comments and sources of the one that it was fitted from."""
+        """The complete fitted target as a file, with the comments and sources of the original."""
         return annotated(self.target, self.notes)
 
     def as_json(self) -> dict[str, object]:
-        """For `--json`."""
+        """Plain values, for `--json`."""
         return {
             "target": self.target.name,
             "machine": TargetRecord.of(self.target).as_json(),
@@ -111,7 +111,7 @@ class Calibration:
         }
 
     def text(self) -> str:
-        """Two human-readable tables; one where nothing was fitted."""
+        """Two human-readable tables, or one if nothing was fitted."""
         kinds = ("before", "fitted", "held_out") if self.folds else ("before",)
         lines = []
         if self.parameters:
@@ -132,10 +132,10 @@ class Calibration:
 
 
 def check_target(target: Target, tables: Tables) -> Calibration:
-    """How far a target's GPU is off measured rows, as it is.
+    """The errors of a target's GPU on measured rows, without fitting.
 
     Raises:
-        InputDataError: a table cannot be read, or no row has a kernel that the model prices.
+        InputDataError: a table cannot be read, or the model prices the kernel of no row.
     """
     gpu = target.any_gpu
     samples = [sample for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]

@@ -1,15 +1,14 @@
-"""Ways to run a convolution on a GPU: by the library, or by a tensor made first, in column or in window order.
+"""Ways to run a convolution on a GPU: with the library, directly, or from a tensor in column or window order.
 
-- im2col puts down every window as a row, N Ho Wo x C kh kw, and multiplies that matrix.
-- im2win puts down, for every row of results, the columns under it, N C Ho W kh: an element once for all windows of the
+- im2col writes every window as a row of a matrix, N Ho Wo x C kh kw, and multiplies that matrix.
+- im2win writes, for every row of results, the columns under it, N C Ho W kh: each element once for all windows of the
   row. The product is the same; its rows overlap.
-- direct puts down nothing: every result by itself, without reuse that tiles could exploit.
+- direct writes no tensor: every result is computed by itself, without reuse that tiles could exploit.
 
 In window order (Lu, Chu and Liu, Im2win: An Efficient Convolution Paradigm on GPU, Euro-Par 2023) a window is a run of
-kh kw elements a channel, and the next one starts a stride of columns later. That is worth its copy only where windows
-overlap in both directions, kh and kw larger than the strides, and where the tensor is smaller than in column order. A
-tensor of all images may take more than the workspace: then as many images are done at a time as fit, each time with
-launches of its own.
+kh kw elements per channel, and the next window starts a stride of columns later. That pays for its copy only if windows
+overlap in both directions (kh and kw larger than the strides), and if the tensor is smaller than in column order. If
+the tensor of all images exceeds the workspace, as many images as fit are processed at a time, with separate launches.
 """
 
 from __future__ import annotations
@@ -27,13 +26,13 @@ MIB = 1 << 20
 
 @dataclass(frozen=True)
 class Sizes:
-    """A convolution as numbers.
+    """The sizes of a convolution.
 
     Args:
         op: the convolution.
-        source: of its input, [N, C, H, W].
-        result: [N, O, Ho, Wo].
-        more: elements of what else it reads, as a bias.
+        source: shape of its input, [N, C, H, W].
+        result: shape of its result, [N, O, Ho, Wo].
+        more: elements of its other operands, such as a bias.
     """
 
     op: Conv2d
@@ -43,7 +42,7 @@ class Sizes:
 
     @classmethod
     def of(cls, op: Conv2d, inputs: Sequence[Value | None], output: Value) -> Sizes | None:
-        """Of a convolution in a graph; None where shapes are not known."""
+        """The sizes of a convolution in a graph; None if shapes are unknown or empty."""
         source, result = inputs[0].shape if inputs[0] is not None else None, output.shape
         if source is None or result is None or len(source) != 4 or 0 in (*source, *result):
             return None
@@ -51,7 +50,7 @@ class Sizes:
 
     @property
     def images(self) -> int:
-        """N."""
+        """The number of images, N."""
         return self.source[0]
 
     @property
@@ -62,12 +61,12 @@ class Sizes:
 
     @property
     def depth(self) -> int:
-        """Multiply-accumulates of one result."""
+        """Multiply-accumulates per result."""
         return self.source[1] // self.op.groups * math.prod(self.op.kernel)
 
     @property
     def macs(self) -> int:
-        """Of all results."""
+        """Multiply-accumulates of all results."""
         return math.prod(self.result) * self.depth
 
     @property
@@ -77,34 +76,34 @@ class Sizes:
 
     @property
     def is_pointwise(self) -> bool:
-        """Whether its windows are its input's elements as they lie."""
+        """Whether its windows are single elements of its input, in their order."""
         return self.op.kernel == self.op.strides == (1, 1) and not any(self.op.pads)
 
     def columns(self) -> int:
-        """Elements of one image in column order: every window by itself."""
+        """Elements of one image in column order, with all windows separate."""
         return self.source[1] * math.prod(self.op.kernel) * math.prod(self.result[2:])
 
     def windows(self) -> int:
-        """Elements of one image in window order: every column of kh elements once for all windows of a row."""
+        """Elements of one image in window order, with each column of kh elements once for all windows of a row."""
         return self.source[1] * self.result[2] * self.padded[1] * self.op.kernel[0]
 
     @property
     def has_window_order(self) -> bool:
-        """Whether neighbours share elements in both directions, without which window order is a plain copy; and, where
-        dilated windows leave columns out or maps are narrow, whether it is smaller than column order at all."""
+        """Whether neighbouring windows overlap in both directions, without which window order is a plain copy, and
+        whether it is smaller than column order, which dilated windows or narrow maps may prevent."""
         overlap = all(size > stride for size, stride in zip(self.op.kernel, self.op.strides, strict=True))
         return overlap and self.windows() < self.columns()
 
 
 @dataclass(frozen=True)
 class Lowered:
-    """A convolution run in one of the ways.
+    """A convolution with an algorithm other than the library's.
 
     Args:
-        algorithm: which.
-        workspace: elements that it puts down at a time.
-        images: how many are done at a time.
-        kernels: what runs, each with how often.
+        algorithm: the algorithm.
+        workspace: elements of the tensor that it writes at a time.
+        images: number of images processed at a time.
+        kernels: the kernels, each with its number of executions.
     """
 
     algorithm: Algorithm
@@ -114,13 +113,13 @@ class Lowered:
 
 
 def lowered(sizes: Sizes, choice: ConvolutionChoice, element_bytes: int) -> Iterator[Lowered]:
-    """The ways beside the library's own that a GPU offers for a convolution and has the workspace for."""
+    """The algorithms other than the library's that a GPU offers for a convolution and has the workspace for."""
     if "direct" in choice.algorithms:
         moved, chain_us = _operand_bytes(sizes, element_bytes), sizes.depth * choice.direct_step_us
         work = DepthwiseWork(sizes.macs, moved, choice.direct_macs_per_sm_cycle, chain_us)
         yield Lowered("direct", 0, sizes.images, ((work, 1),))
     if sizes.is_pointwise:
-        return  # a product as it lies in memory, which the library's kernels know
+        return  # a product of the data as stored, which the library's kernels handle
     per_image = {"im2col": sizes.columns(), "im2win": sizes.windows() if sizes.has_window_order else 0}
     limit = choice.workspace_mib * MIB
     for algorithm in choice.algorithms:
@@ -131,10 +130,10 @@ def lowered(sizes: Sizes, choice: ConvolutionChoice, element_bytes: int) -> Iter
 
 
 def _made_first(algorithm: Algorithm, sizes: Sizes, elements: int, at_a_time: int, element_bytes: int) -> Lowered:
-    """The copy that makes the tensor, and the product that reads it, so many images at a time.
+    """The copy that writes the tensor and the product that reads it, for `at_a_time` images at a time.
 
-    Each byte of the tensor passes DRAM twice, written and read; the tiles of the product read it through the cache as
-    those of any product do.
+    Each byte of the tensor passes DRAM twice, for the write and the read; the tiles of the product read it through the
+    cache like those of any product.
     """
     full, rest = divmod(sizes.images, at_a_time)
     kernels = [(images, times) for images, times in ((at_a_time, full), (rest, 1)) if images and times]

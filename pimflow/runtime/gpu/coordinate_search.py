@@ -1,6 +1,6 @@
-"""Coordinate search over the logarithms of parameters, with steps that shrink.
+"""Coordinate search over the logarithms of parameters, with decreasing steps.
 
-The tile choices and rooflines of GPU cost models make their losses continuous but kinked, so that gradients would
+Tile choices and rooflines make the losses of GPU cost models continuous but kinked, so that gradients would
 mislead. Deterministic.
 """
 
@@ -18,12 +18,12 @@ _LAST_STEP = math.log(1.01)
 def coordinate_search(
     start: Mapping[str, float], bounds: Mapping[str, Bounds], loss: Callable[[Mapping[str, float]], float]
 ) -> dict[str, float]:
-    """Moves one parameter at a time by a factor, as long as that lowers the loss; then halves the steps.
+    """Changes one parameter at a time by a factor, as long as that lowers the loss; then halves the step.
 
     Args:
         start: parameters by name.
-        bounds: the least and the largest value of each.
-        loss: what is to be small.
+        bounds: lowest and highest value of each.
+        loss: the function to minimise.
     """
     values = dict(start)
     best = loss(values)

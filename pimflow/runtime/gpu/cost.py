@@ -1,4 +1,4 @@
-"""Time and energy of one node on the GPU: `gpu_work` says what it asks for, the GPU's form how long that takes."""
+"""Time and energy of one node on the GPU: `gpu_work` gives its work, and the GPU's `Form` the time of that work."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GpuCost:
-    """What one node costs on the GPU: a kernel, or several one after the other.
+    """The cost of one node on the GPU: of one kernel, or of several one after the other.
 
-    Computing and moving overlap behind the launch, so `compute_us` and `memory_us` are what each would take alone;
-    `computing_us` is the time of kernels that computing bounds (a tie is computing), `moving_us` that of the others.
-    The energies are what running them adds to the board's static power: what it draws while they run, arithmetic, and
-    bytes through second-level cache and DRAM. `flops` counts a multiply-accumulate as two; `bytes` pass DRAM.
-    `unknown` says what the cost leaves out, and why ("": nothing).
+    Computing and moving overlap after the launch, so `compute_us` and `memory_us` are the times that each would take
+    alone. `computing_us` is the time of compute-bound kernels (including ties), `moving_us` that of the others.
+    The energies are in addition to the board's static power: busy power while the kernels run, arithmetic, and bytes
+    through second-level cache and DRAM. `flops` counts a multiply-accumulate as two; `bytes` pass DRAM.
+    `unknown` says what the cost does not include, and why ("": nothing).
     """
 
     launch_us: float = 0.0
@@ -43,22 +43,22 @@ class GpuCost:
 
     @cached_property
     def time_us(self) -> float:
-        """Launches, and what bounds each kernel behind its own."""
+        """Launches, and for each kernel the longer of computing and moving."""
         return self.launch_us + self.computing_us + self.moving_us
 
     @cached_property
     def energy_mj(self) -> float:
-        """All but static power."""
+        """The energy without static power."""
         return sum(self.energy_parts_mj.values())
 
     @property
     def time_parts_us(self) -> dict[str, float]:
-        """Launches, and what bounds the kernels; what hides behind that is no time."""
+        """Launches, compute-bound kernels and memory-bound kernels; overlapped activity does not count."""
         return {"launch": self.launch_us, "compute": self.computing_us, "memory": self.moving_us}
 
     @property
     def energy_parts_mj(self) -> dict[str, float]:
-        """By event of the energy model."""
+        """Energy by event of the energy model."""
         return {"busy": self.busy_mj, "arithmetic": self.arithmetic_mj, "L2": self.l2_mj, "DRAM": self.dram_mj}
 
 
@@ -83,8 +83,8 @@ def gpu_cost(
         outputs: its results.
         gpu: the GPU.
         channels: memory channels that serve the GPU, at least one.
-        constants: arrays of `op.content_positions` by position, where they are known.
-        opset: versions of operators by domain, for what has bodies.
+        constants: arrays of `op.content_positions` by position, if known.
+        opset: operator set versions by domain, for ops with bodies.
 
     Raises:
         ValueError: `channels` is not positive.
@@ -98,7 +98,7 @@ def gpu_cost(
 
 
 def sequence_cost(sequence: KernelSequence, gpu: Gpu, channels: int) -> GpuCost:
-    """Kernels that run one after the other: all parts add up."""
+    """The cost of kernels that run one after the other: the sum of all parts."""
     costs = [(work_cost(work, gpu, channels), times) for work, times in sequence.kernels]
     parts = [part.name for part in fields(GpuCost) if part.name != "unknown"]
     sums = {part: sum(getattr(cost, part) * times for cost, times in costs) for part in parts}
@@ -109,8 +109,8 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
     """Time and energy of a piece of GPU work.
 
     Energy is busy power x time, plus energy per operation, per L2 byte and per DRAM byte: the event model of
-    AccelWattch (Kandiah et al., MICRO 2021) reduced to four events. The launch counts as idle: nothing of the kernel
-    runs yet.
+    AccelWattch (Kandiah et al., MICRO 2021) reduced to four events. The launch counts as idle, as the kernel does not
+    run yet.
     """
     work = cached(work, gpu, channels)
     time = form_of(gpu).kernel_time(work, gpu, channels)
@@ -132,7 +132,7 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
 
 
 def cached(work: GpuWork, gpu: Gpu, channels: int) -> GpuWork:
-    """Work with the bytes that its second-level cache leaves: the slices of the channels that serve the GPU."""
+    """Work with the bytes that miss the second-level cache, which consists of the slices of the GPU's channels."""
     if not isinstance(work, SparseWork | SegmentedWork):
         return work
     cache = Cache(gpu.l2_kib * 1024 * channels / gpu.memory_channels, gpu.sector_bytes)
@@ -143,12 +143,12 @@ def cached(work: GpuWork, gpu: Gpu, channels: int) -> GpuWork:
 
 
 def movement_cost(moved_bytes: int, gpu: Gpu, channels: int) -> GpuCost:
-    """A copy that the memory planner could not remove: one kernel that reads and writes `moved_bytes` in all."""
+    """The cost of a copy that the memory planner could not remove: one kernel that moves `moved_bytes` in total."""
     return work_cost(StreamWork(0, moved_bytes), gpu, channels)
 
 
 def scaled(cost: GpuCost, time_us: float) -> GpuCost:
-    """The same work taking `time_us`: parts of the time and the energy in proportion, work unchanged."""
+    """The cost of the same work in `time_us`: the parts of time and energy are scaled, the work is unchanged."""
     factor = time_us / cost.time_us
     return replace(
         cost,
@@ -165,7 +165,7 @@ def scaled(cost: GpuCost, time_us: float) -> GpuCost:
 
 
 def static_energy_mj(time_us: float, gpu: Gpu) -> float:
-    """What the board draws over a run of `time_us`, whatever it does: power x time."""
+    """The static energy of the board over a run of `time_us`: power x time."""
     return gpu.energy.static_w * time_us * 1e-3
 
 

@@ -1,4 +1,4 @@
-"""What a form of GPU cost model is: how long kernels run, and which of its parameters a fit may move."""
+"""`Form`: a GPU cost model, with the time of kernels and the parameters that a fit may change."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ G = TypeVar("G", bound=Gpu)
 
 @dataclass(frozen=True)
 class Sample:
-    """One measured kernel as a model sees it: its work, its time, and the class that its error is reported under.
+    """A measured kernel for a cost model: its work, its time, and the class under which its error is reported.
 
-    `gpu_operand` is the element type that it was measured in.
+    `gpu_operand` is the element type in which it was measured.
     """
 
     work: GpuWork
@@ -32,24 +32,24 @@ class Form(ABC, Generic[G]):
 
     @abstractmethod
     def kernel_time(self, work: GpuWork, gpu: G, channels: int) -> KernelTime:
-        """Time of one kernel with `channels` memory channels left to the GPU."""
+        """The time of one kernel with `channels` memory channels left to the GPU."""
 
     @abstractmethod
     def times_us(self, gpu: G, samples: Sequence[Sample]) -> list[float]:
-        """Times of measured kernels by the model, with all memory channels, in the element types of the samples."""
+        """The model's times of measured kernels, with all memory channels, in the element types of the samples."""
 
     @abstractmethod
     def parameters(self, gpu: G) -> Mapping[str, float]:
-        """The parameters that `fit` may move, by name, with their values."""
+        """The parameters that `fit` may change, by name, with their values."""
 
     @abstractmethod
     def with_parameters(self, gpu: G, values: Mapping[str, float]) -> G:
-        """The GPU with other values of some of those parameters, for prices alone: they are not rounded."""
+        """The GPU with other values of some of these parameters, only for pricing: they are not rounded."""
 
     @abstractmethod
     def fit(self, gpu: G, samples: Sequence[Sample]) -> G:
-        """The parameters that explain the samples best; those that no sample depends on stay as they are."""
+        """The GPU with the parameters that explain the samples best; those that no sample depends on are unchanged."""
 
     def operand_of(self, gpu: G, dtype: str) -> str | None:
-        """The element type that a row measured in `dtype` (numpy's name) is priced in; None if it has no figures."""
+        """The element type in which to price a row measured in `dtype` (numpy's name); None if there is none for it."""
         return gpu.operand

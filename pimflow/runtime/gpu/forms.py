@@ -1,4 +1,4 @@
-"""The forms of GPU cost model, by the kind of GPU: what a kernel takes, and how its parameters are fitted."""
+"""The GPU cost models by kind of GPU."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pimflow.runtime.gpu.simulated_form import SimulatedForm
 from pimflow.targets import Gpu
 
 FORMS: Registry[str, Callable[[], Form[Any]]] = Registry("forms of GPU cost model")
-"""Kinds of GPU, and what makes the form of each."""
+"""Constructors of the cost models, by kind of GPU."""
 
 FORMS.add("gpu", SimulatedForm)
 
 
-# Most machines have no such GPU: imported where one is priced.
+# Few machines have such a GPU: imported when one is priced.
 @FORMS.register("measured-gpu")
 def _library() -> Form[Any]:
     from pimflow.runtime.gpu.library_form import LibraryForm

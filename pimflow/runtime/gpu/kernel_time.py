@@ -1,4 +1,4 @@
-"""What a form of cost model says of one kernel."""
+"""`KernelTime`: the result of a GPU cost model for one kernel."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class KernelTime:
-    """Parts of a kernel's time, in microseconds, and the bytes that pass the second-level cache.
+    """The parts of a kernel's time in microseconds, and the bytes that pass the second-level cache.
 
-    `busy_us` is the longer of `compute_us` and `memory_us`, which overlap. During the launch nothing of it runs.
+    `busy_us` is the longer of `compute_us` and `memory_us`, which overlap. The kernel does not run during the launch.
     """
 
     launch_us: float

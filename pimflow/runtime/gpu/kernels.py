@@ -1,7 +1,8 @@
-"""How long a kernel runs on a GPU with so many memory channels: closed forms in the target's few parameters.
+"""Kernel times on a GPU with a given number of memory channels: closed forms with a few parameters of the target.
 
-A kernel takes `launch + max(compute, memory)`: the roofline of Williams et al. (CACM 2009) behind a launch, where
-"compute" is not peak throughput but what tiles, waves and main-loop latency leave of it. Times are in GPU cycles here.
+A kernel takes `launch + max(compute, memory)`: the roofline of Williams et al. (CACM 2009) after a launch, where
+"compute" is based not on peak throughput but on what tiles, waves and main-loop latency leave of it. Times here are in
+GPU cycles.
 """
 
 from __future__ import annotations
@@ -10,13 +11,13 @@ from pimflow.records import dataclass
 from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork
 from pimflow.targets import GpuSpec
 
-# For a product with fewer rows or columns than this a library has a matrix-vector kernel too.
+# For products with fewer rows or columns than this, a library also has a matrix-vector kernel.
 GEMV_ROWS = 4
 
 
 @dataclass(frozen=True)
 class KernelCycles:
-    """Parts of a kernel's time, in GPU cycles, and the bytes it moves. DRAM and L2 transfers overlap."""
+    """The parts of a kernel's time in GPU cycles, and the bytes through the L2. DRAM and L2 transfers overlap."""
 
     launch: float
     compute: float
@@ -36,7 +37,7 @@ class KernelCycles:
 
 
 def kernel_cycles(work: GpuWork, gpu: GpuSpec, channels: int) -> KernelCycles:
-    """Time of the kernel that a library would choose for this work, at so many memory channels."""
+    """The time of the kernel that a library would choose for this work, with `channels` memory channels."""
     if isinstance(work, MatrixWork):
         return _matrix(work, gpu, channels)
     if isinstance(work, DepthwiseWork):
@@ -46,24 +47,24 @@ def kernel_cycles(work: GpuWork, gpu: GpuSpec, channels: int) -> KernelCycles:
 
 
 def dram_cycles(moved_bytes: int, gpu: GpuSpec, channels: int) -> float:
-    """bytes / (channels x channel bandwidth x efficiency), in GPU cycles."""
+    """Cycles of a DRAM transfer: bytes / (channels x channel bandwidth x efficiency), in GPU cycles."""
     bytes_per_us = channels * gpu.channel_gb_per_s * 1e3 * gpu.memory_efficiency
     return moved_bytes / bytes_per_us * gpu.clock_mhz
 
 
 def _only_cached(work: GpuWork) -> int:
-    """Bytes that pass the second-level cache, but not DRAM."""
+    """Bytes that pass the second-level cache but not DRAM."""
     return work.cache_bytes if isinstance(work, CachedWork | SegmentedWork) else 0
 
 
 def _stream(
     gpu: GpuSpec, channels: int, compute: float, moved_bytes: int, launches: int, only_cached: int = 0
 ) -> KernelCycles:
-    """A kernel through which every byte passes once, DRAM to L2 to SM or back: a plain roofline.
+    """A kernel that every byte passes once, from DRAM to L2 to SM or back: a plain roofline.
 
-    `only_cached` bytes beside these come from the L2.
+    `only_cached` additional bytes come from the L2.
 
-    Both bandwidths belong to the channels: each brings its DRAM interface and its slices of the second-level cache.
+    Both bandwidths scale with the channels: each has its own DRAM interface and its slices of the second-level cache.
     """
     l2_bytes = moved_bytes + only_cached
     l2 = l2_bytes / (channels * gpu.l2_bytes_per_channel_cycle)
@@ -72,7 +73,7 @@ def _stream(
 
 
 def _depthwise(work: DepthwiseWork, gpu: GpuSpec, channels: int) -> KernelCycles:
-    """fill + macs / (sms * rate): a direct convolution, without reuse between channels that tiles could exploit."""
+    """fill + macs / (sms * rate): a direct convolution, without reuse across channels that tiles could exploit."""
     rate = work.macs_per_sm_cycle or gpu.depthwise_macs_per_sm_cycle
     compute = gpu.fill_cycles + max(work.macs / (gpu.sms * rate), work.chain_us * gpu.clock_mhz)
     return _stream(gpu, channels, compute, work.bytes, gpu.conv_launches)
@@ -81,8 +82,8 @@ def _depthwise(work: DepthwiseWork, gpu: GpuSpec, channels: int) -> KernelCycles
 def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
     """The fastest of the tiled kernels and, for few rows or columns, the matrix-vector kernel.
 
-    The latter gives every row of the matrix a warp of its own, on the vector lanes: no tile to fill, no main loop to
-    wait for, so that it streams its matrix at the memory's bandwidth.
+    The latter assigns a warp to every row of the matrix and computes on the vector lanes. It has no tile to fill and no
+    main loop to wait for, so it streams its matrix at memory bandwidth.
     """
     splits = (1,) if work.whole_k else gpu.splits
     options = [_tiled(work, gpu, channels, tile, split) for tile in gpu.tiles for split in splits]
@@ -93,15 +94,15 @@ def _matrix(work: MatrixWork, gpu: GpuSpec, channels: int) -> KernelCycles:
 
 
 def _tiled(work: MatrixWork, gpu: GpuSpec, channels: int, tile: tuple[int, int], split: int) -> KernelCycles:
-    """One kernel of output tiles of rows x columns, with K in `split` parts.
+    """A kernel with output tiles of rows x columns and K in `split` parts.
 
-    A grid of b = groups * ceil(M/rows) * ceil(N/columns) * split thread blocks (of segments: theirs added up) runs in
-    waves of sms * blocks_per_sm. A wave in which the busiest SM holds r blocks takes
+    A grid of b = groups * ceil(M/rows) * ceil(N/columns) * split thread blocks (for segmented work, the sum over its
+    segments) runs in waves of sms * blocks_per_sm. A wave in which the busiest SM holds r blocks takes
     `fill + ceil(K / (depth * split)) * max(step, r * rows * columns * depth / rate)`:
     a step of the main loop is bound by the latency of its loads or by arithmetic, whichever is longer (the model of
     tile and wave quantisation in NVIDIA's "Matrix Multiplication Background" guide, with the loop's latency made
-    explicit). Each step of a block loads (rows + columns) * depth elements from the second-level cache. Parts are
-    written there in single precision, and read by a second kernel that adds them up.
+    explicit). Each step of a block loads (rows + columns) * depth elements from the second-level cache. Partial sums
+    are written there in single precision, and a second kernel reads them and adds them up.
     """
     rows, columns = tile
     blocks = work.blocks(rows, columns) * split

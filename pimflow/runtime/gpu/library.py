@@ -1,8 +1,9 @@
-"""How long a library's kernels run on a real GPU: closed forms in the parameters that `calibrate` fits to measurements.
+"""Times of a library's kernels on a real GPU: closed forms with parameters that `calibrate` fits to measurements.
 
-A call takes max(call, lead + kernel) (`Call`), a kernel the longer of computing and moving. Which kernel runs is what
-the form finds fastest among the library's: tiles, ways to cut K, and algorithms of convolution. All formulas take
-arrays, one element per kernel, so that a fit evaluates thousands of kernels at once; times are in microseconds.
+A call takes max(call, lead + kernel) (`Call`); a kernel takes the longer of computing and moving. The kernel that runs
+is the fastest of the library's according to the model, over tiles, ways to cut K, and algorithms of convolution. All
+formulas take arrays with one element per kernel, so that a fit evaluates thousands of kernels at once. Times are in
+microseconds.
 """
 
 from __future__ import annotations
@@ -21,21 +22,21 @@ from pimflow.targets.schema.measured_gpu import Call, Depthwise, Library, Measur
 
 Floats = npt.NDArray[np.float64]
 Family = Literal["product", "convolution", "depthwise", "elementwise", "softmax", "normalization"]
-"""What is fitted apart: the fields of a `Library` that hold kernels."""
+"""Families of kernels that are fitted separately: the fields of a `Library` that hold kernels."""
 
-MAX_BLOCKS_PER_SM = 16  # of any size: Turing's limit (CUDA programming guide, compute capability 7.5)
-_WINDOW = 3  # rows and columns of the windows that Winograd's transforms are for
+MAX_BLOCKS_PER_SM = 16  # Turing's limit for any block size (CUDA programming guide, compute capability 7.5)
+_WINDOW = 3  # rows and columns of the windows that Winograd's transforms support
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Kernels of one family, an element per kernel. Sizes that a family has no use for are 0.
+    """Kernels of one family as arrays with one element per kernel. Sizes that a family does not use are 0.
 
-    `m`, `n`, `k` and `groups` are those of `MatrixWork`; `moved` are bytes that pass DRAM, `skipped` those that no
-    window of a convolution touches, `cached` those that come from the second-level cache alone; `operations` are
-    multiply-accumulates of a depthwise convolution, or operations. `rows` x `columns` outputs of `images` images. Where
-    windows slide by single steps, `slides` is 1 for those of 3x3, and `pointwise` for those of one pixel and one group;
-    `gradients` is 1 for gradients of weights.
+    `m`, `n`, `k` and `groups` are those of `MatrixWork`. `moved` are bytes that pass DRAM, `skipped` those that no
+    window of a convolution reads, and `cached` those that come only from the second-level cache. `operations` are
+    multiply-accumulates of a depthwise convolution, or operations. A convolution has `rows` x `columns` outputs in each
+    of `images` images. For windows with stride 1 and dilation 1, `slides` is 1 if they are 3x3, and `pointwise` is 1 if
+    they are 1x1 in one group. `gradients` is 1 for gradients of weights.
     """
 
     m: Floats
@@ -56,12 +57,12 @@ class Batch:
 
     @classmethod
     def of(cls, works: Sequence[GpuWork]) -> Batch:
-        """Kernels as arrays."""
+        """A batch of kernels."""
         return cls(*np.array([_sizes(work) for work in works], dtype=np.float64).T)
 
 
 def _sizes(work: GpuWork) -> tuple[float, ...]:
-    """One kernel's element of every array of a `Batch`."""
+    """The elements of one kernel in the arrays of a `Batch`."""
     if isinstance(work, MatrixWork):
         window = work.window
         product = (work.m, work.n, work.k, work.groups, work.bytes)
@@ -80,7 +81,7 @@ def _sizes(work: GpuWork) -> tuple[float, ...]:
 
 @dataclass(frozen=True)
 class Kernels:
-    """What kernels take without their calls: the longer of computing and moving; and the bytes that pass the L2."""
+    """Times of kernels without their calls, for computing and for moving, and the bytes that pass the L2."""
 
     compute: Floats
     memory: Floats
@@ -88,21 +89,21 @@ class Kernels:
 
     @property
     def total(self) -> Floats:
-        """Time of every kernel."""
+        """The time of each kernel: the longer of both."""
         return np.maximum(self.compute, self.memory)
 
 
 def family(work: GpuWork) -> Family:
-    """Which kernels of a library do some work."""
+    """The family of a library's kernels that do some work."""
     if isinstance(work, MatrixWork):
         return "convolution" if work.convolution else "product"
     return "depthwise" if isinstance(work, DepthwiseWork) else work.kind
 
 
 def kernel_time(work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTime:
-    """Time of one kernel with `channels` memory channels left to the GPU.
+    """The time of one kernel with `channels` memory channels left to the GPU.
 
-    What a call takes beyond its kernel counts as launch.
+    The time of a call beyond its kernel counts as launch.
     """
     kind = family(work)
     kernels = _kernels_of(work, kind, gpu, channels)
@@ -119,7 +120,7 @@ def kernel_time(work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTim
 
 
 def _kernels_of(work: GpuWork, kind: Family, gpu: MeasuredGpuSpec, channels: int) -> Kernels:
-    """One kernel's times: by the library's, or by one like them that is not among them."""
+    """The times of one kernel, of the library or similar to one of the library."""
     batch, board, library = Batch.of([work]), _Board(gpu, channels), gpu.library
     if isinstance(work, MatrixWork) and work.whole_k:
         return _tiled(batch, replace(library.product.gemm, splits=(1,)), board)
@@ -130,7 +131,7 @@ def _kernels_of(work: GpuWork, kind: Family, gpu: MeasuredGpuSpec, channels: int
 
 
 def call_times(kind: Family, batch: Batch, gpu: MeasuredGpuSpec, channels: int) -> Floats:
-    """Times of calls, as a measurement from outside sees them."""
+    """Times of calls, as measured from outside."""
     call: Call = getattr(gpu.library, kind)
     times: Floats = np.maximum(call.call_us, call.lead_us + run_times(kind, batch, gpu, channels).total)
     return times
@@ -151,7 +152,7 @@ def run_times(kind: Family, batch: Batch, gpu: MeasuredGpuSpec, channels: int) -
 
 @dataclass(frozen=True)
 class _Board:
-    """A GPU with some of its memory channels; its caches' slices belong to these channels."""
+    """A GPU with some of its memory channels; the slices of its caches belong to the channels."""
 
     gpu: MeasuredGpuSpec
     channels: int
@@ -161,26 +162,26 @@ class _Board:
         return self.gpu.element_bytes
 
     def macs_per_us(self, per_sm_cycle: float) -> float:
-        """Of one SM at the highest clock."""
+        """The rate of one SM at the highest clock."""
         return per_sm_cycle * self.gpu.clock_mhz
 
     def dram_bytes_per_us(self, efficiency: float) -> float:
         return self.channels * self.gpu.channel_gb_per_s * 1e3 * efficiency
 
     def cache_bytes_per_us(self, gb_per_s: float) -> float:
-        """A bandwidth of all slices, as far as they belong to channels that are left."""
+        """The part of a bandwidth of all slices that belongs to the channels left."""
         return gb_per_s * 1e3 * self.channels / self.gpu.memory_channels
 
 
 def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
-    """Products, each by the fastest of a family's kernels.
+    """Products, each by the fastest kernel of a family.
 
     A kernel of t_m x t_n tiles that cuts K into s parts has b = groups ceil(M/t_m) ceil(N/t_n) s thread blocks, of
     which the busiest SM gets c = ceil(b/SMs) and holds r at a time; each takes S = ceil(ceil(K/depth)/s) steps.
     Computing takes the longer of c S t_m t_n depth / rate and ceil(c/r) (S step + fill), as in NVIDIA's account of
     tile and wave quantisation (Matrix Multiplication Background), plus adding up the parts. Moving takes the longer of
-    DRAM's bytes and the operands of all tiles, with what else passes the cache. Then the clock falls:
-    t (1 + throttling t / (t + throttled_after)).
+    DRAM's bytes and the bytes that pass the cache, which include the operands of all tiles. Long kernels lower the
+    clock: t (1 + throttling t / (t + throttled_after)).
     """
     shapes = [(rows, columns, split) for rows, columns in tiling.tiles for split in tiling.splits]
     tile_rows, tile_columns, split = np.array(shapes, dtype=np.float64).T
@@ -210,15 +211,15 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
 
 
 def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
-    """Convolutions, each by the fastest algorithm that can do it.
+    """Convolutions, each by the fastest applicable algorithm.
 
-    Channels are padded to what the kernels need; windows over fewer channels than that, as those of a network's first
-    layer, have kernels of their own. A pointwise convolution by single steps is a product of matrices as it lies in
-    memory (NHWC), for which the kernels of products will do.
+    Channels are padded to the multiple that the kernels need; windows over fewer channels, as in a network's first
+    layer, have separate kernels. A pointwise convolution with stride 1 is a matrix product of the data as stored
+    (NHWC), so kernels for products apply.
 
-    Gradients of weights sum over images and maps, which is long where results are few: their kernels cut K as those of
-    products do (cuDNN's CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, _1 and _3; CUTLASS's wgrad with split-K), and pad nothing,
-    as what would be channels are images.
+    Gradients of weights sum over images and maps, a long sum for few results. Their kernels cut K like those of
+    products (cuDNN's CUDNN_CONVOLUTION_BWD_FILTER_ALGO_0, _1 and _3; CUTLASS's wgrad with split-K), and pad nothing, as
+    images take the place of channels.
     """
     table = library.convolution
     multiple = table.channel_multiple
@@ -262,15 +263,15 @@ def _winograd(batch: Batch, winograd: Winograd, board: _Board) -> Kernels:
 
 
 def _depthwise(batch: Batch, table: Depthwise, board: _Board) -> Kernels:
-    """The longer of multiplying and moving: there is no reuse between channels that tiles could exploit."""
+    """The longer of multiplying and moving: there is no reuse across channels that tiles could exploit."""
     compute = batch.operations / (board.gpu.sms * board.macs_per_us(table.macs_per_sm_cycle))
     return Kernels(compute, batch.moved / board.dram_bytes_per_us(table.memory_efficiency), batch.moved)
 
 
 def _streams(batch: Batch, table: Streams, board: _Board) -> Kernels:
-    """The longer of operations on the vector lanes and of every byte passing once (the roofline of Williams et al.).
+    """The longer of operations on the vector lanes and of moving every byte once (the roofline of Williams et al.).
 
-    What comes from the second-level cache beside that does so at the bandwidth of products' operands.
+    Additional bytes from the second-level cache have the bandwidth of the operands of products.
     """
     lanes = board.gpu.sms * board.gpu.operations_per_sm_cycle * board.gpu.clock_mhz
     moved = batch.moved / board.dram_bytes_per_us(table.memory_efficiency)

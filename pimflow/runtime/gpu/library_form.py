@@ -1,4 +1,4 @@
-"""The form of cost model that stands on measured kernels of libraries (`library.py`), as a `Form`."""
+"""The cost model that is fitted to measured kernels of libraries (`library.py`), as a `Form`."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ FITTED: Mapping[tuple[type[Any], type[Any]], Mapping[str, Bounds]] = {
     (Streams, Streams): {"memory_efficiency": _SHARE},
     (Call, Call): {"lead_us": _TIME, "call_us": _TIME},
 }
-"""What a fit moves, with its bounds, by the family of kernels and the table within it. What is 0 stays 0."""
+"""The fitted parameters with their bounds, by family of kernels and table within it. Parameters that are 0 stay 0."""
 _OPERANDS = {"float16": "fp16", "float32": "fp32"}
 
 T = TypeVar("T")
@@ -43,7 +43,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class _Group:
-    """Measured kernels of one family in one element type: where they stand among the samples, and what they are."""
+    """Measured kernels of one family in one element type: their positions among the samples, their work and times."""
 
     operand: str
     family: Family
@@ -53,24 +53,24 @@ class _Group:
 
 
 class LibraryForm(Form[MeasuredGpuSpec]):
-    """Every family of kernels has parameters of its own, in every element type, and is fitted by itself.
+    """Each family of kernels has its own parameters for each element type, and is fitted separately.
 
     The loss of a fit is the mean over its kernels of (|log(model / measured)| + min(|model / measured - 1|, 1.5)) / 2.
-    It is robust, as measured times scatter by what a library's choice of kernel depends on beside shapes; the second
-    term keeps kernels that the model finds far too slow from hiding behind those that it finds too fast.
+    It is robust, as measured times scatter with everything except shapes that a library's choice of kernel depends on.
+    The second term penalises kernels that the model prices far too slow more than those that it prices too fast.
     """
 
     def kernel_time(self, work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTime:
-        """By the fastest kernel of the library."""
+        """The time of the fastest kernel of the library."""
         return kernel_time(work, gpu, channels)
 
     def operand_of(self, gpu: MeasuredGpuSpec, dtype: str) -> str | None:
-        """The type that was measured, if the GPU has kernels for it."""
+        """The measured type, if the GPU has kernels for it."""
         operand = _OPERANDS.get(dtype)
         return operand if operand in gpu.operands else None
 
     def times_us(self, gpu: MeasuredGpuSpec, samples: Sequence[Sample]) -> list[float]:
-        """Family by family."""
+        """The times of the samples, computed by family."""
         times = [0.0] * len(samples)
         for group in _groups(samples):
             for place, time in zip(group.places, _times(group, gpu), strict=True):
@@ -78,7 +78,7 @@ class LibraryForm(Form[MeasuredGpuSpec]):
         return times
 
     def parameters(self, gpu: MeasuredGpuSpec) -> Mapping[str, float]:
-        """Those of `FITTED` in all families, by their paths in the target's table."""
+        """The parameters in `FITTED` of all families, by their paths in the target's table."""
         return {
             name: value
             for operand in gpu.operands
@@ -87,11 +87,11 @@ class LibraryForm(Form[MeasuredGpuSpec]):
         }
 
     def with_parameters(self, gpu: MeasuredGpuSpec, values: Mapping[str, float]) -> MeasuredGpuSpec:
-        """At their paths."""
+        """The GPU with the values at their paths."""
         return _with(gpu, values)
 
     def fit(self, gpu: MeasuredGpuSpec, samples: Sequence[Sample]) -> MeasuredGpuSpec:
-        """Every family by itself."""
+        """The GPU with each family fitted separately."""
         for group in _groups(samples):
             gpu = _fit(gpu, group)
         return gpu
@@ -130,7 +130,7 @@ def _fit(gpu: MeasuredGpuSpec, group: _Group) -> MeasuredGpuSpec:
 
 
 def _family_parameters(kernels: Call, path: str) -> Iterator[tuple[str, float, Bounds]]:
-    """Parameters that a fit may move in a family's table and the tables within it: path, value, bounds."""
+    """Parameters that a fit may change in a family's table and the tables within it: path, value, bounds."""
     for where, table in _tables(kernels, path):
         for (kind, form), bounds in FITTED.items():
             if isinstance(kernels, kind) and isinstance(table, form):

@@ -1,9 +1,9 @@
-"""Measured kernel times as a table: what `pimflow profile` writes, and what can replace the GPU model's times.
+"""Tables of measured kernel times: `pimflow profile` writes them, and they can replace the GPU model's times.
 
-The file is CSV with the columns of `COLUMNS`, one kernel per row, in any order and with others beside them. Shapes are
-written `1x3x224x224`, several separated by `;` (an absent optional input is empty, a scalar is `scalar`); an op's
-attributes are a JSON object of its fields. `op`, shapes and attributes together name a kernel; bias does not. Of an op
-whose time depends on the elements of a constant, the attributes hold the digests of these, as `content`.
+The file is CSV with the columns of `COLUMNS`, in any order and possibly with others, and one kernel per row. Shapes are
+written `1x3x224x224`, several separated by `;` (an absent optional input is empty, a scalar is `scalar`). An op's
+attributes are a JSON object of its fields. `op`, shapes and attributes together identify a kernel; a bias is ignored.
+If the time of an op depends on the elements of constants, the attributes include their digests as `content`.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MOST_DIGITS = 18
 class MeasuredRow:
     """One kernel's time: the median over its runs, in microseconds, and where it was measured.
 
-    `content` are the digests of constants that the time depends on (`ir.analysis.content`).
+    `content` holds the digests of constants that the time depends on (`ir.analysis.content`).
     """
 
     op: Op
@@ -46,7 +46,7 @@ class MeasuredRow:
 
     @property
     def key(self) -> KernelKey:
-        """What names the kernel."""
+        """The key that identifies the kernel."""
         return kernel_key(self.op, self.inputs, self.content)
 
     def values(self) -> tuple[list[Value | None], list[Value]]:
@@ -59,13 +59,13 @@ COLUMNS = ("op", "input_shapes", "output_shapes", "attributes", "dtype", "time_u
 
 
 class MeasuredTable:
-    """Kernel times by op and shapes; the median where a kernel was measured several times."""
+    """Kernel times by op and shapes; the median if a kernel was measured several times."""
 
     def __init__(self, rows: Iterable[MeasuredRow]) -> None:
         times: dict[KernelKey, list[float]] = {}
         for row in rows:
             times.setdefault(row.key, []).append(row.time_us)
-        from statistics import median  # fractions and decimal come with it
+        from statistics import median  # imports fractions and decimal too
 
         self._times = {key: median(values) for key, values in times.items()}
         self._least: dict[str, float] = {}
@@ -77,15 +77,15 @@ class MeasuredTable:
 
     @property
     def digest(self) -> str:
-        """Names the content: equal for equal tables, whatever order their rows were in."""
+        """A digest of the content: equal for equal tables, whatever the order of their rows."""
         return hashlib.sha256(repr(sorted(self._times.items(), key=repr)).encode()).hexdigest()
 
     def time_us(self, op: Op, inputs: Sequence[Value | None], content: Content = ()) -> float | None:
-        """The measured time of an op on such operands, with constants of such content, or None."""
+        """The measured time of an op with these operand shapes and contents of constants, or None."""
         return self._times.get(kernel_key(op, [None if value is None else value.shape for value in inputs], content))
 
     def least_us(self, op: Op) -> float:
-        """The shortest of the times of kernels of an op's name; infinite if there is none."""
+        """The shortest time of all kernels with an op's name; infinite if there is none."""
         return self._least.get(op.onnx_name, math.inf)
 
 
@@ -93,13 +93,13 @@ KernelKey = tuple[str, tuple["Shape | None", ...], str]
 
 
 def kernel_key(op: Op, inputs: Sequence[Shape | None], content: Content = ()) -> KernelKey:
-    """What names a kernel: op, operand shapes (without a bias, which is fused), attributes and content."""
+    """The key of a kernel: op, operand shapes (without a bias, which is fused), attributes and content."""
     operands = tuple(inputs[:2]) if isinstance(op, Contraction) else tuple(inputs)
     return op.onnx_name, operands, attributes_text(op, content)
 
 
 def attributes_text(op: Op, content: Content = ()) -> str:
-    """An op's fields as a JSON object with sorted keys; what the compiler does not read is in it as a digest."""
+    """An op's fields as a JSON object with sorted keys; attributes that the compiler does not read are digests."""
     fields = {key: _plain(value) for key, value in op.attributes} if hasattr(op, "attributes") else encode(op)
     if content:
         fields["content"] = list(content)
@@ -115,7 +115,7 @@ def _plain(value: object) -> object:
 
 
 def cells(row: MeasuredRow) -> dict[str, Any]:
-    """A row by column; all of it text but the time."""
+    """A row by column, as text except for the time."""
     values = (
         row.op.onnx_name,
         ";".join(map(_shape_text, row.inputs)),
@@ -168,7 +168,7 @@ def read_table(path: str | Path) -> list[MeasuredRow]:
 
 def _row(record: Mapping[str, str | None], where: str) -> MeasuredRow:
     cells = {name: record[name] for name in COLUMNS}
-    if None in cells.values() or None in record:  # csv gives None for missing cells and under None the surplus ones
+    if None in cells.values() or None in record:  # csv: None for missing cells, surplus ones under key None
         raise InputDataError(f"{where}: wrong number of cells", "every row needs one cell per column")
     text = {name: str(value) for name, value in cells.items()}
     outputs = _shapes(text["output_shapes"], where)

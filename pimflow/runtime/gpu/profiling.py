@@ -25,14 +25,14 @@ REPEATS = 11
 
 
 class KernelTimer(Protocol):
-    """A device that can run single nodes and time them."""
+    """A device that runs and times single nodes."""
 
     machine: str
     versions: str
     dtype: str
 
     def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float] | None:
-        """Times of `repeats` runs of one node after `warmup` others, in microseconds; None if it cannot run it."""
+        """Times of `repeats` runs of one node after `warmup` untimed ones, in microseconds; None if it cannot run."""
 
 
 def profile_model(
@@ -44,17 +44,17 @@ def profile_model(
     timer: KernelTimer | None = None,
     progress: Callable[[int, int], None] | None = None,
 ) -> list[MeasuredRow]:
-    """Times every kernel of a model once, however often it occurs; its row has the median of `repeats` runs.
+    """Times each distinct kernel of a model; its row has the median of `repeats` runs.
 
-    Nodes that are views or are fused into another's kernel (`fused_into`) have no kernel of their own.
+    Nodes that are views or are fused into another node's kernel (`fused_into`) have no kernel.
 
     Args:
         graph: the model.
         device: "cpu" or "cuda".
-        warmup: runs before the first that counts.
-        repeats: runs that count.
-        timer: what runs and times nodes, if not the device's own.
-        progress: called with (kernels done, kernels in all).
+        warmup: number of untimed runs before the timed ones.
+        repeats: number of timed runs.
+        timer: runs and times the nodes, instead of the device's own timer.
+        progress: called with (kernels done, total kernels).
 
     Raises:
         OptionError: the device does not exist, or PyTorch with CUDA is not available; or a count is not positive.
@@ -77,13 +77,13 @@ def profile_model(
 def _timer(device: str) -> KernelTimer:
     if device == "cpu":
         return CpuTimer()
-    from pimflow.runtime.gpu.profiling_cuda import CudaTimer  # brings torch, which takes seconds and may be missing
+    from pimflow.runtime.gpu.profiling_cuda import CudaTimer  # imports torch, which takes seconds and may be missing
 
     return CudaTimer()
 
 
 def _kernels(graph: Graph) -> list[Node]:
-    """One node of every kernel, in topological order."""
+    """One node for each distinct kernel, in topological order."""
     found: dict[object, Node] = {}
     for node in graph.nodes:
         inputs, outputs = graph.in_values(node), graph.out_values(node)
@@ -110,10 +110,10 @@ def _row(graph: Graph, node: Node, time_us: float, timer: KernelTimer) -> Measur
 
 
 class CpuTimer:
-    """ONNX Runtime on the CPU, one session per node, operands as the model has them.
+    """ONNX Runtime on the CPU, with one session per node, and operands in the model's types.
 
     Args:
-        threads: threads of a kernel; by default one per core.
+        threads: number of threads per kernel; by default one per core.
     """
 
     dtype = "float32"

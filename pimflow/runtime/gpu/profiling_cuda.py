@@ -1,8 +1,8 @@
-"""Kernel times on an NVIDIA GPU through PyTorch: fp16, channels-last, CUDA events. Imports torch when made, not before.
+"""Kernel times on an NVIDIA GPU through PyTorch: fp16, channels-last, CUDA events. A timer imports torch when created.
 
-Times are of the device alone: `INNER` runs between two events, so that the launch of one hides behind the run of the
-one before wherever the kernel is longer than its launch. What the table holds is therefore kernel time, and the fit of
-a target to it yields the launch cost that remains visible.
+Times are of the device alone: there are `INNER` runs between two events, so each launch hides behind the previous run
+if the kernel is longer than its launch. The table therefore holds kernel times, and fitting a target to it yields the
+launch cost that remains visible.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from pimflow.ir import (
 
 INNER = 20
 
-_ELEMENTWISE: Mapping[str, str] = {  # ONNX op_type to the function of the same meaning in torch
+_ELEMENTWISE: Mapping[str, str] = {  # ONNX op_type to the equivalent function in torch
     "Relu": "relu",
     "Sigmoid": "sigmoid",
     "Tanh": "tanh",
@@ -65,7 +65,7 @@ class CudaTimer:
     """A CUDA device through PyTorch.
 
     Args:
-        torch: the module, or one like it in a test.
+        torch: the module, or a stand-in for tests.
 
     Raises:
         OptionError: PyTorch is not installed, or sees no CUDA device.
@@ -83,7 +83,7 @@ class CudaTimer:
         self.versions = f"{versions}, cudnn {self._torch.backends.cudnn.version()}"
 
     def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float] | None:
-        """Times of the node's kernel by CUDA events; None for ops without a counterpart here."""
+        """Times of the node's kernel by CUDA events; None for ops without a counterpart in `CUDA_KERNELS`."""
         with self._torch.inference_mode():
             run = self._runner(graph, node)
             if run is None:
@@ -117,7 +117,7 @@ class CudaTimer:
 
 
 CUDA_KERNELS: OpRules[Callable[[Any, Any, Sequence[Any]], Run | None]] = OpRules("kernels on CUDA")
-"""The kernel that an op is timed by: from torch, the op and its operands to a call; None where torch has none."""
+"""The kernels that time ops: from torch, the op and its operands to a call; None if torch has no kernel."""
 
 CUDA_KERNELS.leave_out("a copy, whose time is that of its bytes", Slice, Pad, Concat)
 CUDA_KERNELS.leave_out("a view: nothing runs", Reshape)
@@ -129,7 +129,7 @@ CUDA_KERNELS.leave_out(
 
 @CUDA_KERNELS.register(Conv2d)
 def _convolution(torch: Any, op: Conv2d, tensors: Sequence[Any]) -> Run:
-    """Pads that differ between the sides become a padded input, outside what is timed."""
+    """Asymmetric padding is applied to the input beforehand, outside the timed region."""
     functional = torch.nn.functional
     top, left, bottom, right = op.pads
     x, padding = tensors[0], (top, left)

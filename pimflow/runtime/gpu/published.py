@@ -1,7 +1,7 @@
-"""Published tables of measured kernels, as they are: DeepBench's and NeuSight's, by what their files are called.
+"""Reads published tables of measured kernels unchanged: DeepBench's and NeuSight's, recognised by their file names.
 
-A file ends in `_fp16_conv.csv` or the like: the element type, then what was measured. Its first line, which starts with
-`#`, says machine, versions and source. All other tables are read by `measured.read_table`.
+A file name ends in `_fp16_conv.csv` or the like: the element type, then the kind of kernel. The first line, which
+starts with `#`, gives machine, versions and source. All other tables are read by `measured.read_table`.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Kernel = tuple[Op, tuple[Shape, ...], Shape]
 
 @dataclass(frozen=True)
 class _Table:
-    """One published table: the columns that say a kernel's sizes, the one with its time in us, and the kernel."""
+    """The format of a published table: the columns with a kernel's sizes and its time in us, and the kernel."""
 
     sizes: tuple[str, ...]
     time: str
@@ -36,7 +36,7 @@ class _Table:
 
 
 def read_rows(path: str | Path) -> list[MeasuredRow]:
-    """Rows of a published table, or of one that `pimflow profile` wrote.
+    """The rows of a published table, or of one written by `pimflow profile`.
 
     Raises:
         InputDataError: the file cannot be read, lacks a column, or a row is malformed (the message names the line).
@@ -93,7 +93,7 @@ def _number(text: str | None, where: str) -> float:
 
 
 def _product(m: int, n: int, k: int, left: bool, right: bool) -> Kernel:
-    """C[m, n] = A[m, k] B[k, n] of column-major matrices, which is C' = B' A' of row-major ones."""
+    """C[m, n] = A[m, k] B[k, n] with column-major matrices, which is C' = B' A' with row-major ones."""
     first = (k, n) if right else (n, k)
     second = (m, k) if left else (k, m)
     return Gemm(trans_a=right, trans_b=left), (first, second), (n, m)
@@ -121,7 +121,7 @@ def _square_convolution(images: int, channels: int, filters: int, side: int, siz
 
 
 def _rows_kernel(op: Op, operands: int = 1) -> Callable[[int, int], Kernel]:
-    """An op over a matrix, or over several of one shape."""
+    """An op on one or more matrices of the same shape."""
     return lambda rows, columns: (op, ((rows, columns),) * operands, (rows, columns))
 
 
@@ -154,4 +154,4 @@ _TABLES: Mapping[tuple[str, str], _Table] = {
     ("fp32", "softmax"): _Table(_BHW, "us", _rows_kernel(OnnxOp("Softmax", attributes=(("axis", -1),)))),
     ("fp32", "ln"): _Table(_BHW, "us", _layer_norm),
 }
-"""By element type and what was measured."""
+"""Table formats by element type and kind of kernel."""

@@ -1,4 +1,4 @@
-"""The form of cost model that is fitted to a simulator's figures (`kernels.py`), as a `Form`."""
+"""The cost model that is fitted to a simulator's results (`kernels.py`), as a `Form`."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ PARAMETERS: Mapping[str, Bounds] = {
     "memory_efficiency": (1e-3, 1.0),
     "l2_bytes_per_channel_cycle": _UNBOUNDED,
 }
-"""The fitted parameters with their bounds. Peaks (clocks, SMs, arithmetic, bandwidth) are the machine's, not fitted."""
+"""The fitted parameters with their bounds. Peaks (clocks, SMs, arithmetic, bandwidth) are given, not fitted."""
 
 
 class SimulatedForm(Form[GpuSpec]):
     """One set of parameters for all products; the loss of a fit is the mean squared logarithm of model over measured.
 
-    A kernel of 5 us so counts as much as one of 500 us.
+    So a kernel of 5 us counts as much as one of 500 us.
     """
 
     def kernel_time(self, work: GpuWork, gpu: GpuSpec, channels: int) -> KernelTime:
-        """`kernel_cycles` at the GPU's clock."""
+        """The time of `kernel_cycles` at the GPU's clock."""
         cycles = kernel_cycles(work, gpu, channels)
         return KernelTime(
             launch_us=cycles.launch / gpu.clock_mhz,
@@ -44,19 +44,19 @@ class SimulatedForm(Form[GpuSpec]):
         )
 
     def times_us(self, gpu: GpuSpec, samples: Sequence[Sample]) -> list[float]:
-        """One kernel after the other."""
+        """The times of the kernels, priced one by one."""
         return [self.kernel_time(sample.work, gpu, gpu.memory_channels).time_us for sample in samples]
 
     def parameters(self, gpu: GpuSpec) -> Mapping[str, float]:
-        """`PARAMETERS`."""
+        """The values of `PARAMETERS`."""
         return {name: getattr(gpu, name) for name in PARAMETERS}
 
     def with_parameters(self, gpu: GpuSpec, values: Mapping[str, float]) -> GpuSpec:
-        """As the fields of its table."""
+        """The GPU with the values as fields of its table."""
         return replace(gpu, **values)  # type: ignore[arg-type]
 
     def fit(self, gpu: GpuSpec, samples: Sequence[Sample]) -> GpuSpec:
-        """Least mean squared log error."""
+        """The GPU with the least mean squared log error."""
 
         def loss(values: Mapping[str, float]) -> float:
             times = self.times_us(_with(gpu, values), samples)

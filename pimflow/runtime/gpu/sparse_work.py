@@ -1,7 +1,7 @@
-"""Work of sparse ops on a GPU: bytes, and rows that are touched in the order of the graph's edges.
+"""The work of sparse ops on a GPU: bytes, and rows that are accessed in the order of the graph's edges.
 
-What a kernel reads or writes once streams; rows of features that are read by index may be found in the second-level
-cache, as often as the graph says. Where the graph is only known as the model runs, none of them is: the cost says so.
+Data that a kernel reads or writes once is streamed. Rows of features read by index may hit the second-level cache; how
+often is derived from the graph. If the graph is only known at run time, no hits are assumed, and the cost says so.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from pimflow.runtime.sparse_traffic import UNKNOWN_ORDER, RowAccess, SparseWork
 from pimflow.sparse import Graph, by_id
 
 _ON_CHIP_BYTES = 48 << 10
-"""Shared memory of a thread block (CUDA): a row of logits that fits is read once, a longer one three times."""
+"""Shared memory of a thread block (CUDA): a row of logits that fits is read once, a longer row three times."""
 _SOFTMAX_OPERATIONS = 8
-_TILE_ROWS = 64  # of a product; where tiles have more, fewer sums are cut
-_POSITION_BYTES = 4  # of an edge, as the compiler writes indices
+_TILE_ROWS = 64  # rows of a product's tile; with larger tiles, fewer sums would be split
+_POSITION_BYTES = 4  # bytes of an edge's position, as the compiler stores indices
 _INDEX_BYTES = 8  # ONNX's indices are int64
 
 
@@ -56,13 +56,13 @@ def _spmm(op: Spmm, operands: Operands) -> SparseWork | KernelSequence:
 
 @GPU_WORK.register(SegmentReduce)
 def _segment_reduce(op: SegmentReduce, operands: Operands) -> StreamWork:
-    """Edge values pass once, row by row: no order of sources matters."""
+    """Edge values are streamed row by row, so the order of sources does not matter."""
     return StreamWork(operands.inputs[0].elements, operands.bytes)
 
 
 @GPU_WORK.register(Sddmm)
 def _sddmm(op: Sddmm, operands: Operands) -> SparseWork | KernelSequence:
-    """Rows of sources are read by index; each destination's stays with its edges, which lie one after another."""
+    """Rows of sources are read by index; the row of a destination is reused for its edges, which are consecutive."""
     features, edges = operands.given[0], operands.given[3]
     assert features is not None
     assert edges is not None
@@ -90,7 +90,7 @@ def _gather_pairs(op: GatherPairs, operands: Operands) -> SparseWork | KernelSeq
 
 @GPU_WORK.register(EdgeSoftmax)
 def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> SparseWork:
-    """Rows that fit on chip are read once; longer ones again for the sum and for the quotient, from the L2."""
+    """Rows that fit on chip are read once; longer ones are read again from the L2 for the sum and for the quotient."""
     logits = operands.inputs[0]
     again = 0
     if 1 in operands.constants and logits.shape:
@@ -112,17 +112,17 @@ def _gather_rows(op: GatherRows, operands: Operands) -> SparseWork | KernelSeque
 
 @GPU_WORK.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> SegmentedWork | KernelSequence:
-    """A product per type that has rows, all in one kernel; where types are computed, they are taken as even.
+    """A product per type that has rows, all in one kernel; types that are computed are assumed to be equally frequent.
 
-    Rows that it reads by an index pass the cache as those of a gather do, and are written nowhere (Hector's access
-    schemes; CUTLASS's example 36, "gather_scatter_fusion").
+    Rows that it reads by index pass the cache like those of a gather, and are not written (Hector's access schemes;
+    CUTLASS's example 36, "gather_scatter_fusion").
     """
     work = _products(operands, (operands.output.shape or (0,))[0])
     return KernelSequence(((work, 1),), UNKNOWN_ORDER) if _reads_unknown_rows(work) else work
 
 
 def _products(operands: Operands, count: int) -> SegmentedWork:
-    """`count` rows times the matrices of their types; what else is read and written passes once."""
+    """`count` rows times the matrices of their types; all other data is streamed."""
     features, weights = operands.inputs[0], operands.inputs[1]
     types, *heads, inner, outer = weights.shape or (1, 1, 1)
     segments = [count // max(types, 1) + (kind < count % max(types, 1)) for kind in range(types)]
@@ -145,13 +145,13 @@ def _reads_unknown_rows(work: SegmentedWork) -> bool:
 
 @GPU_WORK.register(TypedSpmm)
 def _typed_spmm(op: TypedSpmm, operands: Operands) -> KernelSequence:
-    """Zeros, and one kernel that adds each row of a product to the rows that its edges lead to, by atomics.
+    """Zeros, and one kernel that atomically adds each row of a product to the rows that its edges lead to.
 
-    Rows lie by type, so that those of one destination are in several tiles: sums in order of destinations would need
-    the products in memory. What follows one another to the same destination is added up within a tile first, as
-    pytorch_scatter's `segment_coo` does in a warp. An addition passes the second-level cache, where it is done, twice;
-    what that misses is fetched and written back. The kernel reads where each product's edges begin, and of each its
-    destination and, if edges have weights, its position: weights, and scales of destinations, are read by an index too.
+    Rows are ordered by type, so those of one destination are in several tiles: sums in the order of destinations would
+    need the products in memory. Consecutive additions to the same destination are first summed within a tile, as
+    pytorch_scatter's `segment_coo` does in a warp. An addition is performed in the second-level cache and passes it
+    twice; misses are fetched and written back. The kernel reads where the edges of each product begin, and for each
+    edge its destination and, if edges have weights, its position; weights and scales of destinations are read by index.
     """
     features, index, rows, edges = (operands.given[position] for position in (0, 3, 4, 5))
     assert features is not None
@@ -180,19 +180,19 @@ def _typed_spmm(op: TypedSpmm, operands: Operands) -> KernelSequence:
 
 
 def _first_of_runs(targets: Array, tiles: Array) -> Array:
-    """The targets of additions, where neighbours of one tile with the same target are one."""
+    """The targets of additions, with consecutive equal targets in one tile merged."""
     changes = (targets[1:] != targets[:-1]) | (tiles[1:] != tiles[:-1])
     return targets[np.flatnonzero(np.concatenate([[True], changes]))] if len(targets) else targets
 
 
 def exporter_pattern(graph: Graph, width: int, element_bytes: int, weighted: bool) -> KernelSequence:
-    """What an aggregation costs as exporters write it, operator by operator.
+    """The work of an aggregation as exporters write it, operator by operator.
 
     Gather of the sources' rows, a product with the weights, Expand of the destinations to a matrix of int64, zeros, and
     ScatterElements, which copies the zeros and adds row by row.
 
     Args:
-        graph: whose edges are aggregated over, in the order in which they were given.
+        graph: the graph whose edges are aggregated over, in their original order.
         width: features of a vertex.
         element_bytes: bytes of a feature.
         weighted: whether edges have weights.
@@ -220,7 +220,7 @@ def _width(value: Value) -> int:
 
 
 def _streamed(operands: Operands, gathered: Value) -> int:
-    """Bytes of all operands and results but those that are read by index."""
+    """Bytes of all operands and results, except the one that is read by index."""
     return operands.bytes - value_bytes(gathered, operands.element_bytes)
 
 

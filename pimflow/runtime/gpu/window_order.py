@@ -1,4 +1,4 @@
-"""Tensors that a convolution can be made of, in column and in window order, and the convolution by each, by value."""
+"""Computes convolutions by value from tensors in column or window order, or directly."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ Floats = npt.NDArray[np.floating[Any]]
 
 
 def in_window_order(x: Array, op: Conv2d) -> Array:
-    """The columns under every row of results, each once: element i of what window row ho has at column w.
+    """The columns under each row of results, each once: element i of window row ho at column w.
 
     Args:
         x: [N, C, H, W].
         op: the convolution.
 
     Returns:
-        [N, C, Ho, W, kh], with the padded width. Where dilations are 1, window wo of a channel is the run of kh kw
+        [N, C, Ho, W, kh], with the padded width. If dilations are 1, window wo of a channel is the run of kh kw
         elements from (ho, wo stride) on.
     """
     padded = _padded(x, op)
@@ -32,7 +32,7 @@ def in_window_order(x: Array, op: Conv2d) -> Array:
 
 
 def in_columns(x: Array, op: Conv2d) -> Array:
-    """Every window by itself, as a row of a matrix.
+    """All windows, each as a row of a matrix.
 
     Args:
         x: [N, C, H, W].
@@ -50,11 +50,11 @@ def in_columns(x: Array, op: Conv2d) -> Array:
 
 
 def convolve(op: Conv2d, operands: Sequence[Array | None], algorithm: Algorithm) -> Array:
-    """A convolution from the tensor that the algorithm makes, image by image; sums are in single precision at least.
+    """A convolution by an algorithm, image by image; sums are in single precision at least.
 
     Args:
         op: the convolution.
-        operands: x [N, C, H, W], weights [O, C/groups, kh, kw], a bias [O] or none.
+        operands: x [N, C, H, W], weights [O, C/groups, kh, kw], and optionally a bias [O].
         algorithm: "im2col", "im2win" or "direct".
 
     Returns:
@@ -72,7 +72,7 @@ def convolve(op: Conv2d, operands: Sequence[Array | None], algorithm: Algorithm)
 
 
 def _convolved(op: Conv2d, image: Array, weights: Array, algorithm: Algorithm) -> Array:
-    """[O, Ho, Wo] of one image."""
+    """The result [O, Ho, Wo] for one image."""
     parts = weights.reshape(op.groups, -1, *weights.shape[1:])
     split = image.reshape(op.groups, 1, -1, *image.shape[2:])
     compute = {"im2col": _by_columns, "im2win": _by_windows, "direct": _directly}[algorithm]
@@ -87,8 +87,8 @@ def _by_columns(op: Conv2d, x: Array, weights: Array) -> Array:
 
 
 def _by_windows(op: Conv2d, x: Array, weights: Array) -> Array:
-    """A product of the weights in window order by windows, which overlap in the tensor: column j of a kernel is where
-    the window begins, and `dilation` x j columns on."""
+    """The product of the weights in window order with windows, which overlap in the tensor: column j of a kernel is
+    `dilation` x j columns after the beginning of the window."""
     windows = in_window_order(x, op)[0]  # C, Ho, W, kh
     width = _results(windows.shape[2], op, 1)
     steps = windows.strides
@@ -100,7 +100,7 @@ def _by_windows(op: Conv2d, x: Array, weights: Array) -> Array:
 
 
 def _directly(op: Conv2d, x: Array, weights: Array) -> Array:
-    """One element of the kernel after the other, over all results."""
+    """The sum over the elements of the kernel, each applied to all results."""
     padded = _padded(x, op)[0]
     rows, width = (_results(size, op, axis) for axis, size in enumerate(padded.shape[1:]))
     made: Floats = np.zeros((len(weights), rows, width), x.dtype)
@@ -117,5 +117,5 @@ def _padded(x: Array, op: Conv2d) -> Array:
 
 
 def _results(padded: int, op: Conv2d, axis: int) -> int:
-    """How many windows there are along an axis."""
+    """The number of windows along an axis."""
     return (padded - op.dilations[axis] * (op.kernel[axis] - 1) - 1) // op.strides[axis] + 1

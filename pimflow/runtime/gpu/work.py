@@ -1,8 +1,8 @@
-"""What an operation asks of a GPU: multiply-accumulates, operations and bytes, from its shapes alone.
+"""The work of an operation on a GPU: multiply-accumulates, operations and bytes, derived from its shapes.
 
-The only inputs are the op and the shapes and element types of its operands; what the work costs is up to the GPU's form
-of cost model. Bytes count every operand once: what is read several times is read from cache (its cost is the tile
-traffic in `kernels.py`). Floating-point tensors count at the width that the GPU computes in, all others at their own.
+The only inputs are the op and the shapes and element types of its operands; the GPU's cost model determines the cost of
+the work. Bytes count every operand once: repeated reads come from cache (their cost is the tile traffic in
+`kernels.py`). Floating-point tensors count at the width in which the GPU computes, all others at their own.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ from pimflow.runtime.sparse_traffic import Cache, RowAccess, SparseWork
 
 @dataclass(frozen=True)
 class Window:
-    """What a convolution is beside a product of matrices.
+    """The properties of a convolution that a matrix product does not have.
 
     Args:
-        outputs: images, and rows and columns of their maps.
+        outputs: number of images, and rows and columns of their maps.
         channels: input channels of one group.
-        kernel, strides, dilations: of its windows.
-        skipped_bytes: bytes of its input that no window touches, as the stride is larger than the kernel.
+        kernel, strides, dilations: properties of its windows.
+        skipped_bytes: bytes of its input that no window reads, as a stride is larger than the kernel.
     """
 
     outputs: tuple[int, int, int]
@@ -60,8 +60,8 @@ class Window:
 
     @property
     def is_weight_gradient(self) -> bool:
-        """Whether windows are larger than the map of results, as where weights get their gradient: a window is then a
-        map of the result's gradient, and a channel an image. Patches, side by side, are none."""
+        """Whether windows are larger than the map of results, as in the gradient of weights, where a window is a map of
+        the result's gradient and a channel is an image. Patches, whose windows do not overlap, do not count."""
         return math.prod(self.kernel) > math.prod(self.outputs[1:]) and self.strides != self.kernel
 
 
@@ -69,8 +69,8 @@ class Window:
 class MatrixWork:
     """`groups` products of an m x k by a k x n matrix, as a GEMM or an implicit GEMM. `bytes` leave or enter DRAM.
 
-    `window` is what is known of a two-dimensional convolution beside that; `whole_k` says that no library's kernel does
-    it which cuts K, as the rows of the matrix overlap.
+    `window` has further properties of a two-dimensional convolution. `whole_k` means that no kernel of a library that
+    cuts K can be used, as the rows of the matrix overlap.
     """
 
     m: int
@@ -93,17 +93,17 @@ class MatrixWork:
         return self.m * self.n * self.groups
 
     def blocks(self, rows: int, columns: int) -> int:
-        """Tiles of so many rows and columns that cover all results."""
+        """The number of tiles of `rows` x `columns` that cover all results."""
         return self.groups * -(-self.m // rows) * -(-self.n // columns)
 
 
 @dataclass(frozen=True)
 class SegmentedWork(MatrixWork):
-    """Products of segments of rows, each with a matrix of its own, in one kernel: `segments` are the rows of each.
+    """Products of segments of rows, each with its own matrix, in one kernel; `segments` holds the rows of each.
 
-    `m` is their mean, rounded up. Rows that are read by an index are `gathered`, which tiles load as any operand, and
-    those that are read or added to behind the products are `scattered`: `bytes` has none of both. `cache_bytes` pass
-    the second-level cache beside the operands of tiles.
+    `m` is their mean, rounded up. Rows read by index are `gathered`; tiles load them like any operand. Rows read or
+    updated after the products are `scattered`. `bytes` includes neither. `cache_bytes` pass the second-level cache in
+    addition to the operands of tiles.
     """
 
     segments: tuple[int, ...] = ()
@@ -112,7 +112,7 @@ class SegmentedWork(MatrixWork):
     cache_bytes: int = 0
 
     def behind(self, cache: Cache) -> SegmentedWork:
-        """The work with the bytes that a cache leaves of rows read by an index, or added to."""
+        """The work with the bytes that miss a cache, of rows read by index or updated."""
         accesses = (*self.scattered, *(() if self.gathered is None else (self.gathered,)))
         if not accesses:
             return self
@@ -131,16 +131,16 @@ class SegmentedWork(MatrixWork):
         return sum(self.segments) * self.n
 
     def blocks(self, rows: int, columns: int) -> int:
-        """Tiles, of which none has rows of two segments."""
+        """The number of tiles; no tile has rows of two segments."""
         return sum(-(-segment // rows) for segment in self.segments) * -(-self.n // columns)
 
 
 @dataclass(frozen=True)
 class DepthwiseWork:
-    """A convolution with one input channel per group, or the gradient of its weights: `macs` multiply-accumulates, no
-    reuse across channels.
+    """A convolution with one input channel per group, or the gradient of its weights: `macs` multiply-accumulates,
+    without reuse across channels.
 
-    `macs_per_sm_cycle` is the rate of a kernel that is none of the library's, `chain_us` what one result takes there.
+    For a kernel that is not in the library, `macs_per_sm_cycle` is its rate and `chain_us` the time of one result.
     """
 
     macs: int
@@ -150,12 +150,12 @@ class DepthwiseWork:
 
 
 StreamKind = Literal["elementwise", "softmax", "normalization"]
-"""What kernels that stream their operands are told apart by: reductions over rows have kernels of their own."""
+"""Kinds of kernels that stream their operands: reductions over rows have their own kernels."""
 
 
 @dataclass(frozen=True)
 class StreamWork:
-    """Any other kernel: `operations` arithmetic operations over `bytes` that pass through once."""
+    """Any other kernel: `operations` arithmetic operations on `bytes` that pass through once."""
 
     operations: int
     bytes: int
@@ -163,13 +163,13 @@ class StreamWork:
 
     @property
     def macs(self) -> int:
-        """None."""
+        """Zero."""
         return 0
 
 
 @dataclass(frozen=True)
 class CachedWork(StreamWork):
-    """A kernel that passes so many more bytes through the second-level cache than through DRAM.
+    """A kernel that passes `cache_bytes` more bytes through the second-level cache than through DRAM.
 
     `multiplied` are multiply-accumulates among its operations.
     """
@@ -179,18 +179,18 @@ class CachedWork(StreamWork):
 
     @property
     def macs(self) -> int:
-        """On the vector lanes."""
+        """Multiply-accumulates on the vector lanes."""
         return self.multiplied
 
 
 GpuWork = MatrixWork | DepthwiseWork | StreamWork | SparseWork
-"""What one kernel does. `SparseWork` becomes `CachedWork` once the cache is known."""
+"""The work of one kernel. `SparseWork` becomes `CachedWork` once the cache is known."""
 
 
 @dataclass(frozen=True)
 class KernelSequence:
-    """Kernels that a library runs one after the other for one node, each with how often; `unknown` says what is not
-    among them, or not as it will be, and why ("": nothing)."""
+    """Kernels that a library runs one after the other for one node, each with its number of executions. `unknown` says
+    what is missing or inaccurate, and why ("": nothing)."""
 
     kernels: tuple[tuple[GpuWork, int], ...]
     unknown: str = ""
@@ -202,11 +202,11 @@ class KernelSequence:
 
 
 NodeWork = GpuWork | KernelSequence
-"""What one node asks for."""
+"""The work of one node."""
 
 # Operations per input element, counted from the definitions (a transcendental function counts as 4: one issue of the
 # quarter-rate special-function unit). Softmax: maximum, subtract, exponential, sum, divide. LayerNormalization: two
-# moments, subtract, scale, multiply, add. Everything else that is unknown: one per element.
+# moments, subtract, scale, multiply, add. All functions that are not listed: one per element.
 OPERATIONS = {
     "Softmax": 8,
     "LogSoftmax": 9,
@@ -233,15 +233,15 @@ OPERATIONS = {
 
 @dataclass(frozen=True)
 class Operands:
-    """What a kernel reads and writes.
+    """The operands and results of a kernel.
 
     Args:
         inputs: its operands, without optional ones that are absent.
         outputs: its results.
         element_bytes: bytes of one floating-point element on the GPU.
-        constants: arrays of `Op.content_positions` by position; empty where shapes are all that is known.
+        constants: arrays of `Op.content_positions` by position; empty if only shapes are known.
         given: all operands by position, None where an optional one is absent.
-        opset: versions of operators by domain, of the graph that the node is from.
+        opset: operator set versions by domain, of the node's graph.
     """
 
     inputs: Sequence[Value]
@@ -263,7 +263,7 @@ class Operands:
 
 
 GPU_WORK: OpRules[Callable[[Any, Operands], NodeWork | None]] = OpRules("work on the GPU")
-"""What an op asks of a GPU: None where nothing runs (views and shape arithmetic)."""
+"""Functions that return the work of an op on a GPU; None if nothing runs (views and shape arithmetic)."""
 
 
 def gpu_work(
@@ -274,15 +274,15 @@ def gpu_work(
     constants: Mapping[int, Array] | None = None,
     opset: Mapping[str, int] | None = None,
 ) -> NodeWork | None:
-    """The work of one node; None where nothing runs (views and shape arithmetic).
+    """The work of one node; None if nothing runs (views and shape arithmetic).
 
     Args:
         op: the operation.
         inputs: its operands, None where an optional one is absent.
         outputs: its results.
         element_bytes: bytes of one floating-point element on the GPU.
-        constants: arrays of `op.content_positions` by position, where they are known.
-        opset: versions of operators by domain, for what has bodies.
+        constants: arrays of `op.content_positions` by position, if known.
+        opset: operator set versions by domain, for ops with bodies.
     """
     present = [value for value in inputs if value is not None]
     return GPU_WORK.of(op)(op, Operands(present, outputs, element_bytes, constants or {}, inputs, opset or {}))
@@ -295,7 +295,7 @@ def node_work(graph: Graph, node: Node, element_bytes: int) -> NodeWork | None:
 
 
 def value_bytes(value: Value, element_bytes: int) -> int:
-    """Bytes of a tensor on the GPU; 0 where its shape is unknown."""
+    """Bytes of a tensor on the GPU; 0 if its shape is unknown."""
     return value.elements * element_width(value.dtype, element_bytes)
 
 
@@ -320,7 +320,7 @@ def _convolution(op: Conv2d, operands: Operands) -> GpuWork:
     pixels = output.elements // max(out_channels, 1)
     window = _window(op, operands, weights[1])
     if 1 < op.groups == out_channels and window is not None and window.is_weight_gradient and window.outputs[0] == 1:
-        return DepthwiseWork(output.elements * depth, moved)  # a channel's windows are summed up by blocks of their own
+        return DepthwiseWork(output.elements * depth, moved)  # separate blocks sum up the windows of each channel
     return MatrixWork(pixels, out_channels // op.groups, depth, op.groups, moved, convolution=True, window=window)
 
 
@@ -350,7 +350,7 @@ def _matmul(op: MatMul, operands: Operands) -> GpuWork:
 
 
 def batched_product(left: Shape, right: Shape, results: int, moved: int) -> MatrixWork:
-    """numpy.matmul of two arrays that makes `results` elements and moves so many bytes."""
+    """The work of a numpy.matmul with `results` result elements that moves `moved` bytes."""
     columns = right[-1] if len(right) > 1 else 1
     rows = left[-2] if len(left) > 1 else 1
     products = max(results // max(rows * columns, 1), 1)

@@ -73,6 +73,6 @@ def test_the_rank_counts_and_not_the_rows(
 def test_the_warning_is_a_line_with_the_names() -> None:
     samples = [Sample(StreamWork(1, 1), 1.0, "a*b", "fp16")]
     assert determination(ToyForm(), Toy(), samples, ()).warning == (
-        "1 row determines 1 of the 2 parameters that were fitted; a, b could as well have other values: "
+        "1 row determines 1 of the 2 parameters that were fitted; a, b could have other values: "
         "measure more kinds of kernels"
     )

@@ -1,4 +1,4 @@
-"""What operators that the compiler keeps ask of a GPU: a family a file, each found by its domain and name."""
+"""The GPU work of operators that the compiler keeps unchanged: one file per family, rules by domain and name."""
 
 from pimflow.runtime.gpu.kept import attention, bodies, convolution, einsum, product, recurrent
 from pimflow.runtime.gpu.kept.rules import KEPT, asks, is_convolution, multiplies

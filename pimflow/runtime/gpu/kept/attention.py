@@ -1,6 +1,6 @@
-"""Attention in the spellings of ONNX and ONNX Runtime: projections, scores, softmax, and the sum of values.
+"""Attention in the variants of ONNX and ONNX Runtime: projections, scores, softmax, and the weighted sum of values.
 
-Each is a kernel of its own, as in the graphs that these operators are made from.
+Each is a separate kernel, as in the graphs that these operators are fused from.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, int
 from pimflow.runtime.gpu.work import OPERATIONS, GpuWork, KernelSequence, MatrixWork, NodeWork, Operands, StreamWork
 from pimflow.runtime.gpu.work import value_bytes as bytes_of
 
-_LENGTHS = "how many keys there are is data: all are counted"
+_LENGTHS = "the number of keys depends on data: all are counted"
 
 
 @dataclass(frozen=True)
 class _Heads:
-    """Queries against keys: `heads` of `batch` sequences, fewer (`shared`) of keys and values; sizes of one head."""
+    """Attention of `batch` sequences with `heads` heads, or fewer (`shared`) for keys and values; sizes of one head."""
 
     batch: int
     heads: int
@@ -27,12 +27,12 @@ class _Heads:
     value_depth: int
 
     def kernels(self, width: int, mask_bytes: int, added_bytes: int) -> list[tuple[GpuWork, int]]:
-        """Scores, softmax, sum of values.
+        """The kernels: scores, softmax, weighted sum of values.
 
         Args:
             width: bytes of an element.
-            mask_bytes: read with the scores.
-            added_bytes: written as keys and values are put behind those of the past.
+            mask_bytes: bytes read with the scores.
+            added_bytes: bytes written to append keys and values to those of the past.
         """
         products = self.batch * self.heads
         scores = products * self.rows * self.keys
@@ -49,7 +49,7 @@ class _Heads:
 
 @asks("Attention")
 def _standard(op: OnnxOp, operands: Operands) -> NodeWork:
-    """ONNX's own, of four axes (heads apart) or three."""
+    """ONNX's own operator, with four axes (separate heads) or three."""
     query, key, value, past = (shape_of(operands, position) for position in (0, 1, 2, 4))
     if any(shape is None or len(shape) not in (3, 4) for shape in (query, key, value)):
         return odd(operands)
@@ -78,7 +78,7 @@ def _quantised(op: OnnxOp, operands: Operands) -> NodeWork:
 
 
 def _projected(op: OnnxOp, operands: Operands, past_at: int, *, lengths: bool) -> NodeWork:
-    """Queries, keys and values are made of one input by one product. A past is [2, batch, heads, keys, depth]."""
+    """One product computes queries, keys and values from one input. A past is [2, batch, heads, keys, depth]."""
     source, weights, past = (shape_of(operands, position) for position in (0, 1, past_at))
     heads = integer(op, "num_heads")
     if source is None or weights is None or len(source) != 3 or len(weights) != 2 or not heads:
@@ -96,7 +96,7 @@ def _projected(op: OnnxOp, operands: Operands, past_at: int, *, lengths: bool) -
 
 @asks("MultiHeadAttention", domain=CONTRIB)
 def _multi_head(op: OnnxOp, operands: Operands) -> NodeWork:
-    """Keys and values may be packed with the queries, [batch, rows, heads, 3, depth], or with each other."""
+    """Keys and values may be packed with the queries, [batch, rows, heads, 3, depth], or together."""
     query, key, value, past = (shape_of(operands, position) for position in (0, 1, 2, 6))
     heads = integer(op, "num_heads")
     if query is None or len(query) not in (3, 5) or not heads:
@@ -114,7 +114,7 @@ def _multi_head(op: OnnxOp, operands: Operands) -> NodeWork:
 
 @asks("GroupQueryAttention", domain=CONTRIB)
 def _grouped(op: OnnxOp, operands: Operands) -> NodeWork:
-    """Fewer heads of keys than of queries. How long the past is, is told by an input."""
+    """Keys have fewer heads than queries. An input gives the length of the past."""
     query, key, past = (shape_of(operands, position) for position in (0, 1, 3))
     heads, shared = integer(op, "num_heads"), integer(op, "kv_num_heads")
     if query is None or len(query) != 3 or not heads or not shared:
@@ -126,7 +126,7 @@ def _grouped(op: OnnxOp, operands: Operands) -> NodeWork:
 
 
 def _present(operands: Operands) -> int:
-    """The keys of the second result, 0 where there is none."""
+    """The number of keys in the second result; 0 if there is none."""
     shape: Shape | None = operands.outputs[1].shape if len(operands.outputs) > 1 else None
     return shape[2] if shape else 0
 
@@ -134,7 +134,7 @@ def _present(operands: Operands) -> int:
 def _sequence(
     before: list[tuple[GpuWork, int]], heads: _Heads, operands: Operands, mask_bytes: int, *, lengths: bool
 ) -> KernelSequence:
-    """The kernels of a node, whose further results are the keys and values that the next call gets."""
+    """The kernels of a node; its further results are the keys and values for the next call."""
     added = sum(bytes_of(value, operands.element_bytes) for value in operands.outputs[1:])
     kernels = [*before, *heads.kernels(operands.element_bytes, mask_bytes, added)]
     return KernelSequence(tuple(kernels), _LENGTHS if lengths else "")

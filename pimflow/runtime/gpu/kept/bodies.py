@@ -1,4 +1,4 @@
-"""If, Loop and Scan: the kernels of their bodies, as often as these run."""
+"""If, Loop and Scan: the kernels of their bodies, multiplied by the number of iterations."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pimflow.runtime.gpu.kept.rules import asks, integer, integers, partly
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, NodeWork, Operands, StreamWork, gpu_work
 
 _Carried = tuple[slice, slice]
-"""Which inputs of a body are handed from run to run, and the outputs that they are handed on by."""
+"""The inputs of a body that are carried between iterations, and the outputs that carry them."""
 _NONE = (slice(0, 0), slice(0, 0))
 
 
@@ -36,7 +36,7 @@ def _loop(op: OnnxOp, operands: Operands) -> NodeWork:
 
 
 def _trips(op: OnnxOp, operands: Operands) -> tuple[int, str]:
-    """How often a Loop's body runs, and what is not known of that."""
+    """How often a Loop's body runs, and what is uncertain about it."""
     limit, condition = operands.constants.get(0), operands.constants.get(1)
     if limit is None:
         return 1, "how often its body runs depends on data: once is counted"
@@ -49,7 +49,7 @@ def _trips(op: OnnxOp, operands: Operands) -> tuple[int, str]:
 
 @asks("Scan")
 def _scan(op: OnnxOp, operands: Operands) -> NodeWork:
-    """As often as the scanned inputs have elements along the axis."""
+    """The body runs once for each element of the scanned inputs along the axis."""
     own, scanned = _own(op, operands), integer(op, "num_scan_inputs")
     axes = integers(op, "scan_input_axes") or (0,) * scanned
     states, sequences = list(own[: len(own) - scanned]), own[len(own) - scanned :]
@@ -65,16 +65,16 @@ def _scan(op: OnnxOp, operands: Operands) -> NodeWork:
 
 
 def _own(op: OnnxOp, operands: Operands) -> Sequence[Value | None]:
-    """The operands but for those that the bodies capture."""
+    """The operands without those that the bodies capture."""
     return operands.given[: len(operands.given) - integer(op, CAPTURES)]
 
 
 def _kernels(
     op: OnnxOp, name: str, operands: Operands, inputs: Sequence[Value | None], carried: _Carried
 ) -> KernelSequence:
-    """The kernels of one run of a body, each with how often."""
-    if not isinstance(dict(op.attributes).get(name), OpaqueAttribute):  # a table of kernels has its digest alone
-        return KernelSequence((), "its body is not at hand")
+    """The kernels of one iteration of a body, each with its number of executions."""
+    if not isinstance(dict(op.attributes).get(name), OpaqueAttribute):  # a table of kernels has only its digest
+        return KernelSequence((), "its body is not available")
     first = len(_own(op, operands))
     captured: list[tuple[Value | None, Array | None]] = [
         (value, operands.constants.get(position)) for position, value in enumerate(operands.given[first:], start=first)

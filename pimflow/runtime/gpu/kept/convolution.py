@@ -1,4 +1,4 @@
-"""Convolutions of other ranks and element types, and transposed ones, as implicit GEMMs over their windows."""
+"""Convolutions of other ranks and element types, and transposed convolutions, as implicit GEMMs."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _quantised(op: OnnxOp, operands: Operands) -> GpuWork:
 @asks("ConvTranspose")
 @asks("ConvTransposeWithDynamicPads", domain=CONTRIB)
 def _transposed(op: OnnxOp, operands: Operands) -> GpuWork:
-    """A transposed convolution is the gradient of one: a product of every input pixel with all its weights."""
+    """A transposed convolution, the gradient of a convolution: a product of each input pixel with all its weights."""
     entering, weights = elements_at(operands, 0), shape_of(operands, 1) or ()
     if not _is_whole(weights, entering, operands.output.elements):
         return StreamWork(0, operands.bytes)
@@ -37,7 +37,7 @@ def _transposed(op: OnnxOp, operands: Operands) -> GpuWork:
 
 
 def _windows(op: OnnxOp, operands: Operands, weights_at: int) -> GpuWork:
-    """Every output pixel is a row of the product; weights are [out channels, in channels of a group, kernel...]."""
+    """Each output pixel is a row of the product; weights are [out channels, in channels of a group, kernel...]."""
     output, weights = operands.output, shape_of(operands, weights_at) or ()
     if not _is_whole(weights, elements_at(operands, 0), output.elements):
         return StreamWork(0, operands.bytes)
@@ -50,12 +50,12 @@ def _windows(op: OnnxOp, operands: Operands, weights_at: int) -> GpuWork:
 
 
 def _is_whole(weights: Shape, *elements: int) -> bool:
-    """Whether operands are a convolution's, and none is empty."""
+    """Whether the operands can be those of a convolution, and none is empty."""
     return len(weights) > 2 and all((*elements, *weights))
 
 
 def _window(op: OnnxOp, operands: Operands, weights: Shape) -> Window | None:
-    """What a convolution over one or two dimensions is beside a product; along one, its maps have one row."""
+    """The window of a convolution over one or two dimensions; with one, its maps have one row."""
     shape, kernel = operands.output.shape or (), weights[2:]
     if len(kernel) > 2 or len(shape) != len(weights):
         return None

@@ -1,4 +1,4 @@
-"""Einsum as products of matrices: operands are contracted one after the other, from the left."""
+"""Einsum as matrix products: the operands are contracted one after the other, from the left."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _einsum(op: OnnxOp, operands: Operands) -> NodeWork:
 
 
 def _contraction(left: Labels, right: Labels, out: Labels, sizes: Mapping[str, int], width: int) -> GpuWork:
-    """A batch of products, or an elementwise kernel where no label is summed over."""
+    """A batch of products, or an elementwise kernel if no label is summed over."""
     shared, kept = set(left) & set(right), set(out)
     summed = {*left, *right} - kept
 

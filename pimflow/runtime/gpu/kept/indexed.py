@@ -1,4 +1,4 @@
-"""Operators that read or write by an index that is known: what misses the cache is counted on the index itself."""
+"""Operators that read or write by a constant index: cache misses are counted on the index itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pimflow.runtime.gpu.work import Operands, element_width, value_bytes
 from pimflow.runtime.sparse_traffic import RowAccess, SparseWork
 
 PIECE_ACCESSES = 1 << 22
-"""Of a longer list, these are made together."""
+"""The number of accesses of a longer list to compute at a time."""
 
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND"})
 _SCATTERS = frozenset({"ScatterElements", "ScatterND"})
@@ -22,12 +22,12 @@ Ints = npt.NDArray[Any]
 
 
 class _Touched(NamedTuple):
-    """Rows of a table that an index touches.
+    """Rows of a table that an index accesses.
 
     Args:
-        ids: one after the other.
-        elements: of a row.
-        copies: how often the same follows again, on as many rows behind.
+        ids: the rows in the order of access.
+        elements: elements of a row.
+        copies: how often the sequence is repeated, each time on the rows after the previous ones.
     """
 
     ids: Ints
@@ -36,9 +36,9 @@ class _Touched(NamedTuple):
 
 
 def indexed(op: OnnxOp, operands: Operands) -> SparseWork | None:
-    """The work of a gather or scatter by a constant index; None for other operators, or where the index is not known.
+    """The work of a gather or scatter by a constant index; None for other operators, or if the index is unknown.
 
-    A scatter copies what it starts from, and fetches and writes back what it reduces into.
+    A scatter copies its initial data; one with a reduction fetches the rows that it updates and writes them back.
     """
     index = operands.constants.get(1)
     if op.domain or op.op_type not in _GATHERS | _SCATTERS or index is None or index.size < 2:
@@ -59,14 +59,14 @@ def indexed(op: OnnxOp, operands: Operands) -> SparseWork | None:
 def _rows(
     kind: str, shape: tuple[int, ...], index_shape: tuple[int, ...], index: Array, attributes: Mapping[str, object]
 ) -> _Touched | None:
-    """The rows of the data that are touched."""
+    """The rows of the data that are accessed."""
     given = attributes.get("axis", 0)
     axis = given % len(shape) if isinstance(given, int) and shape else 0
     by_element = kind.endswith("Elements")
     if not shape:
         return None
     if by_element and axis == 0 and math.prod(index.shape[1:]) == 1 and index_shape[1:] == shape[1:]:
-        return _Touched(_wrapped(index.reshape(-1), shape[0]), math.prod(shape[1:]))  # the same rows of all columns
+        return _Touched(_wrapped(index.reshape(-1), shape[0]), math.prod(shape[1:]))  # the same rows in all columns
     whole = np.broadcast_to(index, index_shape)
     if by_element:
         return _elements(shape, axis, whole)
@@ -78,7 +78,7 @@ def _rows(
 
 
 def _tuples(shape: tuple[int, ...], index: Array, batch: int) -> _Touched | None:
-    """Rows that tuples of indices name, in each of the batches, which are the first dims of data and index."""
+    """Rows named by tuples of indices, for each batch; batches are the first dimensions of data and index."""
     stop = batch + index.shape[-1]
     if stop == 0:
         return None
@@ -89,7 +89,7 @@ def _tuples(shape: tuple[int, ...], index: Array, batch: int) -> _Touched | None
 
 
 def _elements(shape: tuple[int, ...], axis: int, index: Array) -> _Touched:
-    """Single elements, of which each has an index of its own: listed in as few bytes as they fit into."""
+    """Single elements, each with its own index, in the smallest integer type that fits."""
     ids = np.empty(index.shape, np.int32 if math.prod(shape) < 2**31 else np.int64)
     others = [slice(0, size) for size in index.shape[1:]]
     step = max(PIECE_ACCESSES // max(math.prod(index.shape[1:]), 1), 1)
@@ -103,7 +103,7 @@ def _elements(shape: tuple[int, ...], axis: int, index: Array) -> _Touched:
 
 
 def _wrapped(index: Array, size: int) -> Ints:
-    """Negative indices count from the end; one out of range, which is refused when it runs, stands at an end."""
+    """Indices with negative ones counted from the end; those out of range, which fail at run time, are clipped."""
     whole: Ints = index.astype(np.int64, copy=False)
     if not whole.size or (whole.min() >= 0 and whole.max() < size):
         return whole

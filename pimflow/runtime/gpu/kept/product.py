@@ -1,4 +1,4 @@
-"""Products of matrices that stay operators: quantised, transposed within their batch, in types that no unit runs."""
+"""Matrix products that are kept as operators: quantised, transposed within a batch, or in types no unit supports."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def _product(op: OnnxOp, operands: Operands) -> GpuWork:
 @asks("QLinearMatMul")
 @asks("QGemm", domain=CONTRIB)
 def _quantised(op: OnnxOp, operands: Operands) -> GpuWork:
-    """Scale and zero point stand between the operands."""
+    """Scale and zero point are between the operands."""
     return _of_shapes(op, operands, (shape_of(operands, 0), shape_of(operands, 3)))
 
 
@@ -30,7 +30,7 @@ def _ordered(op: OnnxOp, operands: Operands) -> GpuWork:
 
 @asks("MatMulNBits", "MatMulBnb4", domain=CONTRIB)
 def _packed(op: OnnxOp, operands: Operands) -> GpuWork:
-    """Weights are packed, several to a byte: their sizes are attributes, their bytes those that are read."""
+    """Weights are packed, several to a byte: attributes give their sizes, and the packed bytes are read."""
     depth, columns = integer(op, "K"), integer(op, "N")
     rows = elements_at(operands, 0) // max(depth, 1)
     return MatrixWork(rows, columns, depth, 1, operands.bytes)
@@ -45,7 +45,7 @@ def _of_shapes(op: OnnxOp, operands: Operands, shapes: _Shapes) -> GpuWork:
 
 
 def _oriented(shape: Shape | None, transposed: int, of_batch: int) -> Shape | None:
-    """The shape of an operand as numpy.matmul would take it; the first axis may stand before the batch's."""
+    """The shape of an operand in numpy.matmul's convention; the row axis may come before the batch axes."""
     if shape is None or len(shape) < 2:
         return shape
     if of_batch:

@@ -1,7 +1,7 @@
-"""LSTM, GRU and RNN: a product of all inputs, then a product and a pointwise kernel a step.
+"""LSTM, GRU and RNN: one product for all inputs, then a product and a pointwise kernel per step.
 
-That is how libraries run them (Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016):
-every direction by itself, the products of all gates in one. Weights are read anew in every step.
+Libraries run them in this way (Appleyard et al., Optimizing Performance of Recurrent Neural Networks on GPUs, 2016):
+each direction separately, the products of all gates in one kernel. Weights are read again in every step.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from pimflow.ir.ops.opaque import PREPARED
 from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, odd, shape_of
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, MatrixWork, Operands, StreamWork
 
-# Products of one step, as numbers of gates: a GRU that resets the state before it is multiplied needs two.
+# Products of one step, as numbers of gates: a GRU that resets the state before multiplying it needs two products.
 _GATES: Mapping[str, tuple[int, ...]] = {"LSTM": (4,), "DynamicQuantizeLSTM": (4,), "RNN": (1,), "GRU": (2, 1)}
-# A sigmoid or hyperbolic tangent and the sum of three terms for every gate; then the state.
+# A sigmoid or hyperbolic tangent and the sum of three terms for each gate; then the state.
 _PER_GATE, _PER_STATE = 8, 10
 
 
@@ -37,7 +37,7 @@ def _recurrent(op: OnnxOp, operands: Operands) -> KernelSequence:
 
 @asks("LSTM", "GRU", "RNN", domain=PREPARED)
 def _prepared(op: OnnxOp, operands: Operands) -> KernelSequence:
-    """The same steps; the product of all inputs is made already."""
+    """The steps alone; the product for all inputs is already computed."""
     source, recurrence = (shape_of(operands, position) or () for position in (0, 2))
     if any(len(shape) != 3 for shape in (source, recurrence)):
         return odd(operands)
@@ -56,7 +56,7 @@ def _products(op: OnnxOp) -> tuple[int, ...]:
 def _sequence(
     before: list[tuple[GpuWork, int]], op: OnnxOp, operands: Operands, sizes: tuple[int, int], recurrence: Shape
 ) -> KernelSequence:
-    """What stands before the steps, and the kernels of all steps of a batch (`sizes`) in all directions."""
+    """The kernels before the steps, and those of all steps in all directions; `sizes` is (steps, batch)."""
     (steps, batch), products = sizes, _products(op)
     directions, hidden = max(recurrence[0], 1), integer(op, "hidden_size", recurrence[-1])
     gates, width = sum(products), operands.element_bytes
@@ -70,4 +70,6 @@ def _sequence(
         kernels.append((MatrixWork(batch, part * hidden, hidden, 1, moved), steps * directions))
         kernels.append((StreamWork(operations, states), steps * directions))
     lengths = shape_of(operands, 4) is not None
-    return KernelSequence(tuple(kernels), "lengths of its sequences are data: all steps are counted" if lengths else "")
+    return KernelSequence(
+        tuple(kernels), "its sequence lengths depend on data: all steps are counted" if lengths else ""
+    )

@@ -1,7 +1,7 @@
-"""Work of kept operators, by domain and name: those that multiply have rules, the others stream their operands.
+"""The work of kept operators by domain and name: operators that multiply have rules, all others stream their operands.
 
-What is not known here is said, so that it is never mistaken for nothing: operators of other libraries, sizes and trip
-counts that depend on data.
+Unknown work is reported, so that it is never mistaken for none: operators of other libraries, and sizes and trip counts
+that depend on data.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from pimflow.runtime.gpu.work import (
 CONTRIB = "com.microsoft"
 """ONNX Runtime's own operators."""
 BLOCKED = "com.microsoft.nchwc"
-"""Those of its CPU kernels that work on blocks of channels."""
+"""ONNX Runtime's CPU operators on blocks of channels."""
 
 Rule = Callable[[OnnxOp, Operands], "NodeWork | None"]
 
 KEPT: Registry[tuple[str, str], Rule] = Registry("work of kept operators")
-"""What operators that multiply, or run others, ask of a GPU."""
+"""Rules for the work of operators that multiply or run other operators."""
 
 
 def asks(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
-    """A decorator that makes a function the rule of some operators.
+    """A decorator that registers a function as the rule of some operators.
 
     Raises:
         ValueError: an operator has a rule already.
@@ -44,7 +44,7 @@ def asks(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 
 def multiplies(op: Op) -> bool:
-    """Whether a kept operator is a product itself; what is in bodies does not count."""
+    """Whether a kept operator is itself a product; products in bodies do not count."""
     return isinstance(op, OnnxOp) and not op.has_bodies and (op.domain, op.op_type) in KEPT
 
 
@@ -62,7 +62,7 @@ _ROW_KERNELS: Mapping[str, StreamKind] = {
     "GroupNormalization": "normalization",
     "LpNormalization": "normalization",
 }
-# Kernels that read a table by index touch what they return, not the table.
+# Kernels that read a table by index read only the rows that they return.
 _GATHERS = frozenset({"Gather", "GatherElements", "GatherND", "Embedding"})
 # ONNX's own operators whose arithmetic does not follow from the number of elements.
 _UNCOUNTED = frozenset({"CausalConvWithState", "DFT", "Det", "ImageDecoder", "LinearAttention", "STFT", "SequenceMap"})
@@ -72,7 +72,7 @@ def _names(text: str) -> frozenset[str]:
     return frozenset(text.split())
 
 
-# Operators of other domains that multiply no matrices: each element passes once.
+# Operators of other domains that do not multiply matrices: each element passes once.
 _STREAMS = {
     CONTRIB: _names(
         "BiasAdd BiasDropout BiasGelu BiasSoftmax BiasSplitGelu BitmaskBiasDropout BitmaskDropout ComplexMul "
@@ -111,12 +111,12 @@ def _kept(op: OnnxOp, operands: Operands) -> NodeWork | None:
 
 
 def partly(work: GpuWork, unknown: str) -> KernelSequence:
-    """One kernel that is not all of the work, or not for certain."""
+    """One kernel that is not, or not certainly, all of the work."""
     return KernelSequence(((work, 1),), unknown)
 
 
 def odd(operands: Operands) -> KernelSequence:
-    """An operator whose operands are not those that it has in a model that runs: a row of a table, say."""
+    """The work of an operator whose operands are not as in a valid model, for example from a row of a table."""
     return partly(StreamWork(0, operands.bytes), "its operands are not understood")
 
 
@@ -139,24 +139,24 @@ def integer(op: OnnxOp, name: str, default: int = 0) -> int:
 
 
 def integers(op: OnnxOp, name: str) -> tuple[int, ...]:
-    """An attribute of integers, () where it is absent."""
+    """An attribute that is a list of integers; () if it is absent."""
     value = dict(op.attributes).get(name, ())
     return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else ()
 
 
 def shape_of(operands: Operands, position: int) -> tuple[int, ...] | None:
-    """The shape of an operand; None where it is absent."""
+    """The shape of an operand; None if it is absent."""
     value = operands.given[position] if position < len(operands.given) else None
     return None if value is None else value.shape
 
 
 def elements_at(operands: Operands, position: int) -> int:
-    """How many elements an operand has; none if it is absent."""
+    """The number of elements of an operand; 0 if it is absent."""
     value = operands.given[position] if position < len(operands.given) else None
     return 0 if value is None else value.elements
 
 
 def bytes_at(operands: Operands, *positions: int) -> int:
-    """Bytes of some operands; absent ones have none."""
+    """The total bytes of some operands; absent ones count as 0."""
     given = (operands.given[position] for position in positions if position < len(operands.given))
     return sum(value_bytes(value, operands.element_bytes) for value in given if value is not None)

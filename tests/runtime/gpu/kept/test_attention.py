@@ -113,7 +113,7 @@ def test_shared_heads_of_keys_are_read_once() -> None:
 
 
 def test_lengths_that_are_data_are_said() -> None:
-    assert work_of(grouped()).unknown == "how many keys there are is data: all are counted"
+    assert work_of(grouped()).unknown == "the number of keys depends on data: all are counted"
     assert work_of(multi_head()).unknown == ""
 
 

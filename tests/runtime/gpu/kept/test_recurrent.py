@@ -63,7 +63,7 @@ def test_lengths_that_are_data_are_said() -> None:
     }
     order = ["x", "w", "r", "", "lengths"]
     timed = kept_model("LSTM", {"x": (STEPS, BATCH, INPUT)}, constants, order, hidden_size=HIDDEN)
-    assert work_of(timed).unknown == "lengths of its sequences are data: all steps are counted"
+    assert work_of(timed).unknown == "its sequence lengths depend on data: all steps are counted"
     assert work_of(model("LSTM", 4)).unknown == ""
 
 
