@@ -1,1 +1,1 @@
-"""Sweeps: models x graphs x machines x policies, on all cores or a cluster, kept on disk, weighed."""
+"""Sweeps: models x graphs x machines x policies, on all cores or a cluster, stored on disk, compared by objectives."""

@@ -1,4 +1,4 @@
-"""Who does the work of a sweep: this process, processes of this machine (joblib), or a cluster (Dask)."""
+"""The engines of a sweep: this process, processes of this machine (joblib), or a cluster (Dask)."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from pimflow.sweeps.store import Outcome
 Done = tuple[Task, list[Outcome]]
 Engine = Callable[[Iterable[Task]], Iterator[Done]]
 _AHEAD = 4
-"""Tasks that wait at every worker, so that none is idle."""
+"""The number of tasks queued per worker, so that none is idle."""
 _MOST_DEATHS = 2
-"""Of processes over one task alone, until it is given up: it may need more memory than there is."""
+"""How many processes may die while working on a task alone before it is given up: it may need more memory than there
+is."""
 _ANSWERS_S = 10
 _others: list[Callable[[threading.ExceptHookArgs], Any]] = []
-_DIED = "the process that worked on it died, as where memory runs out; try with fewer jobs (-j)"
+_DIED = "its process died, possibly out of memory; try fewer jobs (-j)"
 
 
 def engine_for(jobs: int | None, scheduler: str | None) -> Engine:
     """The engine that a sweep runs on.
 
     Args:
-        jobs: processes; None is one per core if joblib is installed, and this one otherwise.
-        scheduler: the address of a Dask scheduler, in place of processes here.
+        jobs: the number of processes; None is one per core if joblib is installed, otherwise only this process.
+        scheduler: the address of a Dask scheduler to use instead of local processes.
 
     Raises:
-        OptionError: what it needs is not installed, or no scheduler answers.
+        OptionError: a required package is not installed, or no scheduler answers.
     """
     if scheduler is not None:
         return _cluster(scheduler)
@@ -61,13 +62,14 @@ def _work(task: Task) -> Done:
 
 
 def _along(path: tuple[str, ...], work: Callable[[Task], Done], task: Task) -> Done:
-    """Works where packages are found along a path: loky keeps processes, with their own, from one sweep to the next."""
+    """Work with the given module search path: loky keeps processes, with their own paths, from one sweep to the
+    next."""
     sys.path[:] = path
     return work(task)
 
 
 def _processes(jobs: int) -> Engine:
-    """Processes of joblib's. Where one dies, what was under way is tried again, each task alone, before the rest."""
+    """Processes of joblib. If one dies, the tasks in progress are tried again one by one before the rest."""
 
     def run(tasks: Iterable[Task]) -> Iterator[Done]:
         from joblib.externals.loky.process_executor import BrokenProcessPool
@@ -87,7 +89,7 @@ def _processes(jobs: int) -> Engine:
 
 
 def _alone(task: Task) -> Done:
-    """One task in a process of its own, which shows whether it is the one that kills processes."""
+    """Run one task in a process of its own, which shows whether it is the one that kills processes."""
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
     for _ in range(_MOST_DEATHS):
@@ -104,7 +106,8 @@ def _died(task: Task) -> list[Outcome]:
 
 
 def _pooled(jobs: int, tasks: Iterable[Task], flying: dict[str, Task]) -> Iterator[Done]:
-    """Runs tasks in a pool of joblib's; `flying` has those that were handed out and did not come back, by first key."""
+    """Run tasks in a pool of joblib; `flying` has the tasks that were handed out and have not come back, by first
+    key."""
     from joblib import Parallel, delayed
 
     def handed_out() -> Generator[Any, None, None]:
@@ -119,7 +122,7 @@ def _pooled(jobs: int, tasks: Iterable[Task], flying: dict[str, Task]) -> Iterat
 
 
 def _mute_manager() -> None:
-    """Lets the thread by which loky feeds its processes die in silence: it stumbles over work that is taken back."""
+    """Suppress the traceback of the thread by which loky feeds its processes: it fails when tasks are taken back."""
     said = threading.excepthook
     if said is not _unless_manager:
         _others.append(said)
@@ -132,7 +135,7 @@ def _unless_manager(error: threading.ExceptHookArgs) -> None:
 
 
 def _cluster(address: str) -> Engine:
-    """Workers of a Dask cluster, which repeats what a worker that dies was at."""
+    """Workers of a Dask cluster, which repeats the tasks of a worker that dies."""
     try:
         from distributed import Client
     except ImportError:

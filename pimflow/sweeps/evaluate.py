@@ -1,4 +1,4 @@
-"""One machine of a sweep under its policies: what a worker does, in this process or another."""
+"""Evaluates one machine of a sweep under its policies: the work of one worker, in this process or another."""
 
 from __future__ import annotations
 
@@ -47,22 +47,22 @@ FIGURES = (
     "spilled_energy_mj",
     "fits",
 )
-"""What is kept of a point, by its names in the rows of `PolicyResult`."""
+"""The figures stored for a point, by their names in the rows of `PolicyResult`."""
 _ALSO = ("frontend", "report")
-"""Packages that figures depend on, and prices do not."""
+"""Packages that affect figures but not prices."""
 _MODELS_KEPT, _UNITS_KEPT = 4, 16
 
 
 @dataclass(frozen=True)
 class Task:
-    """Points that differ in policy alone, and what identifies their inputs.
+    """Points that differ only in policy, and the identity of their inputs.
 
     Args:
-        points: of one model, graph and machine.
-        keys: theirs.
-        model_sha256, graph_sha256: of what is read.
-        options: others of `compile`, for all points.
-        shown: keys of the machine whose values are asked for.
+        points: the points, of one model, graph and machine.
+        keys: their keys.
+        model_sha256, graph_sha256: digests of the inputs.
+        options: other options of `compile`, for all points.
+        shown: the keys of the machine whose values are requested.
     """
 
     points: tuple[Point, ...]
@@ -74,9 +74,10 @@ class Task:
 
 
 def key_of(point: Point, model_sha256: str, graph_sha256: str, options: Mapping[str, Any]) -> str:
-    """The digest of all that a point's result depends on: inputs, machine, policy, options, and the code.
+    """The digest of everything that a point's result depends on: inputs, machine, policy, options, and the code.
 
-    Of a machine that cannot be, its values; of one that can, all that figures depend on, but not its name.
+    For an invalid machine this includes the values that were set; for a valid one everything that figures depend on,
+    but not its name.
     """
     try:
         target = machine_of(point)
@@ -93,21 +94,21 @@ def machine_of(point: Point) -> Target:
     """The machine of a point.
 
     Raises:
-        OptionError, TargetError: there can be no such machine.
+        OptionError, TargetError: the machine is invalid.
     """
     return override(_target(point.target), point.values)
 
 
 def options_of(point: Point, given: Mapping[str, Any], graph_sha256: str = "") -> Options:
-    """The options by which a point is compiled.
+    """The options with which a point is compiled.
 
     Args:
-        point: which.
+        point: the point.
         given: options of all points.
-        graph_sha256: of its graph, by which one that has been read is known again; "" reads it.
+        graph_sha256: the digest of its graph, by which a graph that was read before is found; "" reads it.
 
     Raises:
-        OptionError, TargetError: there can be no such machine.
+        OptionError, TargetError: the machine is invalid.
         GraphDataError: its graph cannot be read.
     """
     graph = _graph(point.graph, graph_sha256) if point.graph else None
@@ -115,19 +116,19 @@ def options_of(point: Point, given: Mapping[str, Any], graph_sha256: str = "") -
 
 
 def evaluate(task: Task) -> list[Outcome]:
-    """What comes of every point of a task. Whatever goes wrong with one is its outcome."""
+    """The outcomes of all points of a task. An error in one point is its outcome."""
     bench = _Bench(task)
     return [bench.outcome(point, key) for point, key in zip(task.points, task.keys, strict=True)]
 
 
 class _Bench:
-    """One model on one machine; its policies share prices, in memory alone: a sweep would flood the cache on disk."""
+    """One model on one machine; its policies share prices, only in memory: a sweep would flood the cache on disk."""
 
     def __init__(self, task: Task) -> None:
         self.task = task
 
     def outcome(self, point: Point, key: str) -> Outcome:
-        """A policy's."""
+        """The outcome of one policy."""
         started = time.perf_counter()
         figures: dict[str, Any] = {}
         shown: dict[str, Any] = {}
@@ -148,7 +149,7 @@ class _Bench:
             figures = {name: row[name] for name in FIGURES}
         except PimflowError as error:
             status, reason = "invalid", str(error)
-        except Exception as error:  # the sweep goes on; the next run tries this point again
+        except Exception as error:  # the sweep continues; the next run tries this point again
             status, reason = "failed", printable(f"{type(error).__name__}: {' '.join(str(error).split())}")
         return Outcome(key, status, reason, figures, shown, round(time.perf_counter() - started, 3))
 
@@ -195,13 +196,14 @@ def _target(name: str) -> Target:
 
 @lru_cache(maxsize=_MODELS_KEPT)
 def _loaded(model: str, _model_sha256: str, graph: str, graph_sha256: str, spelled: str) -> Loaded:
-    """A model in the IR; under digests too, as a worker may outlive a file. `spelled` are options as JSON."""
+    """A model in the IR; the digests are part of the cache key, as a worker may outlive a file. `spelled` are options
+    as JSON."""
     return read_model(model_source(model), _spelled_options(spelled, graph, graph_sha256))
 
 
 @lru_cache(maxsize=_MODELS_KEPT)
 def _tidied(model: str, model_sha256: str, graph: str, graph_sha256: str, spelled: str, narrow: bool) -> Graph:
-    """A model that reads no graph, cleaned up: the same for all machines, and what is learnt of it serves them all."""
+    """A model that reads no graph, cleaned up: the same for all machines, so that results cached for it are shared."""
     loaded = _loaded(model, model_sha256, graph, graph_sha256, spelled)
     return tidy(loaded.graph, narrow, _spelled_options(spelled, graph, graph_sha256)).graph
 
@@ -211,7 +213,7 @@ def _spelled_options(spelled: str, graph: str, graph_sha256: str) -> Options:
 
 
 def _units(target: Target) -> dict[str, Any]:
-    """The machine's units: one that another machine had too brings along what it has priced."""
+    """The machine's units: a unit that another machine also has keeps what it has already priced."""
     return {device: _unit(device, target.kind(device), target.units[device]) for device in target.devices[1:]}
 
 

@@ -1,4 +1,4 @@
-"""The folder of a sweep: the store, and what is made of it anew after every run."""
+"""The folder of a sweep: the store, and the files that are generated from it after every run."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _ANOTHER = "choose another folder with -o"
 
 @contextmanager
 def sweep_folder(folder: Path | None) -> Iterator[Store]:
-    """The open store of a sweep's folder, which is made where it is missing; in memory, where there is no folder.
+    """The open store of a sweep's folder, which is created if it is missing; in memory if there is no folder.
 
     Raises:
-        OutputError: the folder holds anything else than a sweep, or what was made of it has been changed since; another
-            process sweeps there; or it cannot be written.
+        OutputError: the folder contains anything other than a sweep, or a generated file has been changed since;
+            another process is sweeping there; or it cannot be written.
     """
     if folder is None:
         store = Store()
@@ -40,7 +40,7 @@ def sweep_folder(folder: Path | None) -> Iterator[Store]:
 
 
 def write_made(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
-    """Files that are made of a sweep, each whole or as it was before.
+    """Write files that are generated from a sweep, each atomically.
 
     Raises:
         OutputError: they cannot be written.
@@ -49,7 +49,7 @@ def write_made(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
         for name, text in texts.items():
             data = text.encode("utf-8", "backslashreplace")
             (folder / name).parent.mkdir(exist_ok=True)
-            store.made(name, hashlib.sha256(data).hexdigest())  # before: a kill must not make our own file a stranger
+            store.made(name, hashlib.sha256(data).hexdigest())  # first, so that a kill leaves no unknown file
             replace_file(folder / name, data)
 
 
@@ -73,8 +73,8 @@ def _check(folder: Path) -> None:
 
 
 def _check_made(folder: Path, store: Store) -> None:
-    """Refuses to replace a file that is not as it was made."""
+    """Refuse to replace a generated file that has been changed."""
     for name, digests in store.files.items():
         path = folder / name
         if os.path.lexists(path) and (not path.is_file() or sha256_of(path) not in digests):
-            raise OutputError(f"{path} was changed since it was written", "move it away; the sweep makes it anew")
+            raise OutputError(f"{path} was changed since it was written", "move it away; the sweep writes it again")

@@ -1,4 +1,4 @@
-"""Pareto fronts: the points that no other is at least as good as in every objective, and better in one."""
+"""Pareto fronts: the points that no other point dominates (as good in every objective, and better in one)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Objective:
     """A figure of a point, or a key of its machine.
 
     Args:
-        name: which.
+        name: the figure or key.
         larger: whether larger is better.
     """
 
@@ -29,10 +29,10 @@ class Objective:
 
     @classmethod
     def of(cls, text: str, targets: Sequence[str]) -> Objective:
-        """An objective as a sweep file spells it, with "-" in front where larger is better.
+        """An objective as written in a sweep file, with a leading "-" if larger is better.
 
         Raises:
-            OptionError: there is no such figure or key, or the key is no number on one of the machines.
+            OptionError: there is no such figure or key, or the key is not a number on one of the machines.
         """
         name = text.removeprefix("-")
         if name in FIGURES:
@@ -48,7 +48,7 @@ class Objective:
 
     @property
     def is_figure(self) -> bool:
-        """Whether it is a figure, and no key of the machine."""
+        """Whether it is a figure rather than a key of the machine."""
         return self.name in FIGURES
 
     def value(self, outcome: Outcome) -> float:
@@ -57,22 +57,22 @@ class Objective:
 
     @property
     def text(self) -> str:
-        """As a sweep file spells it."""
+        """The objective as written in a sweep file."""
         return f"-{self.name}" if self.larger else self.name
 
 
 def front(values: Sequence[Sequence[float]], objectives: Sequence[Objective]) -> list[int]:
-    """Which points are on the front, in their order. Of points that are alike in all objectives all are.
+    """The indexes of the points on the front, in order. Points that are equal in all objectives are all on it.
 
     Args:
-        values: of every point, by objective.
-        objectives: which way each is better.
+        values: by point, its objectives.
+        objectives: which direction of each is better.
     """
     if not values:
         return []
     signs = np.array([-1.0 if objective.larger else 1.0 for objective in objectives])
     costs = np.asarray(values, dtype=np.float64) * signs
-    order = np.lexsort(costs.T[::-1])  # whoever is better than a point in all stands before it
+    order = np.lexsort(costs.T[::-1])  # a point that dominates another comes before it
     best = np.empty((0, costs.shape[1]))
     found: list[int] = []
     for index in order:
@@ -86,10 +86,10 @@ def front(values: Sequence[Sequence[float]], objectives: Sequence[Objective]) ->
 
 
 def mean_values(of_models: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Objectives in the mean over models: geometric where all are positive, so that no large model outweighs the rest.
+    """The means of objectives over models: geometric if all are positive, so that no large model outweighs the rest.
 
     Args:
-        of_models: objectives by name, of one machine and policy on every model.
+        of_models: objectives by name, for one machine and policy on every model.
     """
     return {name: _mean([values[name] for values in of_models]) for name in of_models[0]}
 
@@ -102,13 +102,13 @@ def _mean(values: Sequence[float]) -> float:
 
 @dataclass(frozen=True)
 class Effect:
-    """What a key of the machine does to an objective, whatever the others are.
+    """The effect of a key of the machine on an objective, averaged over all other keys.
 
     Args:
-        key: of the machine; "policy" and "target" are told as well.
+        key: the machine's key, or "policy" or "target".
         objective: its name.
-        means: the mean of the objective over all points with a value, by that value as text.
-        share: how far the means are apart, over the smallest: 0.1 is 10 %.
+        means: by value of the key, as text: the mean of the objective over all points with that value.
+        share: the spread of the means relative to the smallest: 0.1 is 10 %.
     """
 
     key: str
@@ -118,5 +118,6 @@ class Effect:
 
 
 def figure_text(value: float) -> str:
-    """A figure, or a whole number of the machine's as it is; of a mean, as good as that."""
+    """The text of a figure; whole numbers, such as the machine's, are printed in full, and so are means that equal
+    one."""
     return number(value, 0) if math.isclose(value, round(value), rel_tol=1e-12) else significant(value)

@@ -1,4 +1,4 @@
-"""What a sweep found: every point, the fronts, and what each key of the machine does to the objectives."""
+"""The result of a sweep: every point, the fronts, and the effect of each key of the machine on the objectives."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_FRONTS = 4  # in a notebook
 
 @dataclass(frozen=True)
 class Found:
-    """A point and what came of it."""
+    """A point and its outcome."""
 
     point: Point
     outcome: Outcome
@@ -41,7 +41,7 @@ class Front:
     """The best points of one model on one graph.
 
     Args:
-        model, graph: which.
+        model, graph: the model and graph.
         points: indexes into the points of the sweep, in the order of the first objective.
     """
 
@@ -52,12 +52,12 @@ class Front:
 
 @dataclass(frozen=True)
 class Mean:
-    """A machine and a policy, over all models that were swept.
+    """A machine and a policy, averaged over all models of the sweep.
 
     Args:
-        target, policy, values: of the point; `values` is what is changed of the machine.
-        objectives: in the mean over the models, by name.
-        on_front: whether no other is better in the mean.
+        target, policy, values: of the point; `values` are the changed values of the machine.
+        objectives: by name, the mean over the models.
+        on_front: whether no other dominates it in the means.
     """
 
     target: str
@@ -73,9 +73,9 @@ class SweepResult(Records):
 
     Args:
         study: what was varied.
-        objectives: what the fronts are made of.
-        found: the points and what came of them, in the order of the study.
-        computed: how many were computed now; the others were known.
+        objectives: the objectives of the fronts.
+        found: the points with their outcomes, in the order of the study.
+        computed: how many were computed in this run; the others were already known.
     """
 
     study: Study
@@ -85,7 +85,7 @@ class SweepResult(Records):
 
     @property
     def title(self) -> str:
-        """Models, and how many points."""
+        """The models and the number of points."""
         models = ", ".join(self.study.models[:_MOST_REASONS])
         return f"{models}{', ..' if len(self.study.models) > _MOST_REASONS else ''}: {len(self.found)} points"
 
@@ -106,7 +106,7 @@ class SweepResult(Records):
 
     @cached_property
     def means(self) -> tuple[Mean, ...]:
-        """Machines and policies that ran all models, in the mean over them; none where there is one model."""
+        """The means over all models for machines and policies that ran all of them; empty if there is one model."""
         places = len(self.study.models) * len(self.study.graphs)
         groups: dict[tuple[Any, ...], list[int]] = {}
         for index, at in enumerate(self.found):
@@ -122,30 +122,30 @@ class SweepResult(Records):
 
     @cached_property
     def effects(self) -> tuple[Effect, ...]:
-        """What every varied key does to every objective, the strongest first."""
+        """The effect of every varied key on every objective, the strongest first."""
         pairs = [(key, objective) for key in self.varied for objective in self.objectives if objective.is_figure]
         found = [effect for pair in pairs if (effect := self._effect(*pair)) is not None]
         return tuple(sorted(found, key=lambda effect: -effect.share))
 
     @cached_property
     def varied(self) -> tuple[str, ...]:
-        """Keys of the machine that points differ in, and "policy" and "target" where they do."""
+        """The keys of the machine in which points differ, and "policy" and "target" if they differ."""
         keys = dict.fromkeys(key for at in self.found for key in at.point.values)
         given = {"target": self.study.targets, "policy": self.study.policies}
         return (*(name for name, several in given.items() if len(several) > 1), *keys)
 
     def setting(self, index: int, key: str) -> str:
-        """What a point has for a varied key, as text."""
+        """The value of a varied key for a point, as text."""
         point = self.found[index].point
         value = getattr(point, key) if key in ("target", "policy") else point.values.get(key, "")
         return value if isinstance(value, str) else str(encode(value))
 
     def count(self, status: str) -> int:
-        """Points of a status."""
+        """The number of points with a status."""
         return sum(at.outcome.status == status for at in self.found)
 
     def records(self) -> list[Row]:
-        """A row per point: what it is, its status, its figures, and whether it is on a front."""
+        """A row per point: its settings, its status, its figures, and whether it is on a front."""
         best = {index for one in self.fronts for index in one.points}
         rows = []
         for index, at in enumerate(self.found):
@@ -183,7 +183,7 @@ class SweepResult(Records):
         return text.getvalue()
 
     def charts(self) -> str:
-        """The points of every model over two figures, and its front; of many models the first."""
+        """The points of every model over two figures, with the front; of many models only the first ones."""
         from pimflow.report.page.notebook import in_notebook
         from pimflow.sweeps.page.charts import front_chart, sheet
 
@@ -192,7 +192,7 @@ class SweepResult(Records):
 
     @cached_property
     def plotted(self) -> tuple[Plotted, ...]:
-        """The points of every model on every graph that has any, for charts."""
+        """The points of every model and graph that has any, for charts."""
         found = []
         for one in self.fronts:
             mine = [
@@ -217,7 +217,7 @@ class SweepResult(Records):
         return Dot(index, settings, costs, on_front, told)
 
     def text(self) -> str:
-        """How many points, the fronts as tables, why points are invalid, and which keys matter."""
+        """The number of points, the fronts as tables, why points are invalid, and which keys matter."""
         parts = [self._counts(), *(self._front_table(one) for one in self.fronts if one.points)]
         return "\n\n".join(
             [*parts, *filter(None, (self._mean_table(), self._effect_lines(), self._short(), self._reasons()))]
@@ -230,7 +230,7 @@ class SweepResult(Records):
         return {objective.name: objective.value(self.found[index].outcome) for objective in self.objectives}
 
     def _effect(self, key: str, objective: Objective) -> Effect | None:
-        """None where no two values of the key have points."""
+        """The effect of a key; None unless at least two of its values have points."""
         values: dict[str, list[dict[str, float]]] = {}
         for index, at in enumerate(self.found):
             if at.is_ok:
@@ -242,10 +242,10 @@ class SweepResult(Records):
         return Effect(key, objective.name, means, (max(means.values()) - low) / abs(low) if low else 0.0)
 
     def _counts(self) -> str:
-        kinds = [("ok", "ok"), ("invalid", "invalid"), ("failed", "failed, to be tried again")]
+        kinds = [("ok", "ok"), ("invalid", "invalid"), ("failed", "failed, to be retried")]
         told = ", ".join(f"{self.count(status):,} {words}" for status, words in kinds if self.count(status))
         known = len(self.found) - self.computed
-        return f"{len(self.found):,} points: {told or 'none'}" + (f"; {known:,} were known" if known > 0 else "")
+        return f"{len(self.found):,} points: {told or 'none'}" + (f"; {known:,} already known" if known > 0 else "")
 
     def _table(self, rows: Iterable[tuple[str, str, Mapping[str, Any], Sequence[float]]]) -> str:
         told = {"target", "policy", *(objective.name for objective in self.objectives)}
@@ -275,22 +275,22 @@ class SweepResult(Records):
 
     def _effect_lines(self) -> str:
         lines = [
-            f"{effect.key} changes {effect.objective} by {number(100 * effect.share)} % in the mean: "
+            f"{effect.key} changes {effect.objective} by {number(100 * effect.share)} % on average: "
             + ", ".join(f"{value} {significant(mean)}" for value, mean in effect.means.items())
             for effect in self.effects[:_MOST_SHOWN]
         ]
         return "\n".join(wrapped(line, "  ") for line in lines)
 
     def _short(self) -> str:
-        """Of how many points the GPU's memory does not hold all activations."""
+        """A note on points whose activations do not fit into the GPU's memory; "" if there are none."""
         figures = [at.outcome.figures for at in self.found if at.is_ok]
         short = [one for one in figures if not one["fits"] or one["spilled_us"] != one["time_us"]]
         if not short:
             return ""
         fits = sum(bool(one["fits"]) for one in short)
         return wrapped(
-            f"{len(short):,} points keep more than their GPU's memory holds, and {fits:,} of them fit with activations "
-            "that leave it or are made again: `spilled_us` and `spilled_energy_mj` count that, `fits` says which",
+            f"{len(short):,} points need more than their GPU's memory, and {fits:,} of them fit with offloaded "
+            "or recomputed activations: `spilled_us` and `spilled_energy_mj` include that, `fits` says which",
             "  ",
         )
 
@@ -311,7 +311,7 @@ def _study_json(study: Study) -> dict[str, Any]:
 
 
 def _cell(value: Any) -> Any:
-    """A value as a row has it: lists as text."""
+    """A value as a cell of a row: lists become text."""
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(encode(value))
 
 

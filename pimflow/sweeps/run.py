@@ -1,4 +1,4 @@
-"""Carries a sweep out: what is not known yet is computed, kept at once, and told."""
+"""Runs a sweep: computes points that are not known yet, stores each outcome at once, and reports progress."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ class Setup:
     """What a sweep needs before its first point.
 
     Args:
-        objectives: what is weighed.
+        objectives: the objectives.
         models, graphs: digests of the inputs, by name.
-        options: those of all points, for their keys: a file that one names by its digest.
+        options: the options of all points as used in their keys: a file is replaced by its digest.
     """
 
     objectives: tuple[Objective, ...]
@@ -44,11 +44,11 @@ class Setup:
 
     @classmethod
     def of(cls, study: Study) -> Setup:
-        """Reads the inputs.
+        """Read the inputs.
 
         Raises:
             OptionError: there is no such objective.
-            PimflowError: a model or a graph is not there, or is none.
+            PimflowError: a model or a graph does not exist, or is not valid.
         """
         objectives = tuple(Objective.of(text, study.targets) for text in study.objectives)
         models = {name: _digest_of(name) for name in study.models}
@@ -73,17 +73,17 @@ def _digest_of_table(path: str) -> str:
 
 
 def run_study(study: Study, setup: Setup, store: Store, engine: Engine, progress: Tell) -> SweepResult:
-    """Evaluates the points of a study that the store does not have, and weighs all of them.
+    """Evaluate the points of a study that are not in the store, and compare all of them.
 
     Args:
         study: what is varied.
         setup: its objectives, models and graphs.
-        store: open; takes every outcome as it comes.
-        engine: who does the work.
-        progress: receives how far it is, as lines of text.
+        store: open; receives every outcome as soon as it is known.
+        engine: evaluates the points.
+        progress: receives progress messages as lines of text.
 
     Raises:
-        OutputError: an outcome cannot be kept.
+        OutputError: an outcome cannot be stored.
     """
     return _Run(study, setup, store, engine, progress).result()
 
@@ -112,7 +112,7 @@ class _Run:
         return SweepResult(self.study, self.setup.objectives, found, self.computed)
 
     def _searched(self, place: Point) -> tuple[Point, ...]:
-        """The points of one place that a search looks at."""
+        """The points of one place that a search chooses."""
         assert self.study.search is not None
         searching = Searching(self.study, self.study.search, place, self.setup.objectives)
         for points, tell in searching.batches():
@@ -120,7 +120,7 @@ class _Run:
         return searching.points
 
     def _compute(self, points: Sequence[Point]) -> list[str]:
-        """Sees to it that all points are known; returns their keys."""
+        """Make sure that all points are known, and return their keys."""
         keys = [self._key(point) for point in points]
         about = dict(zip(keys, points, strict=True))
         fresh = {key: point for key, point in about.items() if key not in self.store}
@@ -131,7 +131,7 @@ class _Run:
         return keys
 
     def _tasks(self, fresh: Iterable[tuple[str, Point]]) -> Iterator[Task]:
-        """Work that is handed out at once: the policies of one machine, on one model."""
+        """Tasks for workers: all policies of one machine, on one model."""
         for _, together in groupby(fresh, lambda item: replace(item[1], policy="")):
             keys, points = zip(*together, strict=True)
             first = points[0]
@@ -150,7 +150,7 @@ class _Run:
         self._clock.came(outcome, self.setup.objectives)
 
     def _outcome(self, point: Point, key: str) -> Outcome:
-        """What is kept of a point, with the values that are objectives now: it may have been kept for others."""
+        """The stored outcome of a point, with values for the current objectives: it may have been stored for others."""
         kept = self.store[key]
         if kept.status != "ok" or self._shown == kept.machine.keys():
             return kept
@@ -162,7 +162,7 @@ class _Run:
 
 
 class _Clock:
-    """Tells how many points are done, how large the front is, and how long the rest may take."""
+    """Reports how many points are done, how large the front is, and how long the rest may take."""
 
     def __init__(self, total: int, progress: Tell) -> None:
         self._total = total
@@ -174,20 +174,20 @@ class _Clock:
         self._weighed = 0.0
 
     def known(self, count: int) -> None:
-        """Points that need no work."""
+        """Count points that need no work."""
         self._known += count
 
     def came(self, outcome: Outcome, objectives: Sequence[Objective]) -> None:
-        """A point is done."""
+        """Count a finished point, and report."""
         self._done += 1
         now = time.monotonic()
         if outcome.status == "ok":
             self._values.append([objective.value(outcome) for objective in objectives])
         if now - self._weighed > _FRONT_EVERY_S:
             best = front(self._values, objectives)
-            self._values = [self._values[index] for index in best]  # the others never come back
+            self._values = [self._values[index] for index in best]  # the others are dominated for good
             self._front, self._weighed = len(best), now
-        done = min(self._total, self._known + self._done)  # a search may come back to what it knows
+        done = min(self._total, self._known + self._done)  # a search may return to known points
         left_s = (now - self._started) / self._done * (self._total - done)
         self._progress(
             f"sweep: {done:,} of {self._total:,} points ({100 * done / self._total:.0f} %), "

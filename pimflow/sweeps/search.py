@@ -1,4 +1,4 @@
-"""A search among the points of a grid by Optuna: multi-objective, seeded, the same again wherever it is broken off."""
+"""A search among the points of a grid by Optuna: multi-objective, seeded, and reproducible after an interruption."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from pimflow.sweeps.store import Outcome
 from pimflow.sweeps.study import Point, Search, Study
 
 Tell = Callable[[Sequence[Outcome]], None]
-_LISTS = "lists"  # what Optuna calls the axis of values that go together
+_LISTS = "lists"  # Optuna's name for the axis of values that go together
 
 
 class Searching:
-    """One model, graph, machine and policy: which points to look at next, by what came of those before.
+    """For one model, graph, machine and policy: chooses the next points based on the outcomes of those before.
 
-    Trials are asked for in batches of `Search.parallel`, however many workers there are: the same seed looks at the
+    Trials are requested in batches of `Search.parallel`, however many workers there are, so the same seed gives the
     same points.
 
     Args:
         study: what is varied.
-        search: how.
-        place: the point whose machine is as it is.
-        objectives: what is weighed.
+        search: how to search.
+        place: the point with the unchanged machine.
+        objectives: the objectives.
 
     Raises:
         OptionError: Optuna is not installed.
@@ -52,11 +52,12 @@ class Searching:
 
     @property
     def points(self) -> tuple[Point, ...]:
-        """What has been looked at so far, each point once."""
+        """The points chosen so far, each once."""
         return tuple(self._seen)
 
     def batches(self) -> Iterator[tuple[list[Point], Tell]]:
-        """Points to look at, and what takes their outcomes, in order, before the next are asked for."""
+        """Points to evaluate, and a function that takes their outcomes, in order, before the next batch is
+        requested."""
         wanted = min(self._search.trials, math.prod(map(len, self._study.axes.values())))
         while len(self._seen) < wanted:
             known = len(self._seen)
@@ -77,7 +78,7 @@ class Searching:
         return replace(self._place, values=Table(self._study.values_at(choices)))
 
     def _go_elsewhere(self) -> None:
-        """Makes the next trial one that has not been seen: the sampler only comes back to those that have."""
+        """Make the next trial an unseen one, because the sampler only returns to seen ones."""
         while True:
             places = {key: self._random.randrange(len(items)) for key, items in self._study.axes.items()}
             if self._point(places) not in self._seen:

@@ -1,8 +1,8 @@
-"""The store of a sweep: a line of JSON for every point that is known, appended as soon as it is.
+"""The store of a sweep: one line of JSON per known point, appended as soon as the point is known.
 
-A line holds its own checksum, so that one that was cut short, by a kill or a full disk, is left out and its point
-computed again. A point's key is a digest of all that its result depends on (`evaluate.key_of`), so that what a changed
-sweep asks for again is found, and what another model, machine or version would give is not mistaken for it.
+Every line contains its own checksum, so a line that was cut short by a kill or a full disk is ignored and its point
+computed again. A point's key is a digest of everything that its result depends on (`evaluate.key_of`), so results that
+a changed sweep needs again are found, and those of another model, machine or version are not mistaken for them.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ _FORMAT = "pimflow-sweep-store/1"
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a point.
+    """The outcome of a point.
 
     Args:
-        key: the digest of all that it depends on.
-        status: "ok"; "invalid" where there is no such machine, or the model cannot be compiled for it; "failed" where
-            the work itself broke off, which the next run tries again.
+        key: the digest of everything that it depends on.
+        status: "ok"; "invalid" if there is no such machine, or the model cannot be compiled for it; "failed" if the
+            evaluation itself crashed, in which case the next run tries again.
         reason: why it is not "ok".
         figures: time, energy and the like, by name.
-        machine: values of the machine that are objectives, by key.
-        seconds: how long it took.
+        machine: by key, the values of the machine that are objectives.
+        seconds: the time of the evaluation.
     """
 
     key: str
@@ -48,12 +48,12 @@ class Outcome:
 
 
 class Store:
-    """Outcomes by key, in memory, and in a file where there is one. The first under a key stays.
+    """Outcomes by key, in memory, and in a file if there is one. The first outcome under a key stays.
 
-    `files` are digests, by name, of the files that were made of it; `damaged` counts lines that were left out.
+    `files` are digests, by name, of the files that were generated from it; `damaged` counts lines that were ignored.
 
     Args:
-        path: of the file; None keeps them in memory only.
+        path: the file; None for in memory only.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -74,10 +74,10 @@ class Store:
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Reads the file, if there is one, and holds it for this process while the block runs.
+        """Read the file, if there is one, and lock it for this process while the block runs.
 
         Raises:
-            OutputError: another process holds it; or it cannot be read or written, or is none of ours.
+            OutputError: another process holds it; or it cannot be read or written, or is not a sweep's store.
         """
         if self.path is None:
             yield
@@ -96,7 +96,7 @@ class Store:
                 self._file = None
 
     def add(self, outcome: Outcome, about: Mapping[str, Any]) -> None:
-        """Adds what came of a point, at once on disk; `about` says which point it is, for who reads the file.
+        """Add the outcome of a point, on disk at once; `about` describes the point for readers of the file.
 
         Raises:
             OutputError: the disk is full or not writable.
@@ -108,7 +108,7 @@ class Store:
             self._append({"point": dict(about), **vars(outcome)})
 
     def made(self, name: str, sha256: str) -> None:
-        """Keeps in mind that a file of this name and content is of our making.
+        """Record that a file with this name and content was generated from the store.
 
         Raises:
             OutputError: see `add`.
@@ -124,7 +124,9 @@ class Store:
             self._file.write(_line(data))
             self._file.flush()
         except OSError as error:
-            raise OutputError(f"cannot write {self.path}: {error.strerror}", "make room; what is there stays") from None
+            raise OutputError(
+                f"cannot write {self.path}: {error.strerror}", "free some disk space; stored points are kept"
+            ) from None
 
     def _read(self, path: Path) -> None:
         assert self._file is not None
@@ -143,7 +145,7 @@ class Store:
         for line in filter(None, lines):
             self._take(_checked(line))
         if not content.endswith(b"\n"):
-            self._file.write(b"\n")  # a writer was cut off: its torn line must not swallow our first one
+            self._file.write(b"\n")  # a writer was cut off: its torn line must not corrupt our first one
 
     def _take(self, data: dict[str, Any]) -> None:
         data.pop("point", None)
@@ -174,7 +176,7 @@ def _line(data: Mapping[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any]:
-    """What a line holds; nothing if it is damaged."""
+    """The content of a line; empty if it is damaged."""
     try:
         data = json.loads(line)
         check = data.pop(_CHECK)
@@ -185,7 +187,7 @@ def _checked(line: bytes) -> dict[str, Any]:
 
 
 def _begun(head: bytes) -> bool:
-    """Whether a first line is ours, cut short."""
+    """Whether the first line of a file is the beginning of ours, cut short."""
     return bool(head) and _line({"format": _FORMAT}).startswith(head)
 
 
@@ -198,7 +200,7 @@ def _lock(file: BinaryIO, path: Path) -> None:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         raise OutputError(
-            f"another sweep is running in {path.parent}", "wait for it, or name another with -o"
+            f"another sweep is running in {path.parent}", "wait for it, or choose another folder with -o"
         ) from None
     except OSError:  # this file system has no locks
         pass

@@ -1,4 +1,4 @@
-"""What a sweep varies, as its file says it, and the points that this comes to."""
+"""What a sweep varies, as given in its file, and the points that follow from it."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ Values = Table[Any]
 Sampler = Literal["nsga2", "tpe", "random"]
 
 MOST_POINTS = 1_000_000
-HINT = "docs/sweep.md says what a sweep file holds"
+HINT = "docs/sweep.md describes sweep files"
 _RANGE = {"low", "high", "step", "log"}
-_ROUNDED = 1e-9  # of a step, that the last of them may be short of the end
+_ROUNDED = 1e-9  # tolerance, as a share of a step, for reaching the end
 
 
 @dataclass(frozen=True)
@@ -42,9 +42,9 @@ class Range:
 
     Args:
         low, high: the ends.
-        step: from one number to the next; None is 1 for whole numbers, and any number otherwise.
-        log: small numbers are as likely as large ones.
-        whole: only whole numbers; so it is where a file gives both ends, and the step, without a point.
+        step: the distance between numbers; None is 1 for whole numbers, and any number otherwise.
+        log: whether to draw on a logarithmic scale.
+        whole: only whole numbers; this is the case if a file gives both ends, and the step, without a decimal point.
     """
 
     low: Annotated[float, Limits()]
@@ -55,12 +55,12 @@ class Range:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], where: str) -> Range:
-        """A range from plain data; `where` leads to them, for errors."""
+        """A range from plain data; `where` is the path to them, for errors."""
         numbers = [data[key] for key in ("low", "high", "step") if key in data]
         return replace(decode(cls, data, path=where), whole=all(type(number) is int for number in numbers))
 
     def draw(self, source: random.Random) -> float:
-        """A number of the range."""
+        """Draw a random number from the range."""
         low, high = (math.log(end) for end in (self.low, self.high)) if self.log else (self.low, self.high)
         anywhere = source.uniform(low, high)
         value = math.exp(anywhere) if self.log else anywhere
@@ -73,11 +73,11 @@ class Range:
         return round(value) if self.whole else value
 
     def check(self, where: str) -> None:
-        """Raises an OptionError where there is nothing between the ends."""
+        """Raise an OptionError if the range is empty, or starts at or below 0 on a logarithmic scale."""
         if self.low > self.high:
             raise OptionError(f"{where} goes from {self.low} to {self.high}", "give the lower end as 'low'")
         if self.log and self.low <= 0:
-            raise OptionError(f"{where} is logarithmic from {self.low}", "let it begin above 0")
+            raise OptionError(f"{where} is logarithmic from {self.low}", "start it above 0")
 
 
 @dataclass(frozen=True)
@@ -87,7 +87,7 @@ class Random:
     Args:
         points: how many.
         values: by key, the values to choose among, or a range to draw from.
-        seed: other seeds draw others.
+        seed: different seeds draw different machines.
     """
 
     points: Annotated[int, Limits(least=1, most=MOST_POINTS)]
@@ -95,7 +95,7 @@ class Random:
     seed: Annotated[int, Limits(least=0)] = 0
 
     def draws(self) -> Iterator[dict[str, Any]]:
-        """The machines' values; the first of a longer list are those of a shorter one."""
+        """The machines' values; a longer list begins with the values of a shorter one."""
         for number in range(self.points):
             source = random.Random(f"{self.seed} {number}")
             yield {key: _drawn(values, source) for key, values in self.values.items()}
@@ -103,13 +103,13 @@ class Random:
 
 @dataclass(frozen=True)
 class Search:
-    """A search among the points of the grid, in place of all of them, by Optuna.
+    """A search among the points of the grid by Optuna, instead of evaluating all of them.
 
     Args:
-        trials: how many points to look at, for every model, machine and policy.
-        sampler: how the next ones are chosen.
-        seed: other seeds look elsewhere.
-        parallel: trials that are chosen at once, before any of them is known.
+        trials: the number of points to evaluate, for every model, machine and policy.
+        sampler: how the next points are chosen.
+        seed: different seeds choose different points.
+        parallel: the number of trials chosen at once, before the outcome of any of them is known.
     """
 
     trials: Annotated[int, Limits(least=1, most=MOST_POINTS)]
@@ -125,9 +125,9 @@ class Point:
     Args:
         model: a path, or "zoo:NAME".
         graph: the path of a graph; "" for the model's own, or none.
-        target: the machine that it starts from, a name or a file.
+        target: the base machine, a name or a file.
         policy: its name.
-        values: what is changed of the machine, by key.
+        values: by key, the changed values of the machine.
     """
 
     model: str
@@ -137,7 +137,7 @@ class Point:
     values: Values
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values."""
+        """The point as plain values."""
         return {**vars(self), "values": dict(self.values)}
 
 
@@ -148,15 +148,15 @@ class Study:
     Args:
         models: paths, or "zoo:NAME".
         graphs: paths of graphs, for graph networks; none for other models.
-        targets: machines to start from, names or files.
+        targets: base machines, names or files.
         policies: search policies.
-        objectives: what a front is made of: figures of a point, or keys of its machine. The smaller the better, and the
-            larger the better with "-" in front.
+        objectives: the objectives of the fronts: figures of a point, or keys of its machine. Smaller is better; with a
+            leading "-", larger is better.
         options: other options of `compile`, for all points.
-        grid: by key of the machine, the values that it takes, in all combinations.
-        lists: the same, taken together: first with first, second with second.
+        grid: by key of the machine, its values, in all combinations.
+        lists: like `grid`, but taken together: first with first, second with second.
         random: machines drawn at random.
-        search: looks at some points of the grid alone.
+        search: evaluates only some points of the grid.
     """
 
     models: tuple[str, ...]
@@ -172,7 +172,7 @@ class Study:
 
     @classmethod
     def of(cls, data: Mapping[str, Any], where: str = "the sweep") -> Study:
-        """A study from plain data, as of a TOML file.
+        """A study from plain data, for example from a TOML file.
 
         Args:
             data: the keys of a sweep file.
@@ -205,7 +205,7 @@ class Study:
         return cls.of(_beside(data, path.parent), str(path))
 
     def checked(self, where: str) -> Study:
-        """Itself.
+        """The study itself, if it is valid.
 
         Raises:
             OptionError, TargetError: see `of`.
@@ -215,7 +215,7 @@ class Study:
             if not given:
                 raise OptionError(f"{where}: {name!r} is empty", HINT)
             if len(set(given)) < len(given):
-                raise OptionError(f"{where}: {name!r} has one twice", "give each once")
+                raise OptionError(f"{where}: {name!r} has a duplicate", "list each one once")
         for policy in self.policies:
             find_policy(policy)
         self._check_options(where)
@@ -227,7 +227,7 @@ class Study:
         return self
 
     def _check_options(self, where: str) -> None:
-        names = [name for name in saved_options() if name != "policy"]  # which every point has of its own
+        names = [name for name in saved_options() if name != "policy"]  # every point has its own policy
         for name in self.options:
             if name not in names:
                 raise OptionError(f"{where}: unknown option {name!r}", choose_one(name, names))
@@ -246,7 +246,7 @@ class Study:
                 raise OptionError(f"{where}: random has neither a list nor a range for {key!r}", HINT)
         if len({len(items) for items in self.lists.values()}) > 1:
             lengths = ", ".join(f"{key} {len(items)}" for key, items in self.lists.items())
-            raise OptionError(f"{where}: the lists differ in length ({lengths})", "make them as long as each other")
+            raise OptionError(f"{where}: the lists differ in length ({lengths})", "give them the same length")
         keys = [*self.grid, *self.lists, *drawn]
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
@@ -263,12 +263,12 @@ class Study:
 
     @cached_property
     def axes(self) -> dict[str, tuple[Any, ...]]:
-        """The grid's lists by key; what goes together is one axis, of indexes, under the name ""."""
+        """The grid's lists by key; values that go together are one axis, of indexes, under the name ""."""
         lists = {"": tuple(range(len(next(iter(self.lists.values())))))} if self.lists else {}
         return {**{key: tuple(items) for key, items in self.grid.items()}, **lists}
 
     def values_at(self, choices: Mapping[str, Any]) -> dict[str, Any]:
-        """The machine's new values where the axes take these."""
+        """The machine's new values for these choices on the axes."""
         values = {key: frozen(choice) for key, choice in choices.items() if key}
         if "" in choices:
             values |= {key: frozen(items[choices[""]]) for key, items in self.lists.items()}
@@ -276,27 +276,27 @@ class Study:
 
     @cached_property
     def count(self) -> int:
-        """How many points there are."""
+        """The number of points."""
         places = len(self.models) * len(self.graphs) * len(self.targets) * len(self.policies)
         if self.search:
             return places * self.search.trials
         return places * math.prod(map(len, self.axes.values())) * (self.random.points if self.random else 1)
 
     def machines(self) -> Iterator[Values]:
-        """What is changed of the machine, point by point; nothing of it, if nothing is varied."""
+        """The changed values of the machine, point by point; empty values if nothing is varied."""
         for choices in itertools.product(*self.axes.values()):
             values = self.values_at(dict(zip(self.axes, choices, strict=True)))
             for drawn in self.random.draws() if self.random else ({},):
                 yield Table({**values, **drawn})
 
     def places(self) -> Iterator[Point]:
-        """Models, graphs, machines and policies, of each machine as it is."""
+        """Models, graphs, machines and policies, with each machine unchanged."""
         for model, graph, target in itertools.product(self.models, self.graphs, self.targets):
             for policy in self.policies:
                 yield Point(model, graph, target, policy, Table({}))
 
     def points(self) -> Iterator[Point]:
-        """All points but those of a search, in order: the policies of one machine stand together."""
+        """All points except those of a search, in order: the policies of one machine are adjacent."""
         for model, graph, target in itertools.product(self.models, self.graphs, self.targets):
             for values in self.machines():
                 for policy in self.policies:
@@ -308,7 +308,7 @@ def _drawn(values: Any, source: random.Random) -> Any:
 
 
 def _with_keys(data: Mapping[str, Any]) -> dict[str, Any]:
-    """The data of a sweep file with its tables of values by dotted key."""
+    """The data of a sweep file with its tables of values keyed by dotted name."""
     flat = {key: _flat(value) if key in ("grid", "lists") else value for key, value in data.items()}
     drawn = flat.get("random")
     if isinstance(drawn, Mapping) and "values" in drawn:
@@ -317,7 +317,7 @@ def _with_keys(data: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _flat(data: Any, start: str = "") -> Any:
-    """Values by dotted key: TOML reads pim.banks without quotes as a table in a table."""
+    """Values by dotted key: without quotes, TOML reads pim.banks as a nested table."""
     if not isinstance(data, Mapping):
         return data
     found: dict[str, Any] = {}
@@ -332,7 +332,8 @@ def _flat(data: Any, start: str = "") -> Any:
 
 
 def _beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
-    """Plain data with paths as they are seen from here; what is no list is left for the reader to refuse."""
+    """Plain data with paths relative to the current folder; values that are not lists are left for the reader to
+    refuse."""
     moved = dict(data)
     for name in ("models", "graphs"):
         if isinstance(data.get(name), list):

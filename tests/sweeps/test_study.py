@@ -76,7 +76,7 @@ def test_more_random_points_begin_with_the_same() -> None:
     [
         ({}, "missing key 'models'"),
         ({"models": []}, "'models' is empty"),
-        ({"models": ["zoo:toy", "zoo:toy"]}, "one twice"),
+        ({"models": ["zoo:toy", "zoo:toy"]}, "has a duplicate"),
         ({**TOY, "modls": 1}, "unknown key 'modls'; did you mean 'models'"),
         ({**TOY, "policies": ["best"]}, "unknown policy 'best'"),
         ({**TOY, "targets": ["nop"]}, "unknown target 'nop'"),

@@ -1,1 +1,1 @@
-"""A sweep as one HTML page: charts as SVG made here, a script that links them, no network."""
+"""A sweep as one HTML page: charts as SVG generated here, a script that links them, no network access."""

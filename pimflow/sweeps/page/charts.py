@@ -1,4 +1,4 @@
-"""The charts of a sweep's page. Every mark of a point carries its number, by which a script links them."""
+"""The charts of a sweep's page. Every mark has the number of its point, by which a script links them."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pimflow.sweeps.page.plotted import Dot, Plotted, axes_of, ordered
 
 _LEFT, _TOP, _GAP = 86.0, 16.0, 26.0
 _HEIGHT = 420.0
-_LOG_FROM = 30.0  # ends that are so many times apart
+_LOG_FROM = 30.0  # smallest ratio of the ends
 _MOST_CELLS = 24  # of a heat map, along one side
 _SHADES = 9
 
 
 def sheet() -> str:
-    """The style of a sweep's charts and tables, beside what all pages share."""
+    """The style of a sweep's charts and tables, in addition to the style of all pages."""
     return files("pimflow.sweeps.page").joinpath("page.css").read_text(encoding="utf-8")
 
 
 def front_chart(points: Plotted, objectives: Sequence[Objective]) -> Markup:
-    """Points over two figures, the front joined."""
+    """Points over two figures, with the front connected by a line."""
     first, second = axes_of(objectives)
     at = [(dot, dot.costs[-2], dot.costs[-1]) for dot in points.dots]
     x = _scale([cost for _, cost, _ in at], _LEFT, WIDTH - 12)
@@ -88,7 +88,7 @@ def parallel_chart(points: Plotted, keys: Sequence[str], objectives: Sequence[Ob
 
 
 def effects_chart(effects: Sequence[Effect]) -> Markup:
-    """What every key does to every objective, in per cent of its smallest mean; the strongest first."""
+    """The effect of every key on every objective, in per cent of its smallest mean; the strongest first."""
     row, left = 24.0, 330.0
     height = row * len(effects) + 62
     most = max((100 * effect.share for effect in effects), default=1.0) or 1.0
@@ -109,12 +109,12 @@ def effects_chart(effects: Sequence[Effect]) -> Markup:
                 element("text", f"{100 * effect.share:.1f} %", x=end + 6, y=y + 15, class_="value"),
             )
         )
-    axis = horizontal_axis(scale, height - 46, "how far the means are apart, % of the smallest", 6, tick_text)
-    return chart(height, "what every key does to the objectives", axis, *bars, class_="effects")
+    axis = horizontal_axis(scale, height - 46, "spread of the means, % of the smallest", 6, tick_text)
+    return chart(height, "the effect of every key on the objectives", axis, *bars, class_="effects")
 
 
 def heat_maps(points: Plotted, objective: Objective, effects: Sequence[Effect], most: int = 3) -> list[Markup]:
-    """The best of an objective over the strongest pairs of keys; `effects` are in the order of their strength."""
+    """The best value of an objective over the strongest pairs of keys; `effects` are sorted by strength."""
     strongest = list(dict.fromkeys(effect.key for effect in effects if effect.objective == objective.name))
     maps = []
     for a, b in list(combinations(strongest, 2))[:most]:
@@ -186,5 +186,5 @@ def _titled(objective: Objective) -> str:
 
 
 def _is_shown(place: int, count: int) -> bool:
-    """Whether there is room for the text of a setting, among so many."""
+    """Whether there is room for the text of a setting among `count`."""
     return place % (-(-count // 14)) == 0

@@ -1,5 +1,5 @@
-// Links the panels of a sweep: a point that is chosen in one is so in all; what the table filters is faint in the charts.
-// Draws nothing that is not there without it. All texts are data: they are set as text, never as markup.
+// Links the panels of a sweep: a point selected in one is selected in all; points filtered out of the table are faded in
+// the charts. The page is complete without it. All texts are data: they are set as text, never as markup.
 (() => {
   const rows = all("#points-table tbody tr").map((row) => ({ row, point: row.dataset.p, text: row.textContent.toLowerCase() }));
   const byPoint = new Map(rows.map((item) => [item.point, item]));

@@ -1,4 +1,4 @@
-"""The page of a sweep: which points are best, what every key does, and every point."""
+"""The page of a sweep: the best points, the effect of every key, and every point."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ MOST_ROWS = 3_000
 _MOST_EFFECTS = 16
 _FRONTS = (
     "Every circle is a machine under a policy; those in colour are on the front: nothing else is at least as good in "
-    "all objectives and better in one. A click chooses a point in all panels."
+    "all objectives and better in one. A click selects a point in all panels."
 )
-_PARALLEL = "A line per point, from its settings to its objectives; those of the front stand out."
-_EFFECTS = "How far the mean of an objective moves with one key, whatever the others are."
-_POINTS = "Headings sort; a row is chosen by a click or by Enter. Those with a report open it."
+_PARALLEL = "A line per point, from its settings to its objectives; those on the front are highlighted."
+_EFFECTS = "How much the mean of an objective changes with one key, over all values of the others."
+_POINTS = "Headings sort the table; a click or Enter selects a row. Links open the reports."
 
 
 def sweep_page(result: SweepResult, reports: Mapping[str, str]) -> str:
     """The page as text: the same result gives the same bytes.
 
     Args:
-        result: what was found.
-        reports: where the report of a point is, relative to the page, by the point's key.
+        result: the result of the sweep.
+        reports: by key of a point, the path of its report relative to the page.
     """
     script = files("pimflow.sweeps.page").joinpath("page.js").read_text(encoding="utf-8")
     body = (
@@ -51,7 +51,7 @@ def _header(result: SweepResult) -> Markup:
     ok, total = result.count("ok"), len(result.found)
     best = len({index for one in result.fronts for index in one.points})
     tiles = [
-        _tile("points", f"{ok:,}", f"of {total:,}; the others cannot be, or failed" if ok < total else "all can be"),
+        _tile("points", f"{ok:,}", f"of {total:,}; the others are invalid or failed" if ok < total else "all valid"),
         _tile("on the fronts", f"{best:,}", f"by {', '.join(result.study.objectives)}"),
     ]
     if ok:
@@ -73,7 +73,7 @@ def _tile(what: str, figure: str, note: str) -> Markup:
 
 
 def _story(result: SweepResult) -> str:
-    """Which points are best by one objective alone, and which key matters most, in words."""
+    """The best points by each objective alone, and the key with the largest effect, in words."""
     told = []
     for objective in result.objectives:
         at = [found for found in result.found if found.is_ok]
@@ -85,7 +85,7 @@ def _story(result: SweepResult) -> str:
     if result.effects:
         first = result.effects[0]
         share = number(100 * first.share)
-        told.append(f"What matters most is {first.key}: it moves {first.objective} by {share} % in the mean.")
+        told.append(f"The most influential key is {first.key}: it changes {first.objective} by {share} % on average.")
     return " ".join(told) or "No point is ok; the table says why."
 
 
@@ -182,7 +182,7 @@ def _line(
 
 
 def _command(found: Found, options: Mapping[str, Any]) -> str:
-    """What compiles the point, to be typed."""
+    """The command that compiles the point."""
     point = found.point
     where = {"policy": point.policy, "target": point.target, **({"graph": point.graph} if point.graph else {})}
     changes = [word for key, value in point.values.items() for word in ("--set", f"{key}={json.dumps(value)}")]

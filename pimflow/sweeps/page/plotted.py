@@ -1,4 +1,4 @@
-"""What the charts of a sweep's page are made from: points with their settings and costs as text and numbers."""
+"""The input of the charts of a sweep's page: points with their settings as text and their costs as numbers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pimflow.records import dataclass
 from pimflow.sweeps.fronts import Objective
 
 MOST_POINTS = 2_000
-"""In a chart: more are too many to tell apart, and make the page large."""
+"""The maximum number of points in a chart: more cannot be told apart, and make the page large."""
 
 
 @dataclass(frozen=True)
@@ -16,11 +16,11 @@ class Dot:
     """One point in the charts.
 
     Args:
-        number: in the sweep.
-        settings: what it has for every varied key, as text.
+        number: its number in the sweep.
+        settings: by varied key, its value as text.
         costs: its objectives.
         on_front: whether it is one of the best of its model.
-        told: what it is, in a line.
+        told: a description in one line.
     """
 
     number: int
@@ -36,8 +36,8 @@ class Plotted:
 
     Args:
         title: the model, and the graph if there is one.
-        dots: those that are ok; of very many all that are on the front, and some of the others.
-        left_out: how many others there are.
+        dots: the points that are ok; if there are very many, all on the front and some of the others.
+        left_out: the number of points left out.
     """
 
     title: str
@@ -46,7 +46,7 @@ class Plotted:
 
 
 def axes_of(objectives: Sequence[Objective]) -> tuple[Objective, Objective]:
-    """The two figures that a front is drawn over: the first two objectives, or the one and time or energy."""
+    """The two figures over which a front is drawn: the first two objectives, or a single one and time or energy."""
     if len(objectives) > 1:
         return objectives[0], objectives[1]
     other = "energy_mj" if objectives[0].name == "time_us" else "time_us"
@@ -54,7 +54,7 @@ def axes_of(objectives: Sequence[Objective]) -> tuple[Objective, Objective]:
 
 
 def ordered(values: Sequence[str]) -> list[str]:
-    """Different settings in the order that people expect: numbers by size, all else as it comes."""
+    """The distinct settings in natural order: numbers by size, all others as they come."""
     different = list(dict.fromkeys(values))
     try:
         return sorted(different, key=float)
