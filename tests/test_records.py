@@ -223,16 +223,23 @@ def test_help_shows_its_arguments() -> None:
 
 
 def test_keys_are_shared() -> None:
-    """A record without slots takes no more memory than Python's: it has no separate key table."""
-    sizes = []
-    for decorator in (records.dataclass, dataclasses.dataclass):
-        cls = plain(decorator)
-        cls(1)
-        tracemalloc.start()
-        made = [cls(1) for _ in range(1000)]
-        sizes.append(tracemalloc.get_traced_memory()[0] / len(made))
-        tracemalloc.stop()
+    """A record without slots takes no more memory than one of Python's, as its instances share their keys."""
+    sizes = [
+        min(_bytes_of_an_instance(decorator) for _ in range(5))
+        for decorator in (records.dataclass, dataclasses.dataclass)
+    ]
     assert sizes[0] == pytest.approx(sizes[1], rel=0.01)
+
+
+def _bytes_of_an_instance(decorator: Decorator) -> float:
+    """The mean over a thousand instances; too high where something else allocates meanwhile."""
+    cls = plain(decorator)
+    cls(1)
+    tracemalloc.start()
+    made = [cls(1) for _ in range(1000)]
+    size = tracemalloc.get_traced_memory()[0] / len(made)
+    tracemalloc.stop()
+    return size
 
 
 @BOTH
