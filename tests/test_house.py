@@ -7,6 +7,7 @@ import inspect
 import re
 from collections.abc import Iterator
 from dataclasses import fields
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -18,11 +19,16 @@ from pimflow.runtime.costs import CostModel
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "pimflow"
 SOURCES = {path.relative_to(PACKAGE): path.read_text() for path in sorted(PACKAGE.rglob("*.py"))}
-MODULES = {
-    ".".join(("pimflow", *path.with_suffix("").parts)).removesuffix(".__init__"): ast.parse(text)
-    for path, text in SOURCES.items()
-}
 NEWTON = re.compile(r"newton|GWRITE|G_ACT|READRES|command stream", re.IGNORECASE)
+
+
+@cache
+def modules() -> dict[str, ast.Module]:
+    """All modules by name, parsed when the first test asks for them: every process that collects imports this file."""
+    return {
+        ".".join(("pimflow", *path.with_suffix("").parts)).removesuffix(".__init__"): ast.parse(text)
+        for path, text in SOURCES.items()
+    }
 
 
 def files_with(pattern: re.Pattern[str], *, apart_from: tuple[str, ...] = ()) -> list[str]:
@@ -38,7 +44,7 @@ def imported_by(tree: ast.Module) -> Iterator[str]:
             yield from (alias.name for alias in statement.names)
         elif isinstance(statement, ast.ImportFrom):
             names = {f"{statement.module}.{alias.name}" for alias in statement.names}
-            yield from (name if name in MODULES else statement.module or "" for name in names)
+            yield from (name if name in modules() else statement.module or "" for name in names)
 
 
 def test_few_modules_lie_loose_at_the_root() -> None:
@@ -46,7 +52,7 @@ def test_few_modules_lie_loose_at_the_root() -> None:
 
 
 def test_no_modules_import_each_other_in_a_circle() -> None:
-    edges = {name: set(imported_by(tree)) & set(MODULES) - {name} for name, tree in MODULES.items()}
+    edges = {name: set(imported_by(tree)) & set(modules()) - {name} for name, tree in modules().items()}
     TopologicalSorter(edges).prepare()  # CycleError names the cycle
 
 
@@ -81,17 +87,16 @@ def test_no_type_lists_the_devices() -> None:
     assert files_with(re.compile(r"""Literal\[\s*["'](gpu|pim)["']""")) == []
 
 
-def files_that_read(option: str) -> list[str]:
-    """Files with `options.NAME`, whether the options are in a variable, a field, or returned by a call."""
+@cache
+def readers() -> dict[str, list[str]]:
+    """The files with `options.ATTRIBUTE` by attribute, whether a variable, a field or a call holds the options."""
     holders = re.compile(r"(^|[._])(options|asked)$|^Options\b")
-    return [
-        path.as_posix()
-        for path, tree in zip(SOURCES, MODULES.values(), strict=True)
-        if any(
-            isinstance(node, ast.Attribute) and node.attr == option and holders.search(ast.unparse(node.value))
-            for node in ast.walk(tree)
-        )
-    ]
+    found: dict[str, list[str]] = {}
+    for path, tree in zip(SOURCES, modules().values(), strict=True):
+        attributes = [node for node in ast.walk(tree) if isinstance(node, ast.Attribute)]
+        for name in {node.attr for node in attributes if holders.search(ast.unparse(node.value))}:
+            found.setdefault(name, []).append(path.as_posix())
+    return found
 
 
 READ_TWICE = {
@@ -104,7 +109,7 @@ READ_TWICE = {
 
 @pytest.mark.parametrize("name", [field.name for field in fields(Options)])
 def test_an_option_is_read_in_one_file(name: str) -> None:
-    files = files_that_read(name)
+    files = readers().get(name, [])
     assert len(files) == 1 or files == READ_TWICE.get(name), f"{name} is read in {files}"
 
 

@@ -34,13 +34,14 @@ from pimflow.search.room import Price, needed_bytes
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import override
 from pimflow.targets.schema.memory import GIB
-from support.relational import LAYERS, TypedEdges, attention, by_destination, film, largest, random_edges
+from support.relational import LAYERS, attention, by_destination, film, largest, random_edges
 
 OPTIONS = Options(policy="gpu")
 COSTS = Machine.of(OPTIONS).costs.host_only()
 DENSE = random_edges(300, 3, 20_000)
 SPARSE = random_edges(20_000, 40, 20_000)
 EVERY_TYPE = by_destination(50, 64, np.arange(64) % 7, np.arange(64) % 5, np.arange(64))
+EDGES = {"dense": DENSE, "sparse": SPARSE, "a type each": EVERY_TYPE}
 EXPORTS = Path(__file__).parents[1] / "data" / "gnn"
 
 
@@ -60,10 +61,17 @@ def forms(graph: Graph, passes: tuple[Pass, ...]) -> list[Graph]:
     return found
 
 
-@pytest.mark.parametrize("edges", [DENSE, SPARSE, EVERY_TYPE], ids=["dense", "sparse", "a type each"])
-@pytest.mark.parametrize("name", LAYERS)
-def test_no_form_that_the_passes_make_costs_less(name: str, edges: TypedEdges) -> None:
-    graph = LAYERS[name](edges)
+MANY_FORMS = ("attentions", "film")  # hundreds each
+EVERY_LAYER = [
+    pytest.param(name, edges, marks=pytest.mark.long if name in MANY_FORMS and edges != "dense" else ())
+    for name in LAYERS
+    for edges in EDGES
+]
+
+
+@pytest.mark.parametrize(("name", "edges"), EVERY_LAYER)
+def test_no_form_that_the_passes_make_costs_less(name: str, edges: str) -> None:
+    graph = LAYERS[name](EDGES[edges])
     marks = relational_form(LAYERS["attention"](DENSE), COSTS, OPTIONS).passes[-2:]
     prices = [us(carried_out(made, marks)) for made in forms(graph, tuple(kind() for kind in RELATIONAL))]
     found = carried_out(graph, relational_form(graph, COSTS, OPTIONS).passes)
