@@ -1,1 +1,1 @@
-"""A CPU: what kernels cost on its cores and from its memory, as a host and as a unit."""
+"""A CPU as a host or as a unit: the cost of kernels on its cores and from its memory."""

@@ -1,4 +1,4 @@
-"""A CPU as the host of a machine, and as a unit beside another host."""
+"""A CPU as the host of a machine, and as a unit next to another host."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from pimflow.targets import CpuSpec
 
 
 class CpuHost(HostBackend):
-    """A CPU that runs every node. Prices are remembered by the node's work."""
+    """A CPU that runs every node. Prices are computed from the node's work."""
 
     title = "CPU"
 
@@ -30,7 +30,7 @@ class CpuHost(HostBackend):
 
     @property
     def element_bytes(self) -> int:
-        """Single precision."""
+        """Bytes of a single-precision element."""
         return ELEMENT_BYTES
 
     @property
@@ -39,29 +39,29 @@ class CpuHost(HostBackend):
         return _roof(self.cpu)
 
     def left_with(self, taken: int) -> CpuHost:
-        """The same CPU: others have memory of their own."""
+        """The same CPU: units have their own memory."""
         return self
 
     def cost(self, graph: Graph, node: Node) -> CpuCost:
-        """Its kernels' cost; nothing where nothing runs."""
+        """The cost of the node's kernels; zero if nothing runs."""
         return cpu_cost(cpu_work(graph, node, self.cpu) or CpuWork(node.kind, ()), self.cpu)
 
     def unknown(self, graph: Graph, node: Node) -> str:
-        """What cannot be seen from shapes."""
+        """What cannot be derived from shapes."""
         return self.cost(graph, node).unknown
 
     def copy_cost(self, moved_bytes: int, dtype: str) -> CpuCost:
-        """A copy, at the width that the CPU stores elements in."""
+        """The cost of a copy, with the width in which the CPU stores elements."""
         moved = moved_bytes * element_width(dtype, ELEMENT_BYTES) // (element_bytes(dtype) or 1)
         return cpu_cost(CpuWork("copy", (CpuKernel(0, 0, moved),)), self.cpu)
 
     def static_energy_mj(self, time_us: float) -> float:
-        """Of the CPU and its board."""
+        """The static energy of the CPU and its board."""
         return self.cpu.energy.static_w * time_us * 1e-3
 
 
 class CpuBackend(Backend[CpuWork, CpuWork]):
-    """A CPU beside another host; what it executes are ONNX Runtime's kernels, and its programs say what they cost."""
+    """A CPU next to another host. It executes ONNX Runtime's kernels; its programs are the work that is priced."""
 
     title = "CPU"
     counters: ClassVar[tuple[str, ...]] = ("CALL",)
@@ -73,56 +73,56 @@ class CpuBackend(Backend[CpuWork, CpuWork]):
 
     @property
     def readout_functions(self) -> Functions:
-        """Whatever function of one element: a loop applies it to what it has just computed."""
+        """Any function of one element: a loop applies it to the value just computed."""
         return "any"
 
     @property
     def roof(self) -> Roof:
-        """As where it is the host."""
+        """The same as for a host."""
         return _roof(self.cpu)
 
     def work(self, graph: Graph, node: Node) -> CpuWork | Refusal:
-        """Whatever makes one value at a cost that is known."""
+        """The work of a node that computes one value at a known cost."""
         if node.op.is_movement:
-            return Refusal(f"{node.kind} moves data, and computes nothing")
+            return Refusal(f"{node.kind} only moves data")
         if len([name for name in node.outputs if name]) != 1:
-            return Refusal(f"{node.kind} makes {len(node.outputs)} values")
+            return Refusal(f"{node.kind} has {len(node.outputs)} results")
         work = cpu_work(graph, node, self.cpu)
         if work is None:
-            return Refusal(f"{node.kind} runs nowhere: it is a view")
+            return Refusal(f"{node.kind} is a view: there is nothing to run")
         return Refusal(work.unknown) if work.unknown else work
 
     def cost(self, work: CpuWork, choice: str) -> CpuCost:
-        """By arithmetic or memory."""
+        """The cost, bound by arithmetic or memory."""
         return cpu_cost(work, self.cpu)
 
     def time_parts_us(self, work: CpuWork, choice: str) -> Parts:
-        """Calls, and what bounds the kernels."""
+        """Calls, compute-bound kernels and memory-bound kernels."""
         return cpu_cost(work, self.cpu).time_parts_us
 
     def program(self, work: CpuWork, choice: str) -> CpuWork:
-        """The kernels."""
+        """The work itself, which lists the kernels."""
         return work
 
     def execute(
         self, program: CpuWork, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:
-        """The node's value by ONNX Runtime's kernel for it."""
+        """The node's value, computed by ONNX Runtime's kernel."""
         if graph not in self._kernels:
             self._kernels[graph] = NodeKernels(graph)
         (result,) = self._kernels[graph].run(node, inputs)
         return result
 
     def encode(self, program: CpuWork) -> Any:
-        """Its fields."""
+        """The fields of a program."""
         return encode(program)
 
     def decode(self, data: Any) -> CpuWork:
-        """From its fields."""
+        """A program from its fields."""
         return decode(CpuWork, data)
 
     def transfer(self, loaded: int, stored: int, partial_bytes: int = 0) -> Transfer | None:
-        """Copies over the link, four bytes an element; None where there is none."""
+        """Copies over the link, four bytes per element; None if there is no link."""
         if self.cpu.link_gb_per_s is None:
             return None
         moved = (ELEMENT_BYTES * loaded, partial_bytes or ELEMENT_BYTES * stored)

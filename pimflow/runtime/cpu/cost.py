@@ -1,8 +1,8 @@
-"""What work costs on a CPU: the longer of arithmetic and memory behind a call (the roofline of Williams et al., 2009).
+"""The cost of work on a CPU: a call, then the longer of arithmetic and memory (roofline of Williams et al., 2009).
 
-What a kernel does is read from the same rules as on a GPU (`runtime/gpu/work.py`), at four bytes an element. Rows that
-are read by index and miss the last level of cache also have to wait: by Little's law a core gets at most
-`outstanding_lines` lines in a latency.
+The work of a kernel follows from the same rules as on a GPU (`runtime/gpu/work.py`), with four bytes per element. Rows
+that are read by index and miss the last-level cache are also bound by latency: by Little's law, a core gets at most
+`outstanding_lines` lines per latency.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from pimflow.runtime.sparse_traffic import Cache, SparseWork
 from pimflow.targets import CpuSpec
 
 ELEMENT_BYTES = 4
-"""Of a floating-point element: CPUs compute in single precision."""
+"""Bytes of a floating-point element: CPUs compute in single precision."""
 
 
 @dataclass(frozen=True)
 class CpuKernel:
     """One kernel, run `times` times: multiply-accumulates of products, other operations, bytes that pass memory.
 
-    `scattered_bytes` are those of rows that are read by index, among the bytes.
+    `scattered_bytes` is the part of `bytes` for rows that are read by index.
     """
 
     macs: int
@@ -38,7 +38,7 @@ class CpuKernel:
 
 @dataclass(frozen=True)
 class CpuWork(Work):
-    """The kernels of one node; `op` is for readers, `unknown` says what is not among them, and why."""
+    """The kernels of one node. `op` is for display; `unknown` says what is not included, and why."""
 
     op: str
     kernels: tuple[CpuKernel, ...]
@@ -47,7 +47,7 @@ class CpuWork(Work):
 
 @dataclass(frozen=True)
 class CpuCost(SumOfParts):
-    """What work costs on a CPU. Of a kernel, only what takes longest is time."""
+    """The cost of work on a CPU. The time of a kernel is the longer of computing and moving."""
 
     call_us: float
     compute_us: float
@@ -62,17 +62,17 @@ class CpuCost(SumOfParts):
 
     @property
     def time_parts_us(self) -> dict[str, float]:
-        """Calls, kernels that arithmetic bounds, kernels that memory bounds."""
+        """Calls, compute-bound kernels and memory-bound kernels."""
         return {"call": self.call_us, "compute": self.compute_us, "memory": self.memory_us}
 
     @property
     def energy_parts_mj(self) -> dict[str, float]:
-        """By event."""
+        """Energy by event."""
         return {"busy": self.busy_mj, "arithmetic": self.arithmetic_mj, "DRAM": self.dram_mj}
 
 
 def cpu_work(graph: Graph, node: Node, cpu: CpuSpec) -> CpuWork | None:
-    """The kernels of a node; None where nothing runs (views and shape arithmetic)."""
+    """The kernels of a node; None if nothing runs (views and shape arithmetic)."""
     work = node_work(graph, node, ELEMENT_BYTES)
     if work is None:
         return None

@@ -150,16 +150,16 @@ def calibrate_target(
 ) -> Calibration:
     """Fits the parameters of a target's GPU to measured rows, with all memory channels serving the GPU.
 
-    Rows that the model gives no kernel (views) or several, or that are of an element type without kernels, are left
-    out. Several rows of one kernel share a fold, so that none is predicted from its own twin.
+    Rows are left out if the model has no kernel (views) or several kernels for them, or no kernels for their element
+    type. Several rows of one kernel share a fold, so that none is predicted from its own twin.
 
     Args:
-        target: where the fit starts; its peaks are taken as given.
+        target: the starting point of the fit; its peaks are not fitted.
         tables: CSV files, or rows.
         folds: parts of the cross-validation, 2 or more.
         by: "turn" holds out row i in fold i mod `folds`; "size" holds out kernels of neighbouring size, per class, so
             that the fit has to extrapolate.
-        name: of the fitted target; by default that of `target` with "-calibrated" behind it.
+        name: name of the fitted target; by default that of `target` followed by "-calibrated".
 
     Warns:
         CalibrationWarning: the rows do not determine all parameters that are fitted.
@@ -198,7 +198,7 @@ def calibrate_target(
 
 
 def _folded(tables: Tables, gpu: Gpu, folds: int, by: FoldsBy) -> tuple[list[Sample], list[int]]:
-    """What can be priced, and the fold of each."""
+    """The samples that can be priced, and the fold of each."""
     keyed = [((row.key, row.dtype), sample) for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]
     distinct = dict.fromkeys(key for key, _ in keyed)
     if len(distinct) < folds:
@@ -214,7 +214,7 @@ def _folded(tables: Tables, gpu: Gpu, folds: int, by: FoldsBy) -> tuple[list[Sam
 
 
 def _held_out(gpu: Gpu, samples: Sequence[Sample], fold_of: Sequence[int], folds: int) -> list[float]:
-    """Predicted over measured of each sample, by a fit that has not seen its fold."""
+    """The ratio of predicted to measured time of each sample, by a fit that has not seen its fold."""
     ratios = [0.0] * len(samples)
     for fold in range(folds):
         others = form_of(gpu).fit(gpu, [sample for sample, mine in zip(samples, fold_of, strict=True) if mine != fold])
@@ -232,7 +232,7 @@ def _basis(tables: Tables, count: int) -> str:
 
 
 def _rounded(form: Form[Any], gpu: Gpu) -> Gpu:
-    """Fitted parameters to the digits that a fit can know."""
+    """The GPU with its fitted parameters rounded to six significant digits."""
     found = form.parameters(gpu)
     values = {name: float(f"{value:.6g}") for name, value in found.items() if type(value) is float}
     rounded: Gpu = form.with_parameters(gpu, values)
@@ -258,7 +258,7 @@ def _sample(row: MeasuredRow, gpu: Gpu) -> Sample | None:
 
 
 def class_name(row: MeasuredRow, work: GpuWork) -> str:
-    """The class that a row's error is reported under: convolutions apart by kind, all others by op."""
+    """The class under which a row's error is reported: convolutions by kind, all others by op."""
     if isinstance(work, DepthwiseWork):
         return "Conv depthwise"
     if isinstance(row.op, Conv2d) and isinstance(work, MatrixWork):
@@ -269,7 +269,7 @@ def class_name(row: MeasuredRow, work: GpuWork) -> str:
 
 
 def _folds_by_size(samples: Sequence[Sample], folds: int) -> list[int]:
-    """Kernels of one class in the order of their work, cut into as many runs; equal kernels stay together."""
+    """Folds of kernels of neighbouring size within each class; equal kernels share a fold."""
     fold_of = [0] * len(samples)
     for name in {sample.name for sample in samples}:
         members = [index for index, sample in enumerate(samples) if sample.name == name]
@@ -285,13 +285,13 @@ def _size(work: GpuWork) -> int:
 
 
 def _ratios(samples: Sequence[Sample], gpu: Gpu) -> list[float]:
-    """Modelled over measured times."""
+    """The ratios of modelled to measured times."""
     times = form_of(gpu).times_us(gpu, samples)
     return [max(time, 1e-12) / sample.time_us for time, sample in zip(times, samples, strict=True)]
 
 
 def _per_class(samples: Sequence[Sample], *ratios: Sequence[float]) -> tuple[ClassError, ...]:
-    """Errors by every list of ratios: of every class, and of all."""
+    """The errors for each list of ratios, by class and overall."""
     names = sorted({sample.name for sample in samples})
     members = {name: [i for i, sample in enumerate(samples) if sample.name == name] for name in names}
     members["all"] = list(range(len(samples)))

@@ -8,7 +8,7 @@
 In window order (Lu, Chu and Liu, Im2win: An Efficient Convolution Paradigm on GPU, Euro-Par 2023) a window is a run of
 kh kw elements per channel, and the next window starts a stride of columns later. That pays for its copy only if windows
 overlap in both directions (kh and kw larger than the strides), and if the tensor is smaller than in column order. If
-the tensor of all images exceeds the workspace, as many images as fit are processed at a time, with separate launches.
+the tensor of all images exceeds the workspace, images are processed in batches that fit, with separate launches.
 """
 
 from __future__ import annotations

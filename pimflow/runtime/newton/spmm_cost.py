@@ -42,7 +42,7 @@ class SpmmCost(StreamsCost):
 
     @property
     def parts(self) -> CycleParts:
-        """What the cycles of the slowest channel are spent on."""
+        """The cycles of the slowest channel by part."""
         return max(self.channels, key=lambda channel: channel.cycles).parts
 
 

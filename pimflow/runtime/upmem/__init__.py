@@ -1,1 +1,1 @@
-"""UPMEM modules: what an aggregation takes on them, what it computes, and which strategy is best."""
+"""UPMEM modules: the cost of an aggregation on them, its values, and the choice of a strategy."""

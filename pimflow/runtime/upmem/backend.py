@@ -1,4 +1,4 @@
-"""UPMEM modules as a backend: strategies are its choices, who aggregates which edges its programs."""
+"""UPMEM modules as a backend: its choices are strategies, its programs assignments of edges to cores."""
 
 from __future__ import annotations
 
@@ -26,20 +26,20 @@ from pimflow.sparse import Graph as Adjacency
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 SUM_RTOL = 2e-5
-"""Bound on the error of sums in single precision, over the largest magnitude of a node's result."""
+"""Bound on the error of sums in single precision, relative to the largest magnitude in a node's result."""
 _FLOAT_BYTES = 4
 
 
 @dataclass(frozen=True)
 class AggregationWork(Work):
-    """The sum over every destination's edges of features.
+    """The sum of features over the edges of each destination.
 
     Args:
-        adjacency: content hash of the edges and of weights that are known beforehand.
-        sources, destinations, edges: how many there are.
-        features: columns, of all heads.
+        adjacency: content hash of the edges and of constant weights.
+        sources, destinations, edges: their numbers.
+        features: number of columns, over all heads.
         scaled: whether the host scales rows of results.
-        heads: weights of an edge, each of as many columns.
+        heads: number of weights per edge; each applies to the same number of columns.
         computed: whether weights are computed at run time.
     """
 
@@ -54,7 +54,7 @@ class AggregationWork(Work):
 
 
 class _Edges(NamedTuple):
-    """The edges of a graph, and weights of theirs that are known beforehand, [edges] or [edges, heads]."""
+    """The edges of a graph, and their constant weights if any, [edges] or [edges, heads]."""
 
     graph: Adjacency
     weights: Array | None
@@ -62,19 +62,19 @@ class _Edges(NamedTuple):
 
 @dataclass(frozen=True)
 class UpmemCost:
-    """What the modules take: the kernel; copies to and from them are a `Transfer`."""
+    """The cost of the kernel on the modules; copies to and from them are a `Transfer`."""
 
     aggregation: AggregationCost
     strategy: Strategy
 
     @property
     def time_us(self) -> float:
-        """Of the kernel."""
+        """Microseconds of the kernel."""
         return self.aggregation.kernel_us
 
     @property
     def cycles(self) -> int:
-        """Of the slowest core."""
+        """Cycles of the slowest core."""
         return self.aggregation.cycles
 
     @property
@@ -84,7 +84,7 @@ class UpmemCost:
 
     @property
     def energy_parts_mj(self) -> Mapping[str, float]:
-        """Of running cores: what modules draw anyway is static, and that of copies the transfer's."""
+        """Energy of running cores; the idle power of modules is static, and the energy of copies is the transfer's."""
         return {"kernel": self.aggregation.kernel_mj}
 
     @property
@@ -95,29 +95,29 @@ class UpmemCost:
 
 @dataclass(frozen=True)
 class Copies(Transfer):
-    """The way of features to the modules, and of results back, through the host's memory."""
+    """The copies of features to the modules and of results back, through the host's memory."""
 
     steps_before: tuple[Copy, ...] = ()
     steps_after: tuple[Copy, ...] = ()
 
     @property
     def before(self) -> tuple[Copy, ...]:
-        """Over the GPU's link if there is one, quantised, to all clusters."""
+        """Over the GPU's link if there is one, quantisation, and to all clusters."""
         return self.steps_before
 
     @property
     def after(self) -> tuple[Copy, ...]:
-        """Back from all cores, merged, scaled, over the GPU's link."""
+        """Back from all cores, merging, scaling, and over the GPU's link."""
         return self.steps_after
 
 
 @dataclass(frozen=True)
 class UpmemProgram:
-    """What the modules execute for one aggregation.
+    """The program of the modules for one aggregation.
 
     Args:
-        work: what is aggregated.
-        strategy: how it is shared out.
+        work: the aggregation.
+        strategy: how the work is divided.
     """
 
     work: AggregationWork
@@ -142,34 +142,34 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
 
     @property
     def operand(self) -> str:
-        """The target's."""
+        """The operand type of the target."""
         return self.modules.operand
 
     @property
     def roof(self) -> Roof:
-        """One instruction a cycle on all cores, and their banks by the longest transfers."""
+        """One instruction per cycle on all cores, and their banks with the longest transfers."""
         modules, table = self.modules, self.modules.mram
         instructions = modules.kernel.multiply_add.of(modules.operand, modules.widened)
         delivered = modules.cores * table.transfer_bytes[-1] / table.read_us[-1]
         return Roof(modules.cores * modules.clock_mhz / instructions, delivered)
 
     def resolve(self, choice: str) -> str:
-        """ "auto", or a strategy's text."""
+        """ "auto", or the text of a strategy."""
         return "auto" if choice in ("", "auto") else str(Strategy.parse(choice))
 
     def work(self, graph: Graph, node: Node) -> AggregationWork | Refusal:
-        """Sums of rows over the edges of a graph that is known beforehand."""
+        """The work of an aggregation: it must sum rows over the edges of a constant graph."""
         if not isinstance(node.op, Spmm):
-            return Refusal(f"its cores have no kernel of {node.kind}: they add up over the edges of a graph")
+            return Refusal(f"its cores have no kernel for {node.kind}: they only sum over the edges of a graph")
         if node.placement.origin not in (None, node.name):
-            return Refusal("its cores aggregate over a whole graph: edges are loaded beforehand, for all rows")
+            return Refusal("its cores aggregate over a whole graph: edges are loaded in advance, for all rows")
         if node.op.reduce != "sum" or node.op.start or node.op.empty:
-            return Refusal(f"its kernels add up from zero, and do not take the {node.op.reduce}")
+            return Refusal(f"its kernels can only compute sums that start from zero (reduction: {node.op.reduce})")
         shape = graph.value(node.inputs[0]).shape or ()
         if len(shape) < 2:
-            return Refusal("its kernels add up rows of a matrix")
+            return Refusal("its kernels only sum rows of a matrix")
         if not all(name in graph.constants for name in node.inputs[1:3]):
-            return Refusal("its cores are loaded with edges beforehand, and these are known only at run time")
+            return Refusal("its cores are loaded with edges in advance, but these are only known at run time")
         weight = node.inputs[3] if len(node.inputs) > 3 else ""
         edges = [name for name in (*node.inputs[1:3], weight) if name in graph.constants]
         rowptr, col, *weights = (graph.constants[name] for name in edges)
@@ -183,7 +183,7 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return AggregationWork(key, shape[0], len(rowptr) - 1, len(col), columns, scaled, heads, computed)
 
     def cost(self, work: AggregationWork, choice: str) -> UpmemCost | Refusal:
-        """By the tuner's best strategy, or the one that is named."""
+        """The cost with the tuner's best strategy, or with the one given."""
         key = work, choice
         if key not in self._costs:
             self._costs[key] = self._priced(work, choice)
@@ -205,11 +205,11 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return cost if isinstance(cost, Refusal) else UpmemCost(cost, strategy)
 
     def static_energy_mj(self, time_us: float) -> float:
-        """Of modules whose cores do not run."""
+        """Static energy: the power of modules with idle cores."""
         return self.modules.static_w * time_us * 1e-3
 
     def time_parts_us(self, work: AggregationWork, choice: str) -> Parts:
-        """Starting the cores, and until the slowest has ended."""
+        """Starting the cores, and the time until the slowest has ended."""
         cost = self.cost(work, choice)
         if isinstance(cost, Refusal):
             raise ValueError(cost.reason)
@@ -217,7 +217,7 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return {"launch": launch_us, "kernel": cost.time_us - launch_us}
 
     def copies(self, work: AggregationWork, choice: str) -> Transfer | None:
-        """Features to all clusters and results back, and what the host does to them on the way."""
+        """Features to all clusters and results back, with the host's processing on the way."""
         cost = self.cost(work, choice)
         if isinstance(cost, Refusal):
             return None
@@ -246,7 +246,7 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return Copy(name, time_us, link_mj + self.modules.energy.copying_w * time_us * 1e-3)
 
     def _on_host_us(self, elements: int, *, scaled: bool = False) -> float:
-        """A pass of the host over floats and what the modules hold of them, where these are not the same numbers."""
+        """A pass of the host over floats and their form on the modules, if the two differ."""
         if self.modules.operand not in BITS and not scaled:
             return 0.0
         element = "int64" if self.modules.widened else self.modules.operand
@@ -254,25 +254,25 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return moved / (self.modules.link.host_gb_per_s * 1e3)
 
     def _over_pcie(self, elements: int) -> Copy:
-        """Between the memory of a GPU, which is this machine's host, and that of the CPU before the modules."""
+        """A copy between the memory of a GPU that is this machine's host and the CPU's memory next to the modules."""
         rate, moved = self.modules.link.pcie_gb_per_s, elements * _FLOAT_BYTES
         if rate is None:
             return Copy("pcie", 0.0, 0.0)
         return Copy("pcie", moved / (rate * 1e3), moved * self.modules.energy.pcie_pj_per_byte * 1e-9)
 
     def program(self, work: AggregationWork, choice: str) -> UpmemProgram | Refusal:
-        """The strategy that its cost is of."""
+        """The program with the strategy that `cost` prices."""
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else UpmemProgram(work, cost.strategy)
 
     def describe(self, program: UpmemProgram) -> str:
-        """Its strategy."""
+        """The strategy."""
         return str(program.strategy)
 
     def execute(
         self, program: UpmemProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:
-        """Tasklet by tasklet, in the element type that is asked for."""
+        """The value, computed tasklet by tasklet in the given element type."""
         features, rowptr, col, weights, scale = (*inputs, None, None)[:5]
         assert features is not None
         assert rowptr is not None
@@ -288,7 +288,7 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return sums.reshape(result.shape or sums.shape).astype(result.dtype)
 
     def rounded(self, inputs: Sequence[Array | None], operand: str) -> tuple[Array | None, ...]:
-        """Features and weights in the steps that they are quantised to, as floats."""
+        """The inputs with features and weights rounded to their quantisation steps, as floats."""
         features, rowptr, col, weight, *others = (*inputs, None, None)[: max(len(inputs), 4)]
         if operand not in BITS or features is None or rowptr is None or col is None:
             return tuple(inputs)
@@ -302,32 +302,32 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         return (near, rowptr, col, near_weight, *others)[: len(inputs)]
 
     def tolerance(self, operand: str) -> float:
-        """Of sums in single precision: what is quantised is so beforehand (`rounded`)."""
+        """The tolerance of sums in single precision: inputs are quantised in advance (`rounded`)."""
         return SUM_RTOL
 
     def encode(self, program: UpmemProgram) -> Any:
-        """Its fields."""
+        """The fields of a program."""
         return codec.encode(program)
 
     def decode(self, data: Any) -> UpmemProgram:
-        """What `encode` wrote."""
+        """A program from the output of `encode`."""
         program: UpmemProgram = codec.decode(UpmemProgram, data)
         if self.modules.ranks % program.strategy.clusters:
-            raise DataError("a program of another machine")
+            raise DataError("the program is for another machine")
         return program
 
     def parts(self, program: UpmemProgram) -> int:
-        """The clusters."""
+        """The number of clusters."""
         return program.strategy.clusters
 
     def lanes(self, cost: UnitCost) -> tuple[Lane, ...]:
-        """Clusters of ranks, from when their cores have started: all of them wait for the slowest core."""
+        """The clusters of ranks, from the start of their cores to the end of the slowest core, which all wait for."""
         assert isinstance(cost, UpmemCost)
         start, end = cost.aggregation.launch_us, cost.aggregation.kernel_us
         return tuple(Lane(cluster, start, end, "cluster") for cluster in range(cost.strategy.clusters))
 
     def trace(self, program: UpmemProgram, part: int) -> Iterator[str]:
-        """What the host and the cores of one cluster do, a line a step."""
+        """The steps of the host and of the cores of one cluster, one per line."""
         work, strategy, modules = program.work, program.strategy, self.modules
         asked = Aggregation(work.features, modules.operand, modules.widened, work.heads, work.computed)
         cluster = list(clusters_of(modules, asked, strategy))[part]

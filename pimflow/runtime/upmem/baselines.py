@@ -1,6 +1,7 @@
-"""What aggregations take the way others run them on the same modules: SparseP, GraNDe, and PyGim's published tuner.
+"""The cost of aggregations with other systems on the same modules: SparseP, GraNDe, and PyGim's published tuner.
 
-Formulas by the code published with PyGim (`backend_pim/spmv_sparseP`, `backend_pim/spmm_grande`, `utils/autotuner.py`).
+The formulas follow the code published with PyGim (`backend_pim/spmv_sparseP`, `backend_pim/spmm_grande`,
+`utils/autotuner.py`).
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from pimflow.sparse import Graph
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, UpmemSpec
 
 _TUNED_COLUMNS = (2, 4, 8, 16, 32)
-"""Columns for which the published tuner has rates."""
+"""The numbers of columns for which the published tuner has rates."""
 _TUNED: tuple[tuple[int, int], ...] = ((1, 32), (2, 16))
 _TUNED_CORES: tuple[CoreBalance, ...] = ("nnz", "row")
 
 
 def sparsep(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCost | Refusal:
-    """SparseP: a product of the matrix and one column after another; ranks take columns, cores whole rows of edges.
+    """SparseP: products of the matrix with single columns; ranks take columns, cores whole rows of edges.
 
-    One round multiplies as many columns as there are ranks; nothing of a column is read with another.
+    One round multiplies as many columns as there are ranks; columns share no reads.
     """
     rounds = -(-asked.features // spec.ranks)
     pricing = Pricing(spec, replace(asked, features=spec.ranks), EdgeParts(graph))
@@ -34,9 +35,9 @@ def sparsep(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCos
 
 
 def grande(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCost | Refusal:
-    """GraNDe: a rank takes an edge part, and its cores share the features: edges are copied to all cores of a rank.
+    """GraNDe: each rank takes an edge part, and its cores share the features, so edges are copied to all its cores.
 
-    Every core makes partial results of all destinations, which the host adds up over the ranks.
+    Each core computes partial results for all destinations, which the host adds up over the ranks.
     """
     columns = -(-asked.features // min(spec.rank_cores()))
     used = -(-asked.features // columns)
@@ -47,17 +48,18 @@ def grande(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCost
 
 @dataclass(frozen=True)
 class Published:
-    """What PyGim's published tuner chooses, and by which prediction."""
+    """The choice of PyGim's published tuner, with its prediction."""
 
     strategy: Strategy
     predicted_us: float
 
 
 def published_tuner(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Published | Refusal:
-    """The choice of the tuner as it was published, faults included.
+    """The choice of the published tuner, including its errors.
 
-    It compares four strategies; of several edge parts it counts the loading and merging of the last one only, and the
-    kernel by the core with most non-zeros, whatever its tasklets have. It has rates of 2 to 32 columns of INT32 only.
+    It compares four strategies. Of several edge parts it counts the loading and merging of only the last one, and the
+    kernel of the core with most non-zeros, whatever the shares of its tasklets. It only has rates for 2 to 32 columns
+    of INT32.
     """
     found: list[tuple[float, Strategy]] = []
     parts = EdgeParts(graph)
@@ -92,5 +94,5 @@ def _published_us(spec: UpmemSpec, parts: EdgeParts, asked: Aggregation, strateg
 
 
 def _nonzero_us(spec: UpmemSpec, columns: int) -> float:
-    """What a non-zero takes by the rates of the tuner, to which the kernel's costs are fitted."""
+    """The time of a non-zero according to the tuner's rates, to which the kernel's costs are fitted."""
     return (spec.kernel.nonzero + spec.kernel.multiply_add.int32 * columns) / spec.clock_mhz

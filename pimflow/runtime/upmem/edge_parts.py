@@ -1,4 +1,4 @@
-"""The edges of a graph cut into equal ranges of sources, for all numbers of parts at once."""
+"""The edges of a graph divided into equal ranges of sources, for several numbers of parts at the same time."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ import numpy.typing as npt
 from pimflow.codegen.upmem.partition import Longs, filled_before
 from pimflow.sparse import Graph, source_histogram
 
-_KEPT = 8  # parts whose rows are remembered: strategies ask for the same ones in turn
+_KEPT = 8  # parts whose rows are cached: successive strategies use the same ones
 
 
 class _Histogram(NamedTuple):
-    """Edges into every destination from the sources of a range, int32 [ranges, destinations], and where these start."""
+    """Edges into each destination from ranges of sources, int32 [ranges, destinations], and the ranges' starts."""
 
     starts: Longs
     edges: npt.NDArray[np.integer[Any]]
 
 
 class EdgeParts:
-    """Row pointers of every part. The edges of several parts are counted when one of them is first asked for.
+    """Row pointers of each part. The edges of all parts of a division are counted on first use.
 
-    Part p of s has the edges from sources p ceil(N/s) to (p + 1) ceil(N/s) - 1, as PyGim cuts them (`col_split`).
+    Part p of s has the edges from sources p ceil(N/s) to (p + 1) ceil(N/s) - 1, as in PyGim (`col_split`).
     """
 
     def __init__(self, graph: Graph) -> None:
@@ -36,7 +36,7 @@ class EdgeParts:
         self._made: OrderedDict[tuple[int, int], tuple[Longs, Longs]] = OrderedDict()
 
     def width(self, count: int) -> int:
-        """Sources of a part, but for the last ones, which may have fewer."""
+        """Sources per part; the last parts may have fewer."""
         return -(-self.graph.num_src // count)
 
     def sources(self, count: int, part: int) -> int:
@@ -45,7 +45,7 @@ class EdgeParts:
         return max(0, min(width, self.graph.num_src - part * width))
 
     def nonzeros(self, count: int) -> Longs:
-        """Edges of every part, int64 [count]."""
+        """Edges of each part, int64 [count]."""
         if count == 1:
             return np.array([self.graph.num_edges])
         if count not in self._nonzeros:
@@ -54,7 +54,7 @@ class EdgeParts:
         return self._nonzeros[count]
 
     def rows(self, count: int, part: int) -> tuple[Longs, Longs]:
-        """Row pointers of a part, and how many rows before each one have edges: int64 [destinations + 1] each."""
+        """Row pointers of a part, and the number of non-empty rows before each row: int64 [destinations + 1] each."""
         if (count, part) not in self._made:
             rowptr = self.graph.rowptr if count == 1 else self._pointers(count, part)
             self._made[count, part] = rowptr, filled_before(rowptr)
@@ -64,18 +64,18 @@ class EdgeParts:
         return self._made[count, part]
 
     def counted(self, count: int) -> bool:
-        """Whether the edges of so many parts are counted."""
+        """Whether the edges of a division into `count` parts are counted."""
         return count == 1 or count in self._counted
 
     def count(self, *counts: int) -> None:
-        """Counts the edges of so many parts each, in one pass over all edges."""
+        """Counts the edges of divisions into these numbers of parts, in one pass over all edges."""
         starts = {part * self.width(count) for count in counts for part in range(count)}
         kept = np.array(sorted(start for start in starts if start < max(self.graph.num_src, 1)))
         histogram = _Histogram(kept, source_histogram(self.graph, kept))
         self._counted.update(dict.fromkeys(counts, histogram))
 
     def guess(self, count: int) -> tuple[int, Longs, Longs]:
-        """The heaviest part, and its `rows`; if they are not counted, as if all parts shared each row's edges."""
+        """The heaviest part and its `rows`; if edges are not counted, as if all parts had equal shares of each row."""
         if not self.counted(count):
             if count not in self._guesses:
                 rowptr = self.graph.rowptr // count
@@ -86,7 +86,7 @@ class EdgeParts:
 
     @cached_property
     def longest_row(self) -> int:
-        """Most edges of a destination."""
+        """The largest number of edges of a destination."""
         return int(np.diff(self.graph.rowptr).max(initial=0))
 
     def _pointers(self, count: int, part: int) -> Longs:
@@ -95,7 +95,7 @@ class EdgeParts:
         return rowptr
 
     def _of(self, count: int, part: int) -> npt.NDArray[np.integer[Any]]:
-        """Edges into every destination, in one row or several to be added up."""
+        """Edges into each destination, as one row or several rows to be added up."""
         if count not in self._counted:
             self.count(count)
         width, (starts, edges) = self.width(count), self._counted[count]

@@ -1,14 +1,14 @@
-"""How long a core runs, followed event by event: all that it does where that is little, else samples of it.
+"""Simulates the time of a core event by event: all of its work if that is little, otherwise samples of it.
 
-The closed form (`kernel.py`) knows bounds: where pipeline and engine are about equally busy, and until tasklets have
-come into step with each other, how much one queues behind the other depends on the order of things, and it may be off
-by a tenth. Here every run of instructions and every transfer is an event. Instructions of n tasklets go on at 1 / n a
-cycle each, or every `issue_cycles`, whichever is less; transfers wait for each other in order of their arrival.
+The closed form (`kernel.py`) consists of bounds. It may be off by a tenth where pipeline and engine are about equally
+busy, and until tasklets have synchronised with each other, as queueing then depends on the order of events. Here every
+run of instructions and every transfer is an event. Each of n tasklets issues 1 / n instructions per cycle, or one every
+`issue_cycles`, whichever is less; transfers wait for each other in order of arrival.
 
-Of long lists two samples are followed, one twice as long as the other: stretches of every tasklet's list at equal
-distances, as programs are sampled (Wunderlich et al., SMARTS, ISCA 2003). What the longer one has more is done by
-tasklets in step, as nearly all of the whole list is: that goes at the same pace. How much more there is to do is told
-by the closed form, which knows mixes of rows and how tasklets end (a control variate).
+For long lists, two samples are simulated, one twice as long as the other: pieces of every tasklet's list at equal
+distances, as in sampled simulation of programs (Wunderlich et al., SMARTS, ISCA 2003). The additional work of the
+longer sample is done by synchronised tasklets, like nearly all of the whole list, so it has the same pace. The closed
+form, which accounts for mixes of rows and for how tasklets end, gives the amount of remaining work (a control variate).
 """
 
 from __future__ import annotations
@@ -27,20 +27,20 @@ from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.runtime.upmem.kernel import CoreModel
 
 MOST_EVENTS = 3200
-"""Non-zeros and rows of a core that are followed."""
+"""The maximum number of non-zeros and rows of a core to simulate."""
 
-_STRETCH = 40  # of them that are taken from a list together
+_STRETCH = 40  # events per sampled piece of a list
 
 
 class Step(NamedTuple):
-    """What a tasklet does next: instructions, cycles of a transfer, or to meet the others at a barrier or a lock."""
+    """A step of a tasklet: instructions, cycles of a transfer, a barrier, or taking or releasing the lock."""
 
     kind: Literal["run", "move", "meet", "lock", "unlock"]
     amount: float = 0.0
 
 
 def is_sampled(core: int, cores: Cores, tasklets: Tasklets) -> bool:
-    """Whether a core's lists are too long to be followed whole."""
+    """Whether a core's lists are too long to be simulated as a whole."""
     return bool(cores.nonzeros[core] + tasklets.rows[core].sum() > MOST_EVENTS)
 
 
@@ -50,10 +50,10 @@ def core_cycles(
     """Cycles of one core.
 
     Args:
-        model: what its steps take.
+        model: the costs of its steps.
         strategy: how tasklets share rows, and the format.
-        core: which of `cores` and `tasklets`.
-        cores, tasklets: who has which non-zeros.
+        core: index of the core in `cores` and `tasklets`.
+        cores, tasklets: the division of the non-zeros.
         rowptr: row pointers of the edge part.
     """
     kernel = _Kernel(model, strategy)
@@ -71,7 +71,7 @@ def core_cycles(
 
 
 def _lists(strategy: Strategy, core: int, cores: Cores, tasklets: Tasklets, rowptr: Longs) -> list[Longs]:
-    """Of every tasklet, how many non-zeros it has of each of its rows; in COO, of those that have any."""
+    """For each tasklet, its number of non-zeros in each of its rows; in COO without empty rows."""
     if strategy.format == "csr":
         ends = cores.first_row[core] + np.cumsum(tasklets.rows[core])
         return [np.diff(rowptr[end - rows : end + 1]) for end, rows in zip(ends, tasklets.rows[core], strict=True)]
@@ -84,9 +84,9 @@ def _lists(strategy: Strategy, core: int, cores: Cores, tasklets: Tasklets, rowp
 
 
 def _sample(counts: Longs, share: float, apart: bool) -> Longs:
-    """Such a share of a list: stretches of it at equal distances, and of its first row if that is done apart.
+    """A share of a list: pieces of it at equal distances, and the same share of its first row if that is done apart.
 
-    The last row ends in it. Non-zeros and ends of rows count alike.
+    The sample ends with the end of a row. Non-zeros and ends of rows count equally.
     """
     first = np.maximum(np.round(share * counts[:1]), 1).astype(np.int64) if apart else counts[:0]
     rest = counts[len(first) :]
@@ -105,7 +105,7 @@ def _sample(counts: Longs, share: float, apart: bool) -> Longs:
 
 
 def _tasklets(lists: list[Longs]) -> Tasklets:
-    """One core's, with such lists."""
+    """The tasklets of one core with these lists."""
     end = np.array([[own.sum() for own in lists]], np.int64)
     rows = np.array([[len(own) for own in lists]], np.int64)
     head = np.array([[own[0] if len(own) else 0 for own in lists]], np.int64)
@@ -113,7 +113,7 @@ def _tasklets(lists: list[Longs]) -> Tasklets:
 
 
 class _Kernel:
-    """The steps of a tasklet."""
+    """Generates the steps of tasklets."""
 
     def __init__(self, model: CoreModel, strategy: Strategy) -> None:
         spec, form = model.spec, model.form
@@ -135,7 +135,7 @@ class _Kernel:
         self.rows_per_buffer = max(1, buffer // 4)
 
     def follow(self, lists: list[Longs], core_rows: int) -> float:
-        """Cycles until the last tasklet has ended, of those with such rows, in a core with so many."""
+        """Cycles until the last tasklet has ended; `lists` holds the rows of each, `core_rows` the core's number."""
         core = _Core([iter(self.steps(own.tolist(), index, core_rows)) for index, own in enumerate(lists)], self.issue)
         for tasklet in range(len(lists)):
             core.go_on(tasklet)
@@ -144,10 +144,10 @@ class _Kernel:
         return core.clock
 
     def steps(self, own: list[int], index: int, core_rows: int) -> list[Step]:
-        """Of the tasklet with such rows, in a core with so many."""
+        """The steps of the tasklet with rows `own`, in a core with `core_rows` rows."""
         steps: list[Step] = []
         if self.strategy.format == "coo":
-            if index == 0:  # all others wait meanwhile: row by row takes as long
+            if index == 0:  # all others wait meanwhile, so the rows can be combined
                 steps += [Step(step.kind, step.amount * core_rows) for step in self.clear]
             steps += self.barrier
         if own:
@@ -165,14 +165,14 @@ class _Kernel:
         return steps
 
     def _reading(self, count: int) -> Iterator[tuple[Step, ...]]:
-        """The steps of so many non-zeros, one after another: now and then buffers are filled before."""
+        """The steps of `count` non-zeros, one after another, with refills of buffers when due."""
         period = lcm(*self.per_buffer)
         fills = [sum(place % elements == 0 for elements in self.per_buffer) for place in range(period)]
         steps = [(self.fill,) * each + self.nonzero for each in fills]
         return chain([self.nonzero], islice(cycle(steps), 1, max(count, 1)))
 
     def _row(self, place: int, rows: int, index: int) -> tuple[Step, ...]:
-        """A row that is summed up, the tasklet's first or a later one."""
+        """The steps at the end of a row, the tasklet's first or a later one."""
         sync = self.strategy.sync
         if place:
             return self.add if sync == "lock" or (sync == "lock-free-2" and place == rows - 1) else self.write
@@ -182,32 +182,32 @@ class _Kernel:
         return first + self._meeting(index)
 
     def _meeting(self, index: int) -> tuple[Step, ...]:
-        """After the first rows, which may be shared."""
+        """The synchronisation after the first rows, which may be shared."""
         shared = self._fix_up(index) if self.strategy.sync == "lock-free-2" else ()
         return shared + (self.barrier if self.strategy.sync in ("lock", "lock-free-2") else ())
 
     def _fix_up(self, index: int) -> tuple[Step, ...]:
-        """One tasklet adds the shared rows of all."""
+        """The steps in which one tasklet adds the shared rows of all."""
         return self.barrier + (self.add * self.tasklets if index == 0 else ())
 
 
 class _Core:
-    """A pipeline that tasklets share, an engine that moves one transfer at a time, a lock, and who waits for what."""
+    """The state of a core: a pipeline shared by tasklets, an engine for one transfer at a time, a lock, and queues."""
 
     def __init__(self, programs: list[Iterator[Step]], issue_cycles: int) -> None:
         self.programs = programs
         self.issue_cycles = issue_cycles
         self.clock = 0.0
-        self.issued = 0.0  # instructions of a tasklet that has run since the start
-        self.running: list[tuple[float, int]] = []  # by what `issued` will be when they have run
+        self.issued = 0.0  # instructions that a tasklet running since the start would have issued
+        self.running: list[tuple[float, int]] = []  # sorted by the value of `issued` at which they end
         self.engine_until = inf
-        self.transfers: deque[tuple[int, float]] = deque()  # the first one is at work
+        self.transfers: deque[tuple[int, float]] = deque()  # the first one is in progress
         self.meeting: list[int] = []
         self.at_lock: deque[int] = deque()  # the first one holds it
         self.left = len(programs)
 
     def step(self) -> bool:
-        """To the next event; False if there is none."""
+        """Advances to the next event; False if there is none."""
         pace = max(self.issue_cycles, len(self.running))
         run_until = self.clock + (self.running[0][0] - self.issued) * pace if self.running else inf
         until = min(run_until, self.engine_until)
@@ -224,7 +224,7 @@ class _Core:
         return True
 
     def go_on(self, tasklet: int) -> None:
-        """A tasklet's next step, and all that takes no time before it."""
+        """Starts a tasklet's next step, after all steps before it that take no time."""
         for kind, amount in self.programs[tasklet]:
             if kind == "run":
                 heappush(self.running, (self.issued + amount, tasklet))

@@ -1,14 +1,14 @@
-"""How long the cores run: a closed form per core, for all cores at once.
+"""The time of the cores: a closed form per core, for all cores at the same time.
 
-A core issues one instruction a cycle, of a tasklet at most every `issue_cycles`; one engine moves data between bank
-and scratchpad, and its tasklet waits. n tasklets with i instructions and d cycles of transfers each take the longest
-of n i (the pipeline is full, for which it takes more than `issue_cycles` of them), n d (the engine is) and
-issue_cycles i + d (neither is), and somewhat more where two of these come near each other, as then one queues behind
-the other: here the norm of order `_SHARPNESS` of the three. As tasklets end one after another, n falls. These are the
+A core issues one instruction per cycle, but at most one per tasklet every `issue_cycles`. One engine moves data between
+bank and scratchpad, and the tasklet waits. n tasklets with i instructions and d cycles of transfers each take the
+longest of n i (the pipeline is full, which requires more than `issue_cycles` tasklets), n d (the engine is busy) and
+issue_cycles i + d (neither is), and somewhat more if two of these are close to each other, because of queueing. This is
+modelled by the norm of order `_SHARPNESS` of the three. As tasklets end one after another, n decreases. These are the
 asymptotic bounds of a closed queueing network (Denning and Buzen, The Operational Analysis of Queueing Network Models,
-1978), phase by phase; `_RAMP` and `_LAST` of what begins and ends a phase do not overlap with anything. The three
-numbers are fitted to a simulation of a core, cycle by cycle, which the tests hold this against. That finds the cores
-that are likely to be the slowest; how long these take is told by following them event by event (`following.py`).
+1978), phase by phase. The fractions `_RAMP` and `_LAST` of the beginning and the end of a phase overlap with nothing.
+The three numbers are fitted to a cycle-by-cycle simulation of a core, which the tests compare this with. The closed
+form finds the cores that are likely to be the slowest; event-by-event simulation (`following.py`) gives their times.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 Floats = npt.NDArray[np.float64]
 
-_INDEX_BYTES = 4  # of a row, a column, a row pointer
-_WORD = 8  # transfers are multiples of so many bytes
+_INDEX_BYTES = 4  # bytes of a row or column index, or of a row pointer
+_WORD = 8  # transfers are multiples of this many bytes
 _SHARPNESS = 10
-_RAMP = 0.75  # of filling the readers' buffers of those tasklets that fill the pipeline
-_LAST = 0.5  # of the last instructions, for which no transfer of others is left
+_RAMP = 0.75  # fraction of filling the readers' buffers, for the tasklets that fill the pipeline
+_LAST = 0.5  # fraction of the last instructions, when no transfer of another tasklet remains
 
 
 @dataclass(frozen=True)
 class RowForm:
-    """Rows of features as the cores hold them.
+    """The form of rows of features on the cores.
 
     Args:
-        columns: features of a row.
+        columns: number of features in a row.
         element: their type.
-        widened: whether integers add up in int64.
-        heads: that share the columns, each with a value of its own for every edge.
+        widened: whether integers are accumulated in int64.
+        heads: number of heads that share the columns, each with its own value for every edge.
     """
 
     columns: int
@@ -50,17 +50,17 @@ class RowForm:
 
     @property
     def streams(self) -> int:
-        """Lists that a tasklet reads from one end: columns, every head's values, and rows or row pointers."""
+        """The number of lists that a tasklet reads sequentially: columns, values of each head, rows or row pointers."""
         return 2 + self.heads
 
     @property
     def read_bytes(self) -> int:
-        """A row of features, with what fills its last word."""
+        """Bytes of a row of features, padded to whole words."""
         return self._row_bytes(self.element)
 
     @property
     def written_bytes(self) -> int:
-        """A row of results, with what fills its last word."""
+        """Bytes of a row of results, padded to whole words."""
         return self._row_bytes("int64" if self.widened else self.element)
 
     def _row_bytes(self, element: str) -> int:
@@ -69,7 +69,7 @@ class RowForm:
 
 @dataclass(frozen=True, eq=False)
 class Work:
-    """Instructions, and cycles of transfers between bank and scratchpad: numbers, or arrays [cores, tasklets]."""
+    """Instructions, and cycles of transfers between bank and scratchpad, as numbers or arrays [cores, tasklets]."""
 
     instructions: Any
     waiting: Any
@@ -92,7 +92,7 @@ class CoreModel:
         self._stream_cycles_per_byte = self.refill / buffer
 
     def cycles(self, strategy: Strategy, cores: Cores, tasklets: Tasklets) -> Floats:
-        """Cycles of every core, [cores]."""
+        """Cycles of each core, [cores]."""
         if strategy.format == "csr":
             rows = self._times(tasklets.rows, self._writing)
             pointers = Work(0.0, _INDEX_BYTES * self._stream_cycles_per_byte)
@@ -105,7 +105,7 @@ class CoreModel:
         return Work(count * each.instructions, count * each.waiting)
 
     def _begun(self, tasklets: Tasklets, nonzero: Work) -> Floats:
-        """What no tasklet's work overlaps: filling the readers' buffers at first, the last instructions at last."""
+        """Cycles that overlap with no tasklet's work: filling the readers' buffers first, and the last instructions."""
         spec = self.spec
         working = np.minimum((tasklets.rows > 0).sum(axis=1), spec.issue_cycles)
         filling = self.form.streams * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
@@ -116,12 +116,12 @@ class CoreModel:
 
     @property
     def _nonzero(self) -> Work:
-        """A non-zero in CSR: its features are read, and multiplied into the accumulator."""
+        """A non-zero in CSR: reading its features, and multiplying them into the accumulator."""
         return self._nonzero_of("csr")
 
     @property
     def _coo_nonzero(self) -> Work:
-        """In COO its row is read too."""
+        """A non-zero in COO, where its row index is read too."""
         return self._nonzero_of("coo")
 
     def _nonzero_of(self, stored: Format) -> Work:
@@ -129,31 +129,31 @@ class CoreModel:
         return Work(self.instructions(stored), self.read_row + streamed)
 
     def instructions(self, stored: Format) -> float:
-        """Of a non-zero: loops, and multiply-adds of its features."""
+        """Instructions per non-zero: loops, and multiply-adds of its features."""
         kernel, form = self.spec.kernel, self.form
         heads = kernel.head_nonzero * (form.heads - 1)
         each = kernel.nonzero + kernel.multiply_add.of(form.element, form.widened) * form.columns + heads
         return each + kernel.coo_nonzero if stored == "coo" else each
 
     def streamed_bytes(self, stored: Format) -> tuple[int, ...]:
-        """Bytes of a non-zero in each of the lists that are read from one end: column, values, in COO row."""
+        """Bytes of a non-zero in each list that is read sequentially: column, values, and in COO its row."""
         own = _INDEX_BYTES, *[ELEMENT_BYTES[self.form.element]] * self.form.heads
         return (*own, _INDEX_BYTES) if stored == "coo" else own
 
     @property
     def _finishing(self) -> Work:
-        """A row of results leaves the accumulator, which is cleared."""
+        """Moving a row of results out of the accumulator and clearing it."""
         kernel = self.spec.kernel
         return Work(kernel.row + kernel.row_element * self.form.columns, 0.0)
 
     @property
     def _writing(self) -> Work:
-        """It is written to the bank."""
+        """Finishing a row and writing it to the bank."""
         return self._finishing + Work(0.0, self.write_row)
 
     @property
     def _adding(self) -> Work:
-        """It is added to what is there."""
+        """Finishing a row and adding it to the one in the bank."""
         return self._writing + Work(self.spec.kernel.add_element * self.form.columns, self.read_result)
 
     def _alone(self, work: Work) -> float:
@@ -170,7 +170,7 @@ class CoreModel:
         return count * self.spec.kernel.barrier * max(self.spec.tasklets, self.spec.issue_cycles)
 
     def _coo(self, strategy: Strategy, tasklets: Tasklets) -> Floats:
-        """All after the rows are cleared, by the way in which tasklets share rows."""
+        """Cycles in COO after the rows are cleared, depending on how tasklets synchronise."""
         issue = self.spec.issue_cycles
         work = self._times(tasklets.nonzeros, self._coo_nonzero)
         if strategy.sync == "none":
@@ -183,18 +183,18 @@ class CoreModel:
         head = self._times(tasklets.head, self._coo_nonzero)
         rest = self._times(tasklets.nonzeros - tasklets.head, self._coo_nonzero)
         if strategy.sync == "lock-free-2":
-            last = np.minimum(others, 1)  # added: its row may be the first one of the next tasklet
+            last = np.minimum(others, 1)  # added, as its row may be the first one of the next tasklet
             rest = rest + self._times(others - last, self._writing) + self._times(last, self._adding)
             return drain(head + shared, issue) + self._one_by_one() + drain(rest, issue) + self._barriers(2)
         rest = rest + self._times(others, self._adding)
         return self._locked(head, tasklets) + drain(rest, issue) + self._barriers(1)
 
     def _one_by_one(self) -> float:
-        """One tasklet adds the shared rows of all to what is there."""
+        """Cycles in which one tasklet adds the shared rows of all to those in the bank."""
         return self.spec.tasklets * self._alone(self._adding)
 
     def _locked(self, head: Work, tasklets: Tasklets) -> Floats:
-        """The first rows, each added under the lock: one after another, once the first one is there."""
+        """Cycles for the first rows, which are added under the lock one after another, once the first is finished."""
         present = tasklets.nonzeros > 0
         inside = self._adding + Work(self.spec.kernel.mutex, 0.0)
         together = drain(head + self._times(present.astype(np.int64), inside), self.spec.issue_cycles)
@@ -205,7 +205,7 @@ class CoreModel:
         return locked
 
     def _transfer(self, table_us: tuple[float, ...], size: int) -> float:
-        """Cycles of moving so many bytes between bank and scratchpad, in transfers of the largest size."""
+        """Cycles to move `size` bytes between bank and scratchpad, in transfers of the largest size."""
         longest = self.spec.mram.transfer_bytes[-1]
         whole, rest = divmod(size, longest)
         times = np.interp([longest, rest], self.spec.mram.transfer_bytes, table_us)
@@ -213,23 +213,23 @@ class CoreModel:
 
 
 def drain(work: Work, issue_cycles: int) -> Floats:
-    """Cycles until all tasklets of a core have ended that start together, [cores].
+    """Cycles until all tasklets of a core, which start at the same time, have ended, [cores].
 
     Args:
-        work: of every tasklet, [cores, tasklets].
-        issue_cycles: from one instruction of a tasklet to its next.
+        work: the work of each tasklet, [cores, tasklets].
+        issue_cycles: cycles from one instruction of a tasklet to its next.
     """
     alone = issue_cycles * work.instructions + work.waiting
     order = np.argsort(alone, axis=1)
     alone, instructions, waiting = (
         np.take_along_axis(array, order, axis=1) for array in (alone, work.instructions, work.waiting)
     )
-    # Until the next tasklet ends, those at work go on at the mix of instructions and transfers that they have in all.
+    # Until the next tasklet ends, the active ones progress with their overall mix of instructions and transfers.
     step = np.diff(alone, axis=1, prepend=0.0)
     at_work = np.arange(alone.shape[1], 0, -1)
     left = _sums_to_end(alone)
     share = at_work * np.divide(step, left, out=np.zeros_like(step), where=left > 0)
-    piped = np.where(at_work > issue_cycles, share, 0.0)  # fewer never wait for the pipeline
+    piped = np.where(at_work > issue_cycles, share, 0.0)  # fewer tasklets never wait for the pipeline
     bounds = np.stack([step, piped * _sums_to_end(instructions), share * _sums_to_end(waiting)])
     longest = bounds.max(axis=0)
     ratio = np.divide(bounds, longest, out=np.zeros_like(bounds), where=longest > 0)
@@ -238,6 +238,6 @@ def drain(work: Work, issue_cycles: int) -> Floats:
 
 
 def _sums_to_end(array: Floats) -> Floats:
-    """The sum of every entry and those after it along a row."""
+    """The sum of each entry and those after it along a row."""
     sums: Floats = np.cumsum(array[:, ::-1], axis=1)[:, ::-1]
     return sums

@@ -1,7 +1,8 @@
-"""What an aggregation takes under a strategy: loading features, the kernel, retrieving results, merging them.
+"""The cost of an aggregation under a strategy: loading features, the kernel, retrieving results, merging them.
 
-The formulas are those of PyGim's tuner (`autotuner.py`), without its faults: every partition counts, and the cores'
-time is that of the slowest one as its tasklets really share its work (`kernel.py`), for any number of columns.
+The formulas are those of PyGim's tuner (`autotuner.py`) without its errors: every partition counts, and the time of the
+cores is that of the slowest one with the actual division of its work among tasklets (`kernel.py`), for any number of
+columns.
 """
 
 from __future__ import annotations
@@ -27,29 +28,29 @@ from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
-_FLOAT_BYTES = 4  # of what the host computes
-_FOLLOWED = 2  # cores at least that are followed, of an estimate one
-_LIKELY = 4  # cores of a cluster that may be the slowest
-_SMALL = 0.1  # share of kernels in the time up to which an estimate takes the closed form's cycles: 1 % at most
+_FLOAT_BYTES = 4  # bytes of a number on the host
+_FOLLOWED = 2  # minimum number of cores to simulate; one for an estimate
+_LIKELY = 4  # candidates for the slowest core of a cluster
+_SMALL = 0.1  # an estimate uses the closed form up to this share of the kernel in the time: an error of 1 % at most
 
 
 @dataclass(frozen=True)
 class AggregationCost(SumOfParts):
-    """Time of one aggregation by its stages, and what it moves and draws.
+    """The time of one aggregation by stage, its traffic and its energy.
 
     Args:
-        load_us: features to the cores of every cluster, and what `weights_us` says.
-        kernel_us: until the slowest core has ended, `launch_us` of starting them included.
-        retrieve_us: results back to the host.
-        merge_us: the host puts them in their places, and adds up partial ones.
-        loaded_bytes, retrieved_bytes: over the link.
-        cycles: of the slowest core.
-        kernel_mj: of running cores, more than the modules draw anyway.
-        idle_mj: what those draw anyway, over all stages.
-        host_mj: of the CPU that loads, retrieves and merges, more than while it waits.
-        link_mj: of the link.
-        launch_us: of starting the cores.
-        weights_us: of loading weights that are computed at run time: the host arranges them, every core gets its own.
+        load_us: loading features to the cores of every cluster, including `weights_us`.
+        kernel_us: time until the slowest core has ended, including `launch_us`.
+        retrieve_us: copying results back to the host.
+        merge_us: on the host, putting results in place and adding up partial ones.
+        loaded_bytes, retrieved_bytes: bytes over the link.
+        cycles: cycles of the slowest core.
+        kernel_mj: energy of running cores, in addition to idle modules.
+        idle_mj: energy of idle modules, over all stages.
+        host_mj: energy of the CPU for loading, retrieving and merging, in addition to waiting.
+        link_mj: energy of the link.
+        launch_us: starting the cores.
+        weights_us: loading weights that are computed at run time: the host arranges them, and each core gets its own.
     """
 
     load_us: float
@@ -68,7 +69,7 @@ class AggregationCost(SumOfParts):
 
     @property
     def energy_parts_mj(self) -> dict[str, float]:
-        """Of the modules, the link, and the CPU that works for them; what the host draws anyway is its own."""
+        """Energy of the modules, the link, and the CPU that serves them, without the host's own static energy."""
         return {"kernel": self.kernel_mj, "idle": self.idle_mj, "host": self.host_mj, "link": self.link_mj}
 
     @property
@@ -82,20 +83,20 @@ class AggregationCost(SumOfParts):
         }
 
     def times(self, count: int) -> AggregationCost:
-        """The cost of running it so many times."""
+        """The cost of `count` runs."""
         return AggregationCost(**{field.name: getattr(self, field.name) * count for field in fields(self)})
 
 
 @dataclass(frozen=True)
 class Aggregation:
-    """What is asked: the sum over every destination's edges of the features of their sources.
+    """The aggregation to run: for each destination, the sum over its edges of the features of their sources.
 
     Args:
-        features: columns, those of one head after another.
-        element: what they are aggregated in.
-        widened: whether integers add up in int64.
-        heads: weights of an edge, each of as many columns.
-        computed: whether weights are computed at run time: then they are loaded for every aggregation, not once.
+        features: number of columns, head after head.
+        element: the element type of the aggregation.
+        widened: whether integers are accumulated in int64.
+        heads: number of weights per edge; each applies to the same number of columns.
+        computed: whether weights are computed at run time; then they are loaded for every aggregation, not once.
     """
 
     features: int
@@ -106,16 +107,16 @@ class Aggregation:
 
     @property
     def head_columns(self) -> int:
-        """Columns of a head."""
+        """Columns per head."""
         return self.features // self.heads
 
     def heads_of(self, first: int, columns: int) -> int:
-        """Heads that some columns are of."""
+        """The number of heads that a range of columns belongs to."""
         return (first + columns - 1) // self.head_columns - first // self.head_columns + 1
 
 
 class Cluster(NamedTuple):
-    """Ranks that aggregate one edge part for one feature part, whose columns are of so many heads."""
+    """Ranks that aggregate one edge part for one feature part; `heads` is the number of heads of its columns."""
 
     part: int
     cores: int
@@ -140,14 +141,14 @@ class Pricing:
         self._paces: dict[tuple[RowForm, Format], float] = {}
 
     def cost(self, strategy: Strategy) -> AggregationCost | Refusal:
-        """Time and energy, every core and tasklet counted; or why the strategy cannot run."""
+        """Time and energy, considering every core and tasklet; or why the strategy cannot run."""
         refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
         if refusal is not None:
             return refusal
         return self.cost_of(strategy, clusters_of(self.spec, self.asked, strategy))
 
     def cost_of(self, strategy: Strategy, clusters: Iterable[Cluster]) -> AggregationCost | Refusal:
-        """The same with clusters of one's own; of the strategy count the number of edge parts, format and balances."""
+        """The cost with given clusters; the strategy determines only edge parts, format and balancing."""
         tally = _Tally()
         for part, alike in _by_part(clusters).items():
             rowptr, filled = self.parts.rows(strategy.edge_parts, part)
@@ -164,7 +165,7 @@ class Pricing:
         return self._priced(tally)
 
     def estimate(self, strategy: Strategy) -> AggregationCost | Refusal:
-        """The same from the heaviest edge part, and of it from the cores that are likely to be the slowest."""
+        """An estimate of the cost from the heaviest edge part, and from those of its cores likely to be the slowest."""
         refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
         if refusal is not None:
             return refusal
@@ -190,9 +191,9 @@ class Pricing:
         return self._priced(tally)
 
     def balanced(self, strategies: Iterable[Strategy]) -> dict[Strategy, AggregationCost]:
-        """The same if edges and rows were shared equally by all cores and tasklets, but for the longest row.
+        """The costs if all cores and tasklets had equal shares of edges and rows, except for the longest row.
 
-        Nothing else of the graph is looked at; strategies must not be `refused`.
+        No other property of the graph is used; strategies must not be `refused`.
         """
         alike: dict[tuple[object, ...], dict[int, list[Strategy]]] = defaultdict(lambda: defaultdict(list))
         for strategy in strategies:
@@ -221,9 +222,9 @@ class Pricing:
         return self._priced(tally)
 
     def _balanced_cycles(self, strategies: Sequence[Strategy]) -> Floats:
-        """Of strategies that differ in their edge parts alone: the slower of a core with equal shares and of a hub's.
+        """Cycles for strategies that differ only in edge parts: of an equally loaded core or a hub's, if slower.
 
-        The latter has as much of the longest row as one core may have.
+        The hub's core has as much of the longest row as one core may have.
         """
         graph, kind = self.parts.graph, strategies[0]
         parts = np.array([strategy.edge_parts for strategy in strategies])
@@ -240,7 +241,7 @@ class Pricing:
         return np.maximum(even, hub)
 
     def _shares(self, strategy: Strategy, cluster: Cluster, rowptr: Longs) -> Shares:
-        """What the cores of a cluster have: strategies that differ in their tasklets and columns share it."""
+        """The shares of a cluster's cores, cached for strategies that differ only in tasklets and columns."""
         key = strategy.edge_parts, self.parts.counted(strategy.edge_parts), cluster.cores, strategy.cores
         if key not in self._shared:
             cores = cores_of(rowptr, cluster.cores, strategy.cores)
@@ -253,7 +254,7 @@ class Pricing:
     def _slowest(
         self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs
     ) -> list[_TimedCore]:
-        """The cores that take longest by the closed form, and how they are followed event by event."""
+        """The slowest cores according to the closed form, each with a function that simulates it event by event."""
         element = "int64" if self.asked.widened else self.asked.element
         tasklets = tasklets_of(rowptr, filled, cores, self.spec.tasklets, strategy, element)
         model = CoreModel(self.spec, form)
@@ -268,7 +269,7 @@ class Pricing:
         ]
 
     def _at_pace(self, core: _TimedCore, form: RowForm, stored: Format) -> _TimedCore:
-        """A core with long lists, at the pace of the first such core with rows of that form that was followed."""
+        """A core with long lists, scaled by the pace of the first such core simulated for this form of rows."""
         if core.follow is None or not core.is_sampled:
             return core
         if (form, stored) not in self._paces:
@@ -276,7 +277,7 @@ class Pricing:
         return _TimedCore(core.cycles * self._paces[form, stored])
 
     def _overfull(self, strategy: Strategy, cluster: Cluster, cores: Cores) -> Refusal | None:
-        """Why the banks do not hold what the fullest core needs."""
+        """Why the data of the fullest core does not fit into its bank, or None."""
         form = self._form(cluster)
         values = ELEMENT_BYTES[self.asked.element]
         nonzeros = int(cores.nonzeros.max())
@@ -315,11 +316,11 @@ class Pricing:
         )
 
     def _weights(self, tally: _Tally) -> tuple[int, float]:
-        """Bytes of weights that are loaded for a call, and how long that takes the host; none of those of the graph.
+        """Bytes of computed weights loaded per call, and the time for it; zero for weights that belong to the graph.
 
-        The host puts every head's in the order of the cores' edges, in what cores hold: it reads and writes all. As a
-        copy to all cores is of one size, every core gets as many as the one with most edges. Of integers the host reads
-        them once more beforehand, for their range.
+        The host arranges the weights of each head in the order of the cores' edges and in the cores' element type,
+        reading and writing all of them. As a copy to all cores has one size, every core gets as many as the core with
+        most edges. For integers, the host reads them once more in advance to find their range.
         """
         if not self.asked.computed:
             return 0, 0.0
@@ -335,7 +336,7 @@ class Pricing:
 
 
 class _TimedCore(NamedTuple):
-    """Cycles of a core by the closed form, what follows it event by event, and whether in samples."""
+    """Cycles of a core by the closed form, a function that simulates it event by event, and whether it samples."""
 
     cycles: float
     follow: Callable[[], float] | None = None
@@ -343,7 +344,7 @@ class _TimedCore(NamedTuple):
 
 
 class Shares(NamedTuple):
-    """What the cores of a cluster have, those of them that are likely to be the slowest, and the cluster's rows."""
+    """The shares of a cluster's cores, of those likely to be the slowest, and the cluster's rows."""
 
     cores: Cores
     busiest: Cores
@@ -352,7 +353,7 @@ class Shares(NamedTuple):
 
 
 class _Tally:
-    """What a strategy comes to, over all clusters."""
+    """Totals of a strategy over all clusters."""
 
     def __init__(self, followed: int = _FOLLOWED) -> None:
         self.followed = followed
@@ -365,9 +366,9 @@ class _Tally:
         self.added: dict[int, int] = defaultdict(int)
 
     def cycles(self) -> float:
-        """Of the slowest core: cores are followed until none seems slower than these were.
+        """Cycles of the slowest core: cores are simulated until no other seems slower than the results so far.
 
-        Of cores with long lists the closed form is off by about as much: then none that seems slower than these seemed.
+        For cores with long lists, whose closed forms have similar errors, closed forms are compared with each other.
         """
         found = seemed = 0.0
         for place, core in enumerate(sorted(self.slowest, key=lambda core: -core.cycles)):
@@ -378,9 +379,9 @@ class _Tally:
         return found
 
     def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: float, alike: int, first: int) -> None:
-        """So many clusters of one kind, of which so many are of the first edge part.
+        """Adds `alike` equal clusters, of which `first` are of the first edge part.
 
-        The host copies rows of the first edge part, and adds others to them, as those that straddle two cores.
+        The host copies rows of the first edge part, and adds those of other parts and those that straddle two cores.
         """
         self.cores += alike * cluster.cores
         self.loaded += round(alike * cluster.cores * sources * form.read_bytes)
@@ -389,12 +390,12 @@ class _Tally:
         self.added[form.written_bytes] += (alike - first) * rows.all + first * rows.straddling
 
     def add_weights(self, cluster: Cluster, most: int, alike: int) -> None:
-        """Of so many clusters of one kind, whose cores have so many edges at most."""
+        """Adds the weights of `alike` equal clusters whose cores have at most `most` edges."""
         self.weights += alike * cluster.cores * most * cluster.heads
 
 
 class Rows(NamedTuple):
-    """Rows of results of a cluster: those of the core with most, of all cores, and those that two cores share."""
+    """Numbers of result rows of a cluster: of the core with most, of all cores, and of those shared by two cores."""
 
     most: int
     all: int
@@ -402,20 +403,20 @@ class Rows(NamedTuple):
 
     @classmethod
     def of(cls, cores: Cores) -> Rows:
-        """Counted."""
+        """The numbers for given cores."""
         straddling = int((cores.first_row[1:] < cores.end_row[:-1]).sum())
         return cls(int(cores.rows.max()), int(cores.rows.sum()), straddling)
 
 
 def refused(spec: UpmemSpec, asked: Aggregation, sources: int, strategy: Strategy) -> Refusal | None:
-    """Why a strategy cannot run whatever the edges are: too many parts, or too little memory for rows."""
+    """Why a strategy cannot run for any edges: too many parts, or too little memory for rows; None if it can."""
     ranks = spec.ranks
     if ranks % strategy.clusters:
-        return Refusal(f"{strategy} has {strategy.clusters} clusters, which do not share {ranks} ranks equally")
+        return Refusal(f"{strategy} has {strategy.clusters} clusters, which do not divide {ranks} ranks evenly")
     if (strategy.feature_parts - 1) * -(-asked.features // strategy.feature_parts) >= asked.features:
-        return Refusal(f"{asked.features} features do not make {strategy.feature_parts} parts")
+        return Refusal(f"{asked.features} features cannot be divided into {strategy.feature_parts} parts")
     if strategy.edge_parts > 1 and (strategy.edge_parts - 1) * -(-sources // strategy.edge_parts) >= sources:
-        return Refusal(f"{sources} sources do not make {strategy.edge_parts} parts")
+        return Refusal(f"{sources} sources cannot be divided into {strategy.edge_parts} parts")
     parts = set(feature_parts(asked, strategy.feature_parts))
     forms = [RowForm(columns, asked.element, asked.widened, heads) for columns, heads in parts]
     scratchpad = max(_scratchpad_bytes(spec, form) for form in forms)
@@ -428,7 +429,7 @@ def refused(spec: UpmemSpec, asked: Aggregation, sources: int, strategy: Strateg
 
 
 def _scratchpad_bytes(spec: UpmemSpec, form: RowForm) -> int:
-    """What all tasklets of a core need: a row read, a row added up, two buffers a list, their stacks."""
+    """Scratchpad bytes of all tasklets of a core: a row read, a row summed, two buffers per list, and stacks."""
     buffers = form.read_bytes + form.written_bytes + 2 * form.streams * spec.kernel.stream_buffer_bytes
     return spec.tasklets * (buffers + spec.stack_bytes)
 
@@ -444,14 +445,14 @@ def _too_little(memory: str, needed: int, there: int) -> Refusal:
 
 
 def feature_parts(asked: Aggregation, count: int) -> list[tuple[int, int]]:
-    """Columns of every feature part, and of how many heads they are."""
+    """Columns of each feature part, and the number of heads they belong to."""
     widest = -(-asked.features // count)
     firsts = [min(part * widest, asked.features) for part in range(count + 1)]
     return [(end - first, asked.heads_of(first, end - first)) for first, end in pairwise(firsts)]
 
 
 def clusters_of(spec: UpmemSpec, asked: Aggregation, strategy: Strategy) -> Iterator[Cluster]:
-    """The clusters of a strategy: those of one edge part after another, each with the next ranks."""
+    """The clusters of a strategy, ordered by edge part, each with the next ranks."""
     together = spec.ranks // strategy.clusters
     cores = spec.rank_cores()
     parts = feature_parts(asked, strategy.feature_parts)
@@ -462,7 +463,7 @@ def clusters_of(spec: UpmemSpec, asked: Aggregation, strategy: Strategy) -> Iter
 
 
 def _by_part(clusters: Iterable[Cluster]) -> dict[int, dict[Cluster, int]]:
-    """Clusters of every edge part that differ, and how many there are of each."""
+    """The distinct clusters of each edge part, with their numbers."""
     found: dict[int, dict[Cluster, int]] = defaultdict(lambda: defaultdict(int))
     for cluster in clusters:
         found[cluster.part][cluster] += 1
@@ -470,7 +471,7 @@ def _by_part(clusters: Iterable[Cluster]) -> dict[int, dict[Cluster, int]]:
 
 
 def _even_core(strategy: Strategy, edges: Longs, rows: Longs, tasklets: int) -> tuple[Cores, Tasklets]:
-    """Cores with so many edges and rows each, of which all tasklets have the same."""
+    """Cores with given numbers of edges and rows, shared equally by all tasklets."""
     each = np.diff(even_shares(edges, tasklets), axis=1)
     written = np.diff(even_shares(rows, tasklets), axis=1)
     if strategy.format == "coo":
@@ -480,7 +481,7 @@ def _even_core(strategy: Strategy, edges: Longs, rows: Longs, tasklets: int) -> 
 
 
 def _hub_core(strategy: Strategy, edges: Longs, tasklets: int) -> tuple[Cores, Tasklets]:
-    """Cores with one row of so many edges each, which all tasklets share if they may."""
+    """Cores with one row of a given number of edges each, which all tasklets share if allowed."""
     sharing = tasklets if strategy.tasklets == "nnz-exact" else 1
     each = np.zeros((len(edges), tasklets), np.int64)
     each[:, :sharing] = np.diff(even_shares(edges, sharing), axis=1)
@@ -489,7 +490,7 @@ def _hub_core(strategy: Strategy, edges: Longs, tasklets: int) -> tuple[Cores, T
 
 
 def _busiest(cores: Cores, count: int = 3) -> Cores:
-    """The cores with most non-zeros, those with most rows, and with fewest: long rows are shared by many tasklets."""
+    """The cores with most non-zeros, with most rows, and with fewest: many tasklets share long rows."""
     chosen: set[int] = set()
     for order in (np.argsort(-cores.nonzeros, kind="stable"), np.argsort(cores.rows, kind="stable")):
         chosen |= {*order[:count].tolist(), *order[-count:].tolist()}
@@ -497,14 +498,14 @@ def _busiest(cores: Cores, count: int = 3) -> Cores:
 
 
 def retrieving_gb_per_s(spec: UpmemSpec, block_bytes: float) -> float:
-    """By the measured block size that is nearest."""
+    """The bandwidth of retrieving, at the nearest measured block size."""
     sizes = spec.link.block_kib
     nearest = min(range(len(sizes)), key=lambda place: abs(sizes[place] * 1024 - block_bytes))
     return spec.link.pim_to_host_gb_per_s[nearest]
 
 
 def row_us(spec: UpmemSpec, row_bytes: int, copied: bool) -> float:
-    """The host's time for a row: along straight lines through the measured sizes, and on along the outer ones."""
+    """The host's time for a row: interpolated linearly between the measured sizes, and extrapolated beyond them."""
     sizes, rates = spec.merge.row_bytes, spec.merge.copy_rows_per_ms if copied else spec.merge.add_rows_per_ms
     place = min(max(bisect_left(sizes, row_bytes), 1), len(sizes) - 1)
     before, after = 1e3 / rates[place - 1], 1e3 / rates[place]

@@ -1,4 +1,4 @@
-"""Features as whole numbers: PyGim's symmetric quantisation, the error it makes, and whether sums may overflow."""
+"""Features as integers: PyGim's symmetric quantisation, its error, and whether sums may overflow."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from pimflow.sparse import Graph
 from pimflow.targets.schema.upmem import ElementType
 
 BITS: Mapping[str, int] = {"int8": 5, "int16": 10, "int32": 20}
-"""Bits of a quantised value, sign included, by element type: so that sums of a few have room (`models/quantize.py`)."""
+"""Bits of a quantised value including its sign, by element type: small sums then fit (`models/quantize.py`)."""
 
 LEAST_BITS: Mapping[str, int] = {"int8": 3, "int16": 4, "int32": 8}
-"""Bits below which weighted sums are not worth having."""
+"""Fewer bits than these make weighted sums useless."""
 
 ACCUMULATOR_BITS: Mapping[str, int] = {"int8": 8, "int16": 16, "int32": 32}
 WIDE_BITS = 64
@@ -27,14 +27,14 @@ _DTYPES: Mapping[str, Any] = {"int8": np.int8, "int16": np.int16, "int32": np.in
 
 
 def dtype_of(element: ElementType) -> npt.DTypeLike:
-    """NumPy's name of an element type."""
+    """The NumPy type of an element type."""
     dtype: npt.DTypeLike = _DTYPES[element]
     return dtype
 
 
 @dataclass(frozen=True, eq=False)
 class Quantized:
-    """Values as `values` x `scale`; of floats, the values themselves and 1."""
+    """Values as `values` x `scale`; for floats, the values themselves and 1."""
 
     values: npt.NDArray[Any]
     scale: float
@@ -43,13 +43,13 @@ class Quantized:
 def quantized(values: npt.NDArray[Any], element: ElementType, bits: int | None = None) -> Quantized:
     """Values in an element type.
 
-    Integers get scale = 2 max |v| / 2**bits, so that they are rounded to the nearest of the 2**bits steps there are
-    between the extremes: off by scale / 2 at most. All zeros stay zeros.
+    Integers get scale = 2 max |v| / 2**bits: values are rounded to the nearest of the 2**bits steps between the
+    extremes, with an error of at most scale / 2. If all values are zero, they stay zero.
 
     Args:
         values: real numbers.
         element: their new type.
-        bits: of an integer; those of `BITS` if None.
+        bits: bits of an integer; those of `BITS` if None.
     """
     if element == "fp32":
         return Quantized(values.astype(np.float32, copy=False), 1.0)
@@ -59,28 +59,28 @@ def quantized(values: npt.NDArray[Any], element: ElementType, bits: int | None =
 
 
 Weights = npt.NDArray[Any]
-"""Of edges [E], or of edges and heads [E, H]."""
+"""Weights of edges [E], or of edges and heads [E, H]."""
 
 
 def bits_for(graph: Graph, element: ElementType, widened: bool, weights: Weights | None = None) -> int | Refusal:
     """Bits of features, and of weights if edges have any, with which no sum over the edges overflows.
 
-    Features that are added up as they are have those of `BITS`: it is refused if a vertex has more edges than that
-    leaves room for. Products with weights are longer than the accumulator with so many bits of each, which PyGim's
-    models do without; here features and weights get as many as leave room, and it is refused below `LEAST_BITS`.
+    Without weights, features have the bits of `BITS`; the result is a refusal if a vertex has too many edges for that.
+    With these bits for both, products with weights would exceed the accumulator (PyGim's models have no weights). So
+    features and weights get the largest number of bits that fits; the result is a refusal below `LEAST_BITS`.
 
     Args:
         graph: the edges.
-        element: what features and weights are quantised to.
+        element: the type that features and weights are quantised to.
         widened: whether sums are int64.
-        weights: of the edges, in place of the graph's own.
+        weights: weights of the edges, instead of the graph's own.
     """
     weighted = graph.weight is not None or weights is not None
     return _bits(graph, element, widened, partial(largest_sum, graph, element, weights=weights), weighted=weighted)
 
 
 def bits_whatever_weights(graph: Graph, element: ElementType, widened: bool) -> int | Refusal:
-    """The same for any weights, as those that are computed at run time: `bits_for` then leaves at least so many."""
+    """Like `bits_for`, for any weights, such as those computed at run time; `bits_for` never gives fewer bits."""
     longest = int(np.diff(graph.rowptr).max(initial=0))
     return _bits(graph, element, widened, lambda bits: longest * 4 ** (bits - 1), weighted=True)
 
@@ -97,23 +97,23 @@ def _bits(
     needed = most_of(bits)
     if needed <= room:
         return bits
-    what = f"{element} sums over {graph!r} can reach {needed:.2g}, and hold {room:.2g}"
+    what = f"{element} sums over {graph!r} can reach {needed:.2g}, but hold only {room:.2g}"
     return Refusal(what, needed, room, "steps", "add up in int64 (dpu.accumulator, --wide), or aggregate in fp32")
 
 
 def overflow(
     graph: Graph, element: ElementType, widened: bool, weights: Weights | None = None, *, computed: bool = False
 ) -> Refusal | None:
-    """Why sums over a graph's edges may not fit their accumulator, whatever the features are; None if they do.
+    """Why sums over a graph's edges may overflow their accumulator for some features; None if they cannot.
 
-    Weights are as in `bits_for`, or, if they are `computed` at run time, any.
+    Weights are as in `bits_for`; if they are `computed` at run time, any weights are considered.
     """
     bits = bits_whatever_weights(graph, element, widened) if computed else bits_for(graph, element, widened, weights)
     return bits if isinstance(bits, Refusal) else None
 
 
 def largest_sum(graph: Graph, element: ElementType, bits: int, weights: Weights | None = None) -> int:
-    """The largest sum of absolute values that any row can come to, of features and weights of so many bits.
+    """The largest sum of absolute values in any row, for features and weights with `bits` bits.
 
     Weights are the graph's own if none are given.
     """

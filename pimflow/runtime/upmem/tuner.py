@@ -1,4 +1,4 @@
-"""Which strategy is best for a graph: all are predicted, the most promising ones are timed core by core."""
+"""Finds the best strategy for a graph: all are estimated, and the most promising ones are timed core by core."""
 
 from __future__ import annotations
 
@@ -21,28 +21,28 @@ LEVELS: dict[str, Callable[[Strategy], object]] = {
     "tasklets": lambda strategy: (strategy.tasklets, strategy.sync),
     "format": lambda strategy: strategy.format,
 }
-"""What a strategy decides at every level of parallelism, and how edges are stored."""
+"""The decisions of a strategy at each level of parallelism, and the format of edges."""
 
 TIMED = 4
-"""Strategies that are timed exactly, at most: those of the least predicted time."""
+"""The maximum number of strategies to time exactly: those with the lowest estimates."""
 
 FEW_CORES = 64
-"""Cores up to which all strategies are timed exactly: that takes no longer than a search."""
+"""With up to this many cores, all strategies are timed exactly: that takes no longer than a search."""
 
 PASS_GAIN = 0.02
-"""Share of the time that a strategy has to promise for all edges to be counted, which takes longer than the search."""
+"""The relative gain that justifies counting all edges for a strategy, which takes longer than the search."""
 
 _BALANCED, _GUESSED, _PREDICTED, _EXACT = range(4)
 
 
 @dataclass(frozen=True)
 class Ranked:
-    """A strategy with its price.
+    """A strategy with its cost.
 
     Args:
-        strategy: it.
-        cost: what it takes.
-        exact: whether every core was counted; else only those that are likely to be the slowest.
+        strategy: the strategy.
+        cost: its cost.
+        exact: whether all cores were considered, or only those likely to be the slowest.
     """
 
     strategy: Strategy
@@ -55,8 +55,8 @@ class Ranking:
     """Strategies for one aggregation over one graph, the best first.
 
     Args:
-        rows: those that can run, by time; exact ones are what they say, the others predictions.
-        refusals: why the others cannot, by strategy.
+        rows: the strategies that can run, by time; costs that are not exact are estimates.
+        refusals: for each other strategy, why it cannot run.
     """
 
     rows: tuple[Ranked, ...]
@@ -64,12 +64,12 @@ class Ranking:
 
     @property
     def best(self) -> Ranked:
-        """The best one, timed exactly."""
+        """The best strategy, timed exactly."""
         return self.rows[0]
 
 
 class _Search:
-    """Best first: what is known of every strategy, and which is looked at next."""
+    """A best-first search; `known` holds the current cost of each strategy, `waiting` the queue."""
 
     def __init__(
         self, pricing: Pricing, refusals: dict[Strategy, Refusal], strategies: Sequence[Strategy], progress: Progress
@@ -85,7 +85,7 @@ class _Search:
         self.timed = 0
 
     def run(self, strategies: Iterable[Strategy], most: int) -> None:
-        """Goes on with more strategies, until nothing seems to beat the best, or so many are timed in all."""
+        """Continues with more strategies until none seems to beat the best, or `most` are timed in total."""
         for strategy in strategies:
             heappush(self.waiting, (self.known[strategy].cost.time_us, _BALANCED, strategy))
         while self.waiting and not self._beaten(self.waiting[0][0]):
@@ -103,7 +103,7 @@ class _Search:
                 self._price(strategy, self.pricing.cost(strategy), _EXACT)
 
     def ranked(self) -> tuple[Ranked, ...]:
-        """All, the best exact one first; none if none can run."""
+        """All strategies, the best exact one first; empty if none can run."""
         rows = sorted(self.known.values(), key=_by_time)
         return () if self.best is None else (self.best, *(row for row in rows if row is not self.best))
 
@@ -122,7 +122,7 @@ class _Search:
         return self.best is not None and self.best.cost.time_us <= time_us
 
     def _worth_a_pass(self, strategy: Strategy) -> bool:
-        """Whether its edges are counted, or enough is to be gained for it."""
+        """Whether its edges are counted, or the possible gain justifies counting them."""
         if self.best is None or self.pricing.parts.counted(strategy.edge_parts):
             return True
         return self.known[strategy].cost.time_us < (1 - PASS_GAIN) * self.best.cost.time_us
@@ -135,7 +135,7 @@ class Tuner:
         spec: the machine.
         graph: the edges.
         asked: the aggregation.
-        formats: CSR and COO, if none is named.
+        formats: edge formats; CSR and COO if none is given.
     """
 
     def __init__(self, spec: UpmemSpec, graph: Graph, asked: Aggregation, formats: Sequence[Format] = ()) -> None:
@@ -150,13 +150,13 @@ class Tuner:
         self.pricing = Pricing(spec, asked, EdgeParts(graph))
 
     def rank(self, progress: Progress = lambda line: None) -> Ranking:
-        """All strategies: predicted, and the best few timed exactly.
+        """All strategies with estimates, the best few timed exactly.
 
-        The search is best first. At once every strategy is priced as if all shares were equal; the one that then seems
-        best is predicted from the heaviest edge part, and of it the cores that are likely to be the slowest; if it
-        still does, it is timed exactly. The search ends with the first exact one that nothing else seems to beat, or
-        with `TIMED` of them. Strategies of several edge parts, for which all edges have to be counted, are looked at
-        last, and only those that promise `PASS_GAIN`. Of machines with `FEW_CORES` all are timed.
+        The search is best-first. First, each strategy is priced as if all shares were equal. The one that seems best is
+        then estimated from the heaviest edge part and its cores likely to be the slowest; if it still seems best, it is
+        timed exactly. The search ends with the first exact time that no other strategy seems to beat, or after `TIMED`
+        exact times. Strategies with several edge parts, which require counting all edges, come last, and only if they
+        promise `PASS_GAIN`. On machines with up to `FEW_CORES` cores, all are timed.
         """
         if self.pricing.spec.cores <= FEW_CORES:
             return self.exhaustive()
@@ -166,7 +166,7 @@ class Tuner:
         return Ranking(search.ranked(), self.refusals)
 
     def alternatives(self, ranking: Ranking) -> dict[str, Ranked]:
-        """The best strategy that differs from the winner in one level of parallelism, by the level."""
+        """For each level of parallelism, the best strategy that differs from the winner in that level."""
         found = {level: self._alternative(ranking.rows, level) for level in LEVELS}
         return {level: row for level, row in found.items() if row is not None}
 
@@ -182,7 +182,7 @@ class Tuner:
         return Ranking(tuple(rows), self.refusals)
 
     def _alternative(self, rows: Sequence[Ranked], level: str) -> Ranked | None:
-        """The best strategy that differs in a level, predicted from the graph and not by equal shares alone."""
+        """The best strategy that differs in a level, estimated from the graph and not only with equal shares."""
         found: list[Ranked] = []
         for row in _differing(rows, level):
             if found and min(found, key=_by_time).cost.time_us <= row.cost.time_us:
@@ -203,7 +203,7 @@ class Tuner:
 
 
 def _differing(rows: Sequence[Ranked], level: str) -> Iterator[Ranked]:
-    """Those that differ from the first in a level of parallelism, the best first."""
+    """The rows that differ from the first in a level of parallelism, best first."""
     return (row for row in rows[1:] if LEVELS[level](row.strategy) != LEVELS[level](rows[0].strategy))
 
 

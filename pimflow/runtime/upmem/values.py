@@ -1,4 +1,4 @@
-"""What an aggregation computes, tasklet by tasklet, as the strategy shares it out."""
+"""Computes an aggregation tasklet by tasklet, as a strategy divides it."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _BLOCK_BYTES = 1 << 26
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """The edges of one edge part, a row per destination: sources counted from the part's first one, weights by head."""
+    """The edges of one edge part in CSR: sources relative to the part's first one, weights by head."""
 
     rowptr: Longs
     col: npt.NDArray[np.integer[Any]]
@@ -38,18 +38,18 @@ def aggregated(
     asked: Aggregation,
     weights: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[np.float32]:
-    """The sums of a graph's edges, float32 [destinations, columns], computed in the element type that is asked for.
+    """The sums over a graph's edges, float32 [destinations, columns], computed in the requested element type.
 
-    Every tasklet sums its own non-zeros of every row; where several tasklets, cores or edge parts have some of one row,
-    their sums are added in turn, and the host scales what was quantised.
+    Every tasklet sums its own non-zeros of each row. If several tasklets, cores or edge parts share a row, their sums
+    are added in turn. The host scales quantised results.
 
     Args:
         spec: the machine, for its cores and tasklets.
         graph: the edges, with their weights if they have any.
         features: [sources, columns].
-        strategy: how the work is shared out.
-        asked: element type and accumulator. Where sums may overflow they do, as they would on the machine.
-        weights: [edges] or [edges, heads], in place of the graph's own.
+        strategy: how the work is divided.
+        asked: element type and accumulator. Sums may overflow, as they would on the machine.
+        weights: [edges] or [edges, heads], instead of the graph's own.
     """
     weights = graph.weight if weights is None else weights
     bits = bits_for(graph, asked.element, asked.widened, weights)
@@ -89,14 +89,14 @@ def _part(graph: Graph, weight: npt.NDArray[Any] | None, parts: int, part: int) 
 
 
 def _cuts(rowptr: Longs, strategy: Strategy, cores: int, tasklets: int, element: str) -> Longs:
-    """Where among the non-zeros a tasklet's begin, and the end: those of all cores in order."""
+    """The positions at which the non-zeros of each tasklet begin, for all cores in order, and the end."""
     shares = cores_of(rowptr, cores, strategy.cores)
     firsts = tasklets_of(rowptr, filled_before(rowptr), shares, tasklets, strategy, element).first.ravel()
     return np.concatenate([firsts, rowptr[-1:]])
 
 
 def _add_segments(total: npt.NDArray[Any], x: npt.NDArray[Any], part: Part, cuts: Longs, head_of: Longs) -> None:
-    """Adds every segment's sum to its row: what one tasklet has of one row. Of every column the head is given."""
+    """Adds the sum of each segment (one tasklet's part of one row) to its row; `head_of` gives the head of a column."""
     starts = np.unique(np.concatenate([part.rowptr, cuts]))
     rows = np.searchsorted(part.rowptr, starts[:-1], side="right") - 1
     block = max(1, _BLOCK_BYTES // max(x.shape[1] * x.itemsize, 1))

@@ -141,8 +141,8 @@ def test_what_its_cores_have_no_kernel_for_is_said() -> None:
     rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=GRAPH, target=machine()).nodes
     reasons = {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}
     assert reasons["Spmm"] == ""
-    assert "no kernel of EdgeSoftmax" in reasons["EdgeSoftmax"]
-    assert "no kernel of Sddmm" in reasons["Sddmm"]
+    assert "no kernel for EdgeSoftmax" in reasons["EdgeSoftmax"]
+    assert "no kernel for Sddmm" in reasons["Sddmm"]
 
 
 @pytest.mark.parametrize("model", ["gat-ts", "gatv2-dynamo", "transformer-ts"])
