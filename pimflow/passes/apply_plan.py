@@ -51,7 +51,7 @@ class ApplyPlan(Pass):
     plan: Plan
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph.
+        """Rewrite the graph.
 
         Raises:
             PlanError: the plan does not cover the graph, its order breaks the data flow, or a decision is impossible.

@@ -51,7 +51,7 @@ class Pass(ABC):
 
     @abstractmethod
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph.
+        """Rewrite the graph.
 
         Raises:
             PimflowError: the options ask for something that this graph does not allow.

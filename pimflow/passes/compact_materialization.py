@@ -60,7 +60,7 @@ class CompactMaterialization(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say why products of edges are left as they are."""
+        """Rewrite the graph; the notes say why products of edges are left as they are."""
         return _Compaction(graph, self.leave).run()
 
 
@@ -107,10 +107,10 @@ class _Compaction:
         inputs = (rows, self._write.index("pair_of_edge", picks))
         return (self._write.node(GatherRows(), inputs, f"{node.name}_of_edges", node.output),)
 
-    # ---- where it begins
+    # ---- where compaction starts
 
     def _starts(self, node: Node) -> bool:
-        """Handles a product of rows that repeat."""
+        """Handle a product of rows that repeat."""
         if not self._is_product(node):
             return False
         given = node.inputs[0]
@@ -172,10 +172,10 @@ class _Compaction:
         self._instead[node.name] = [*made, replace(unmarked(node), op=op, inputs=tuple(inputs), outputs=(output,))]
         self._compact[node.output] = Picked(output, like.picks)
 
-    # ---- how far it goes
+    # ---- how far it propagates
 
     def _goes_on(self, node: Node) -> bool:
-        """Handles a node that makes each row from the same row of compact values, and reads nothing else with rows of
+        """Handle a node that makes each row from the same row of compact values, and reads nothing else with rows of
         edges."""
         kept = [name for name in node.inputs if name in self._compact]
         if not kept or len(node.outputs) != 1 or not self._makes_row_from_row(node):
@@ -224,10 +224,10 @@ class _Compaction:
         own, made = self._graph.value(name).shape, self._graph.shape(node.output)
         return own is None or (len(own) == len(made) and own[0] == made[0] and isinstance(node.op, Elementwise))
 
-    # ---- what reads it by an index of its own
+    # ---- readers with an index of their own
 
     def _reads_by_index(self, node: Node) -> bool:
-        """Handles sums and pairs over edges, which read compact rows by the pair of every edge."""
+        """Handle sums and pairs over edges, which read compact rows by the pair of every edge."""
         if isinstance(node.op, GatherRows):
             return self._picked_again(node)
         if isinstance(node.op, SegmentReduce):
@@ -248,7 +248,7 @@ class _Compaction:
         return True
 
     def _picked_again(self, node: Node) -> bool:
-        """Handles a gather of compact rows."""
+        """Handle a gather of compact rows."""
         kept, own = self._compact.get(node.inputs[0]), index_of(self._graph, node)
         if kept is None or own is None or kept.picks is None:
             return False
@@ -257,7 +257,7 @@ class _Compaction:
         return True
 
     def _summed(self, node: Node, op: SegmentReduce) -> bool:
-        """Handles a reduction of compact rows, which needs no rows of edges."""
+        """Handle a reduction of compact rows, which needs no rows of edges."""
         kept = self._compact.get(node.inputs[0])
         if kept is None or kept.picks is None or len(self._graph.shape(node.inputs[0])) < 2:
             return False

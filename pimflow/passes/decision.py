@@ -68,7 +68,7 @@ class DecisionPass(Pass):
         return self.refusal(graph)
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the nodes; the new nodes take the position of the last of them.
+        """Rewrite the nodes; the new nodes take the position of the last of them.
 
         Raises:
             PlanError: they are not in the graph, or cannot be rewritten this way.

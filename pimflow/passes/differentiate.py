@@ -71,7 +71,7 @@ class Differentiate(Pass):
     frozen_statistics: bool = False
 
     def run(self, graph: Graph) -> PassResult:
-        """Appends the loss and the backward pass.
+        """Append the loss and the backward pass.
 
         Raises:
             ModelError: the model has no float output or no parameter, or an op on the way has no gradient.

@@ -32,7 +32,7 @@ class ExplicitPadding(Pass):
     devices: tuple[str, ...] = ("gpu",)
 
     def run(self, graph: Graph) -> PassResult:
-        """Inserts the Pads; verdicts on Pads that turn out not to be needed are dropped."""
+        """Insert the Pads; verdicts on Pads that turn out not to be needed are dropped."""
         editor = GraphEditor(graph)
         for node in graph.nodes:
             if node.device in self.devices and any(uneven_padding(node.op)):

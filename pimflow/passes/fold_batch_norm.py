@@ -213,7 +213,7 @@ def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
     bias = _bias(editor.graph, node, node.op) * affine.scale + affine.shift
     name = editor.new_constant(f"{node.name}_bias", bias.astype(weights.dtype))
     op = node.op.with_bias(weights.ndim)
-    assert op is not None, "asked before"
+    assert op is not None, "`_takes_affine` has checked it"
     return replace(node, op=op, inputs=(node.inputs[0], scaled, name), outputs=(affine.last,))
 
 

@@ -47,7 +47,7 @@ class FuseTraversal(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph, node by node; the notes say why a reduction over edges still reads materialised rows."""
+        """Rewrite the graph, node by node; the notes say why a reduction over edges still reads materialised rows."""
         return rewritten(graph, self.leave, _fused)
 
 

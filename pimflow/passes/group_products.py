@@ -30,7 +30,7 @@ class GroupProducts(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph, group by group."""
+        """Rewrite the graph, group by group."""
         left = {graph.node(name).name for name in self.leave}
         groups = [group for group in _groups(graph, left) if len(group) > 1]
         if not groups:

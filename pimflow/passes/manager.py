@@ -112,7 +112,7 @@ class PassManager(Pass):
         return ",".join(map(str, self.passes))
 
     def run(self, graph: Graph) -> ManagerResult:
-        """Runs all passes that are not disabled.
+        """Run all passes that are not disabled.
 
         Raises:
             PassError: a pass failed, broke the graph, or changed a value; the message names it.

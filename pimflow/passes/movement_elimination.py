@@ -26,7 +26,7 @@ class MovementElimination(Pass):
     name: ClassVar[str] = "movement-elimination"
 
     def run(self, graph: Graph) -> PassResult:
-        """Marks the movements; the notes say which ones still need a copy, and why."""
+        """Mark the movements; the notes say which ones still need a copy, and why."""
         movements = movement(_undecided(graph))
         kept = tuple(f"{name}: {found.reason}" for name, found in movements.items() if not found.free)
         placed = graph.replace(

@@ -43,7 +43,7 @@ class PlaceFeatures(Pass):
     parts: int = 1
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say which readers could not be cut, and why."""
+        """Rewrite the graph; the notes say which readers could not be cut, and why."""
         notes: list[str] = []
         write, taken = RowWriter(graph), set[str]()
         for reader in graph.users(self.table):
@@ -66,8 +66,8 @@ class PlaceFeatures(Pass):
         return replace(node, placement=replace(node.placement, access=self.access, fused_into=None))
 
     def _behind(self, graph: Graph, reader: Node, taken: Collection[str]) -> Iterator[Node]:
-        """The nodes that are cut together with a reader: those fused into it, and those that read all of a value as
-        large as the table.
+        """The nodes that are cut together with a reader: those fused into it, and the sole readers of values as large
+        as the table.
 
         Nodes that are already cut with another reader are left out.
         """
@@ -156,7 +156,7 @@ class PlaceFeatures(Pass):
 
 
 def _by_row(graph: Graph, node: Node, value: str) -> bool:
-    """Whether a row of a node's output depends on only the same row of a value."""
+    """Whether a row of a node's output depends only on the same row of a value."""
     part = node_part(graph, node, 0, 1)
     if isinstance(part, Refusal):
         return False

@@ -40,7 +40,7 @@ class ReorderLinear(Pass):
     fold: bool = True
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say why products after another stay."""
+        """Rewrite the graph; the notes say why products after another stay."""
         return rewritten(graph, self.leave, partial(_one_product, self.fold))
 
 

@@ -29,7 +29,7 @@ class ScatterProducts(Pass):
     leave: tuple[str, ...] = ()
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say why sums over products by type stay."""
+        """Rewrite the graph; the notes say why sums over products by type stay."""
         return rewritten(graph, self.leave, _scattered)
 
 

@@ -51,7 +51,7 @@ class SegmentGemm(Pass):
     fold: bool = True
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites the graph; the notes say why products with matrices of types, and sums, stay."""
+        """Rewrite the graph; the notes say why products with matrices of types, and sums, stay."""
         return rewritten(graph, self.leave, partial(_segmented, self.fold))
 
 

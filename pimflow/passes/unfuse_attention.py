@@ -24,7 +24,7 @@ class UnfuseAttention(Pass):
     name: ClassVar[str] = "unfuse-attention"
 
     def run(self, graph: Graph) -> PassResult:
-        """Rewrites every Attention whose projection can be separated."""
+        """Rewrite every Attention whose projection can be separated."""
         editor, notes = GraphEditor(graph), []
         for node in graph.nodes:
             if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != (CONTRIB, "Attention"):

@@ -13,7 +13,7 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class UnfuseEpilogues(Pass):
-    """After placement, corrects `fused_into` to which kernel really computes each node.
+    """After placement, corrects `fused_into` so that it names the kernel that really computes each node.
 
     A kernel of the host computes everything that `FuseEpilogues` put into its epilogue. Any other device can at most
     apply functions to a single result as it is read out (those that the device supports), but never combines it with a

@@ -1,4 +1,4 @@
-"""Plans between the corners of a front: optimal at no energy price, but not dominated by any other plan.
+"""Plans between the corners of a front: not the cheapest at any energy price, but not dominated by any other plan.
 
 The corners of the convex hull of all plans are each the cheapest at some energy price. A plan between two of them lies
 in the triangle below the point that is as slow as the slower one and spends as much energy as the faster one (the

@@ -11,7 +11,7 @@ from pimflow.ir.plan import Storage
 
 
 class Memories(Protocol):
-    """The part of a cost model that is needed here."""
+    """The interface that this module needs from a cost model."""
 
     @property
     def capacities(self) -> Mapping[str, Capacity]:

@@ -41,7 +41,7 @@ MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
 
 _MOST_TABLES = 8
 _MOST_PARTS = 1 << 10
-_WORTH_CUTTING = 0.99  # relative to half as many parts: with more, the remaining data dominates
+_WORTH_CUTTING = 0.99  # of the memory with half as many parts: above that, more parts hardly help
 
 
 class Chosen(NamedTuple):

@@ -170,7 +170,7 @@ class _Space(Generic[Payload]):
                 return self.cover([_Step(best[number], shift) for number, shift in found])
             for number in best:
                 self._look_within(number, price, looks)
-        raise AssertionError("what is looked at often enough is sure")
+        raise AssertionError("every candidate becomes exact after enough refinements")
 
     def _look_within(self, number: int, price: float, looks: int) -> None:
         """Refine the cheapest candidates of a stretch, at most a given number of times."""
@@ -225,7 +225,7 @@ def _by_price(space: _Space[Payload]) -> _Found | None:
     price, best = (low.cost or 1.0) / sum(low.shares), (low.cost, 0.0)
     for _ in range(_STEPS):
         cover = space.cheapest(price)
-        assert cover is not None, "there is one at no price"
+        assert cover is not None, "there is a cover at price 0"
         charged = cover.charged(price)
         best = max(best, (charged - price * space.memories, price))
         if high is not None and charged >= high.charged(price) * (1 - _ROUNDING):

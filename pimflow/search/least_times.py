@@ -31,7 +31,7 @@ from pimflow.search.parts import (
 )
 
 SLACK = 0.002
-"""The tolerance for underestimating a rate, so that only a few shares have to be priced."""
+"""The tolerance, as a share, for underestimating a rate, so that only a few shares have to be priced."""
 _PART_SIZES = 8
 """The number of ranges for the size of the smaller part of a node; each range is bounded by its ends."""
 GROWTH = 1.05
@@ -39,7 +39,7 @@ GROWTH = 1.05
 
 
 class Costs(part_prices.Costs, Protocol):
-    """The part of a cost model that these bounds need."""
+    """The interface that these bounds need from a cost model."""
 
     @property
     def channel_switch_us(self) -> float | None:

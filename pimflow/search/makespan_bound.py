@@ -182,7 +182,7 @@ def _loads(times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], 
 
 
 def _best_prices(loads: Array) -> Array:
-    """The prices of resources, adding up to one, that maximize the total cost of the nodes.
+    """The prices of resources, adding up to one, that maximise the total cost of the nodes.
 
     The total cost is concave: along the line between any two prices it has one maximum, which the golden-section search
     finds. With two resources that is enough; with more it is repeated for every pair until nothing is gained.

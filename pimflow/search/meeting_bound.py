@@ -17,8 +17,8 @@ and every row of every node behind it needs some of its rows (each through other
 A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for at least
 the time that their best rates give. For any prices of device time that add up to one, the run takes at least the total
 cost of its nodes, each on the device where it is cheapest. The minimum over all ways to cut the waists into single ones
-and runs is computed position by position, with the best of a set of prices for each run; one price for all runs, or the
-best of some prices, gives no more than the optimal price for each.
+and runs is computed position by position. For the run that ends at a waist, it uses the price, from a fixed set, at
+which the cheapest start of the run costs most; so the result is no larger than with the best price for each start.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The time of a part of a node: exact on the host, at first the backend's lower bound on a unit."""
+"""The time of a part of a node: exact on the host, initially the backend's lower bound on a unit."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from pimflow.targets import Target
 
 
 class Unit(Protocol):
-    """The part of a unit other than the host that the search needs."""
+    """The interface that the search needs from a unit other than the host."""
 
     @property
     def choices(self) -> tuple[str, ...]:
@@ -43,7 +43,7 @@ class Unit(Protocol):
 
     @property
     def least_kept(self) -> int:
-        """The minimum number of bytes that any program stores in the unit's memory."""
+        """The minimum amount that any program stores in the unit's memory, in the unit of its capacity."""
 
     @property
     def learnt_of(self) -> str:
@@ -57,7 +57,7 @@ class Unit(Protocol):
 
 
 class Costs(Protocol):
-    """The part of a cost model that prices of parts need."""
+    """The interface that the prices of parts need from a cost model."""
 
     @property
     def target(self) -> Target:
@@ -69,7 +69,7 @@ class Costs(Protocol):
 
     @property
     def readouts(self) -> tuple[Readout, ...]:
-        """The functions that units apply while results are read out."""
+        """The units that can apply functions to results while they are read out."""
 
     @property
     def padding_alike(self) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ def _behind(reads: Sequence[Sequence[int]], us: Sequence[float]) -> list[float]:
 
 def _one_device(mine: list[int], us: Sequence[float], release: Sequence[float], behind: Sequence[float]) -> float:
     """The bound from one device: the earliest start of its last parts, plus those parts, plus the shortest tail behind
-    them, maximized over how many of them count as last."""
+    them, maximised over how many of them count as last."""
     mine.sort(key=release.__getitem__, reverse=True)
     best, total, tail = 0.0, 0.0, math.inf
     for index in mine:

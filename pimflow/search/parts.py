@@ -125,7 +125,7 @@ def _cut_array(array: Array, cut: Range) -> Array:
 
 
 def _cut_shape(shape: tuple[int, ...] | None, cut: Range) -> tuple[int, ...]:
-    assert shape is not None, "the shapes of what is cut are known"
+    assert shape is not None, "values that are cut have known shapes"
     axis, start, stop = cut
     axis %= len(shape)
     return (*shape[:axis], stop - start, *shape[axis + 1 :])

@@ -57,7 +57,7 @@ class Space:
 
 @dataclass(frozen=True)
 class Objective:
-    """What a plan minimizes: a weighted sum of the microseconds and the millijoules of one inference."""
+    """What a plan minimises: a weighted sum of the microseconds and the millijoules of one inference."""
 
     name: str
     us: float
@@ -71,7 +71,7 @@ class Objective:
 LATENCY = Objective("latency", 1.0, 0.0)
 ENERGY = Objective("energy", 0.0, 1.0)
 THROUGHPUT = Objective("throughput", 0.0, 0.0)
-"""Neither weight counts: inferences overlap, and the time between two of them is minimized."""
+"""Neither weight counts: inferences overlap, and the time between two of them is minimised."""
 _OBJECTIVES = {objective.name: objective for objective in (LATENCY, THROUGHPUT, ENERGY)}
 
 

@@ -127,7 +127,7 @@ class Pool(Generic[Payload]):
         """Remove a candidate that `cheapest` returned; it may be added again with another `us`."""
         number = self._at[entry.start, entry.stop]
         taken = heapq.heappop(self.stretches[number].entries)
-        assert taken is entry, "only the cheapest are named"
+        assert taken is entry, "`cheapest` returns only the first of each heap"
         self._changed(number)
 
     def _changed(self, number: int) -> None:

@@ -199,8 +199,8 @@ class Search:
     def _probe(self, probed: set[Decision], varied: dict[int, int]) -> bool:
         """Enter variants of a few candidates near the cheapest cover; False if all of those are `probed`.
 
-        What is in the cover has already been varied. What is not in it may be missing only because it has not been
-        varied.
+        The entries of the cover have already been varied. Others may be missing from it only because they have not
+        been.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
         entries = [entry for entry in self._near(near) if probed.isdisjoint(entry.payload)]
@@ -215,8 +215,8 @@ class Search:
         return bool(found)
 
     def settle(self) -> None:
-        """Replace candidates that are cheaper than their parts by rounding alone, and prefer whole candidates to parts
-        that are no cheaper.
+        """Give up joined decisions that are cheaper than their parts by rounding alone, and parts that are no cheaper
+        than the whole.
 
         The search may have continued from either.
         """
@@ -244,8 +244,8 @@ class Search:
         self.pool.add(entry)
 
     def _near(self, near: float) -> list[Entry[Decisions]]:
-        """The entries near the cheapest cover that are priced. Joined decisions among them are priced first, unless
-        they cost as much as their parts."""
+        """The entries near the cheapest cover that are priced. Joined decisions are refined until they are priced or
+        known to be no cheaper than their parts."""
         while True:
             entries = [entry for entry in self.pool.nearly_cheapest(near) if entry.place not in self._cuts]
             known = [

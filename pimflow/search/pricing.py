@@ -44,7 +44,7 @@ from pimflow.search.stage_times import StageTimes
 
 
 class Costs(least_times.Costs, timeline.Costs, Memories, Protocol):
-    """The part of a cost model that the search needs."""
+    """The interface that the search needs from a cost model."""
 
     @property
     def identity(self) -> str:

@@ -125,7 +125,7 @@ def gaps_between(
 
 
 class BoundCosts(least_times.Costs, Protocol):
-    """The part of a cost model that the cached lower bound on the makespan needs."""
+    """The interface that the cached lower bound on the makespan needs from a cost model."""
 
     @property
     def identity(self) -> str:
@@ -164,7 +164,7 @@ def cache_of(options: Options) -> Path | None:
 
 
 def kept_runs(options: Options, runtime: str) -> KeptRuns:
-    """The records of what earlier runs executed with a version of ONNX Runtime, if the options allow reading them."""
+    """The cache of models that ran in earlier runs with a version of ONNX Runtime, if the options allow it."""
     return KeptRuns(_folder(options, None), runtime)
 
 
@@ -252,7 +252,7 @@ def _or_without_runs(
 def _balance(
     graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
 ) -> Plan:
-    """The plan that minimizes the load of the busiest resource per inference."""
+    """The plan that minimises the load of the busiest resource per inference."""
     from pimflow.search.throughput import LoadPricer, balance
 
     progress(f"search: {chosen.name}: loads of resources")
@@ -332,7 +332,7 @@ def cache_scope(costs: Costs | BoundCosts) -> str:
 
 @dataclass(frozen=True)
 class _Choice:
-    """A plan's decisions, their cost and time, and the bytes that they store in the memories of units, by device."""
+    """A plan's decisions, their cost and time, and how much they store in the memories of units, by device."""
 
     cost: float
     time_us: float

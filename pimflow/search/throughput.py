@@ -3,7 +3,7 @@
 With several inferences in flight, neither data dependences nor synchronisation points keep a resource idle: while one
 inference waits, another uses it. So the interval between two inferences is the time that the busiest resource works on
 one of them, and a modulo schedule that reaches it always exists (`runtime/steady_state.py`). The plan is the cover of
-the execution order by candidates that minimizes the largest load: an integer program with a variable per candidate (it
+the execution order by candidates that minimises the largest load: an integer program with a variable per candidate (it
 is in the plan or not), flow conservation at the cuts between nodes, and a row per resource and per memory of a unit.
 
 Candidates are whole nodes and divided ones. Pipelines and concurrent branches gain next to nothing here: their parts
@@ -93,7 +93,7 @@ class _Column:
 
 @dataclass(frozen=True)
 class Balanced:
-    """A cover that minimizes the largest load.
+    """A cover that minimises the largest load.
 
     Args:
         interval_us: the largest load.
@@ -111,7 +111,7 @@ class Balanced:
 
 
 def balance(graph: Graph, policy: Policy, pricer: LoadPricer, budget_s: float | None = None) -> Balanced | None:
-    """The cover of a graph by a policy's candidates that minimizes the largest load; None if there is none.
+    """The cover of a graph by a policy's candidates that minimises the largest load; None if there is none.
 
     The weights of what units run fit into their memories. If time runs out, the cover consists of what was priced by
     then.
@@ -220,7 +220,7 @@ class _Search:
         return self._program(self.columns).relaxed(0.0)[0]
 
     def cover(self) -> tuple[float, list[_Column]] | None:
-        """The cover by priced columns that minimizes the largest load, with that load; None if none fits.
+        """The cover by priced columns that minimises the largest load, with that load; None if none fits.
 
         If there are few columns, it is the best cover by any of them.
         """

@@ -16,7 +16,7 @@ from pimflow.search.part_steps import Steps
 
 
 class Item(NamedTuple):
-    """A decision among others.
+    """A decision within joined decisions.
 
     Args:
         steps: its parts.
@@ -36,7 +36,7 @@ class Item(NamedTuple):
 
 
 def item_of(graph: Graph, decision: Single, steps: Steps) -> Item:
-    """A decision over nodes of a graph among others, by its parts."""
+    """The item of a decision over nodes of a graph, from its parts."""
     nodes = [graph.node(name) for name in decision.nodes]
     made = {name for node in nodes for name in node.outputs}
     makes: dict[str, list[int]] = {}

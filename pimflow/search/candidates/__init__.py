@@ -76,10 +76,10 @@ class Candidates:
             yield from listed
 
     def rounds(self) -> Iterator[Iterator[Candidate]]:
-        """First all candidates without divided sums and divided runs, then those: a search that proceeds step by step
-        from its choices handles the first round alone.
+        """First all candidates without divided sums and divided runs, then those, in rounds of their own.
 
-        This way they never lead away from a plan that is found without them.
+        A search that proceeds step by step from its choices finishes a round before the next one, so the later rounds
+        never lead away from a plan that is found without them.
         """
         self.scene.sums = self.scene.divided_runs = False
         yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS))

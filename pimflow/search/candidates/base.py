@@ -79,8 +79,8 @@ class Scene:
 
     @cached_property
     def unordered(self) -> Sequence[tuple[int, int]]:
-        """The starts of pairs of nearby units in which the later one does not depend on the earlier one, and either can
-        leave the host; ordered by the later one."""
+        """The starts of pairs of nearby units in which the later one does not depend on the earlier one, and at least
+        one of them can leave the host; ordered by the later one."""
         kernels = {unit.start: unit.anchor for unit in self.units if not unit.anchor.op.is_movement}
         able = {
             start

@@ -68,7 +68,7 @@ def _by_branch(scene: Scene, split: Branches, destination: Destination) -> Itera
 
 
 def _every_choice(scene: Scene, split: Branches, destination: Destination) -> Iterator[frozenset[str]]:
-    """The same for every combination of the nodes that can leave the host; some leave, and some stay."""
+    """Like `_by_branch`, for every combination of the nodes that can leave the host; some leave, and some stay."""
     nodes = [node for branch in split for node in branch]
     able = [node.name for node in nodes if scene.can_run(node, destination)]
     for choice in product((False, True), repeat=len(able)):

@@ -78,7 +78,7 @@ def _neighbours_divided(scene: Scene, run: Sequence[Unit], destination: Destinat
 def _changing_devices(
     scene: Scene, run: Sequence[Unit], able: Sequence[bool], space: Space, destination: Destination
 ) -> Iterator[Candidate]:
-    """One unit on the host in the first or the last stage, all others that can be on the PIM unit there."""
+    """One unit on the host in the first or the last stage, all others that can leave the host on the other device."""
     names, devices = placed_on(scene, run, [destination.device if can else scene.host for can in able])
     for stage_rows in _stages(scene, run, space, scene.every_division):
         made = scene.rows_made(names, stage_rows)

@@ -11,8 +11,8 @@ from pimflow.search.chain import Interval
 from pimflow.search.policy import Space
 
 MOST_DIVISIONS = 3
-"""Each division makes two graphs, whose reuse is measured and whose edges are packed; `variations` starts from the
-best."""
+"""The maximum number of divisions listed per node: each makes two graphs, whose reuse is measured and whose edges are
+packed. `variations` starts from the best."""
 
 
 def edge_splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:

@@ -1,8 +1,8 @@
 """Chosen decisions joined into one: devices synchronise only at the end of all of them.
 
 A node of a joined decision waits for its inputs and its device, but not for everything that was decided before it. That
-pays off if a node of one decision does not depend on a node of an earlier one, and either can leave the host: the
-decisions from the one to the other are joined.
+pays off if a node of one decision does not depend on a node of an earlier one, and at least one of the two can leave
+the host: the decisions from the one to the other are joined.
 """
 
 from __future__ import annotations
