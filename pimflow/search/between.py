@@ -134,9 +134,9 @@ class Gaps:
                 self._entries = [entry for entry in self._entries if entry.priced]
                 continue
             for entry in unsure[:_MOST_AT_ONCE]:
-                self._look_at(entry)
+                self._refine(entry)
 
-    def _look_at(self, entry: _Entry) -> None:
+    def _refine(self, entry: _Entry) -> None:
         spent, entry.priced = self._pricer.closer_spent(entry.decisions, entry.spent)
         entry.spent = spent if spent is not None else Spent(math.inf, math.inf)
 

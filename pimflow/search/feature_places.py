@@ -94,18 +94,18 @@ def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
     if not tables:
         if asked != "auto":
             raise OptionError("the model reads no table by rows, neither an input nor a constant", "leave out --tables")
-        return Chosen((), (_told(graph, f"everything: {gigabytes(needed)} do not fit, and no table is read by rows"),))
+        return Chosen((), (_record(graph, f"everything: {gigabytes(needed)} do not fit; no table is read by rows"),))
     found = _Forms(graph, costs, options, room, host.capacity_bytes).found(tables)
     if isinstance(found, Refusal):
         if asked != "auto":
             raise TargetError(found.reason, "choose a larger machine, or another value of --tables")
-        return Chosen((), (_told(graph, f"everything: {found.reason}"),))
+        return Chosen((), (_record(graph, f"everything: {found.reason}"),))
     best = min(found, key=lambda form: form.time_us)
     prices = ", ".join(f"{form.access} {form.time_us:,.1f} us" for form in found)
     parts = f" in {best.parts} parts" if best.parts > 1 else ""
     text = f"{best.access}{parts}: {gigabytes(best.needed_bytes)} of {gigabytes(room)} at the peak; {prices}"
     names = ", ".join(step.table for step in best.passes if isinstance(step, PlaceFeatures))
-    return Chosen(best.passes, (_told(graph, f"{names}: {text}"),))
+    return Chosen(best.passes, (_record(graph, f"{names}: {text}"),))
 
 
 def has_room(plan: Plan, graph: Graph, costs: Costs) -> bool:
@@ -119,7 +119,7 @@ def has_room(plan: Plan, graph: Graph, costs: Costs) -> bool:
     return gpu_bytes(plan_memory(_run(rewrites(plan, costs), graph))) <= memory.gpu.usable_bytes
 
 
-def _told(graph: Graph, note: str) -> PassRecord:
+def _record(graph: Graph, note: str) -> PassRecord:
     return PassRecord(PlaceFeatures.name, 0.0, False, len(graph.nodes), (note,))
 
 

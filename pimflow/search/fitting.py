@@ -160,7 +160,7 @@ class _Space(Generic[Payload]):
 
     def cheapest(self, price: float) -> _Cover | None:
         """The cheapest cover at a price, with everything in it known exactly; None if there is no cover."""
-        for looks in accumulate(repeat(1), lambda before, _: 2 * before):
+        for tries in accumulate(repeat(1), lambda before, _: 2 * before):
             charged = self.charged(price)
             total, found = self.pool.cover(self.least(charged))
             if math.isinf(total):
@@ -169,16 +169,16 @@ class _Space(Generic[Payload]):
             if all(self.sure[place] for place in best.values()):
                 return self.cover([_Step(best[number], shift) for number, shift in found])
             for number in best:
-                self._look_within(number, price, looks)
+                self._refine_within(number, price, tries)
         raise AssertionError("every candidate becomes exact after enough refinements")
 
-    def _look_within(self, number: int, price: float, looks: int) -> None:
+    def _refine_within(self, number: int, price: float, tries: int) -> None:
         """Refine the cheapest candidates of a stretch, at most a given number of times."""
-        for _ in range(looks):
+        for _ in range(tries):
             place = self._best_of(number, price)
             if self.sure[place]:
                 return
-            self.look_at(place)
+            self.refine(place)
 
     def _best_of(self, number: int, price: float) -> int:
         mine = slice(self._first[number], self._first[number + 1])
@@ -198,7 +198,7 @@ class _Space(Generic[Payload]):
     def _shares(self, kept: Mapping[str, int]) -> list[float]:
         return [kept.get(device, 0) / amount for device, amount in self._capacities.items()]
 
-    def look_at(self, place: int) -> None:
+    def refine(self, place: int) -> None:
         """Refine a candidate by one step: its cost until it is priced, then the memory that it uses."""
         entry = self.entries[place]
         if entry.priced:
@@ -241,7 +241,7 @@ def _by_price(space: _Space[Payload]) -> _Found | None:
 def _filled(space: _Space[Payload], fits: _Cover, more: _Cover) -> _Cover:
     """A cover that fits, improved by cheaper segments of one that does not, as far as there is room: the largest first.
     Segments lie between positions that are boundaries of both covers."""
-    parts = [tuple(map(space.cover, pair)) for pair in _between_meetings(space, fits.steps, more.steps)]
+    parts = [tuple(map(space.cover, pair)) for pair in _segments(space, fits.steps, more.steps)]
     order = sorted(range(len(parts)), key=lambda place: sum(parts[place][0].shares) - sum(parts[place][1].shares))
     used = fits.shares
     for place in order:
@@ -252,7 +252,7 @@ def _filled(space: _Space[Payload], fits: _Cover, more: _Cover) -> _Cover:
     return space.cover([step for part, _ in parts for step in part.steps])
 
 
-def _between_meetings(
+def _segments(
     space: _Space[Payload], one: Sequence[_Step], other: Sequence[_Step]
 ) -> Iterator[tuple[Sequence[_Step], Sequence[_Step]]]:
     """The steps of two covers between each position that is a boundary of both and the next."""
@@ -338,7 +338,7 @@ def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] |
         if not space.looks.has_time():
             return None
         for place in unsure[np.argsort(through[unsure], kind="stable")][: max(_AT_ONCE, len(unsure) // 4)]:
-            space.look_at(int(place))
+            space.refine(int(place))
     found = []
     for place in np.flatnonzero(through < ceiling).tolist():
         number = space.stretch[place]

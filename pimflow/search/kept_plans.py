@@ -35,7 +35,7 @@ class KeptPlans:
 
     def plan_of(self, graph: Graph, policy: Policy, host: str) -> Plan | None:
         """The cached plan; None if there is none, or if it does not cover exactly these nodes."""
-        plan = self._told(Plan, graph, policy, host)
+        plan = self._read(Plan, graph, policy, host)
         if plan is None:
             return None
         covered = sorted(name for decision in plan.decisions for name in decision.nodes)
@@ -47,13 +47,13 @@ class KeptPlans:
 
     def bound_of(self, graph: Graph, host: str) -> MakespanBound | None:
         """The cached bound; None if there is none."""
-        return self._told(MakespanBound, graph, None, host)
+        return self._read(MakespanBound, graph, None, host)
 
     def keep_bound(self, graph: Graph, host: str, bound: MakespanBound) -> None:
         """Cache a bound, and write it to disk."""
         self._put(bound, graph, None, host)
 
-    def _told(self, form: type[Told], graph: Graph, policy: Policy | None, host: str) -> Told | None:
+    def _read(self, form: type[Told], graph: Graph, policy: Policy | None, host: str) -> Told | None:
         """The decoded record; None if there is none, or if it has another form."""
         if self._table.path is None:
             return None

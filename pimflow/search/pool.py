@@ -60,7 +60,7 @@ class Stretch(Generic[Payload]):
     shifts: Sequence[int]
 
 
-class _Meeting:
+class _Ends:
     """The stretches that end at a position, or those that start there: the other end of each, and its number."""
 
     def __init__(self) -> None:
@@ -97,8 +97,8 @@ class Pool(Generic[Payload]):
         self._at: dict[tuple[int, int], int] = {}
         self._least: list[float] = []
         """By stretch, the cost of its cheapest candidate."""
-        self._ending = [_Meeting() for _ in range(size + 1)]
-        self._starting = [_Meeting() for _ in range(size + 1)]
+        self._ending = [_Ends() for _ in range(size + 1)]
+        self._starting = [_Ends() for _ in range(size + 1)]
         self._best = [0.0] + [math.inf] * size
         self._solved = 0
         """The cheapest covers up to this position are known: no candidate that ends there has changed."""

@@ -132,7 +132,7 @@ class Search:
         self._line = line
         self._progress = progress
         self._prune = prune
-        self._looked_at = 0
+        self._refined = 0
         self._tried: set[Decision] = set()
         self._joined: set[Candidate] = set()
         self._cuts: set[int] = set()
@@ -178,14 +178,14 @@ class Search:
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
         varied: dict[int, int] = {}
         probed: set[Decision] = set()
-        cheapest, looked_at = math.inf, 0
+        cheapest, refined = math.inf, 0
         while not self.out_of_time:
             chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
             cost = sum(entry.us for entry, _ in chosen)
             if cost < cheapest * (1 - _ROUNDING):
-                cheapest, looked_at = cost, self._looked_at
+                cheapest, refined = cost, self._refined
             fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
-            in_vain = self._looked_at - looked_at > _IN_VAIN
+            in_vain = self._refined - refined > _IN_VAIN
             if not fresh and (in_vain or not self._probe(probed, varied)):
                 return
             if not fresh or self.out_of_time:
@@ -258,7 +258,7 @@ class Search:
             if not unsure or not self.has_time():
                 return known
             for entry in unsure:
-                self._look_at(entry)
+                self._refine(entry)
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
@@ -312,7 +312,7 @@ class Search:
         while (entry := self.pool.first(*place)) is not None and not entry.priced:
             if not self.has_time():
                 return ()
-            self._look_at(entry)
+            self._refine(entry)
         return () if entry is None else self._candidates.moved(entry.payload, shift)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
@@ -341,7 +341,7 @@ class Search:
             if not unsure:
                 return chosen
             for entry in unsure.values():
-                self._look_at(entry)
+                self._refine(entry)
         return ()
 
     def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
@@ -358,7 +358,7 @@ class Search:
             entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
             self.pool.add(entry, self._line.shifts(candidate))
 
-    def _look_at(self, entry: Entry[Decisions]) -> None:
+    def _refine(self, entry: Entry[Decisions]) -> None:
         self.pool.take(entry)
         self.closer(entry)
         self.pool.add(entry)
@@ -378,8 +378,8 @@ class Search:
         """Refine a candidate; one that cannot be built has infinite cost."""
         us, entry.priced = self._pricer.closer(entry.payload, entry.us)
         entry.us = math.inf if us is None else us
-        self._looked_at += 1
-        self._progress.looked_at(self._looked_at)
+        self._refined += 1
+        self._progress.looked_at(self._refined)
 
 
 def _is_as_cheap(us: float, apart: float) -> bool:

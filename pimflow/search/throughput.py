@@ -124,7 +124,7 @@ def balance(graph: Graph, policy: Policy, pricer: LoadPricer, budget_s: float | 
         return None
     tried: set[Decision] = set()
     while True:
-        search.look_at_promising()
+        search.price_promising()
         found = search.cover()
         if found is None:
             return None
@@ -202,7 +202,7 @@ class _Search:
                 found.append(_Column(candidate.start, candidate.stop, candidate.decisions, loads, exactly))
         self.columns += _without_late_steps(found)
 
-    def look_at_promising(self) -> None:
+    def price_promising(self) -> None:
         """Price the columns that the linear program takes shares of, until all of them are priced."""
         while True:
             if time.perf_counter() > self._deadline:
@@ -213,7 +213,7 @@ class _Search:
             if not unsure:
                 return
             for column in unsure:
-                self._look_at(column)
+                self._price(column)
 
     def bound_us(self) -> float:
         """A lower bound on the largest load of any cover by the columns."""
@@ -231,11 +231,11 @@ class _Search:
                 return None
             unsure = [column for column in found[1] if not column.priced]
             for column in unsure:
-                self._look_at(column)
+                self._price(column)
             if not unsure and self._fit(found[1]):
                 return found
             if self._is_limited:
-                self.look_at_promising()
+                self.price_promising()
 
     def _few_or_priced(self) -> list[_Column]:
         if len(self.columns) <= _FEW_COLUMNS and time.perf_counter() <= self._deadline:
@@ -264,7 +264,7 @@ class _Search:
             for device, capacity in self._pricer.costs.capacities.items()
         ]
 
-    def _look_at(self, column: _Column) -> None:
+    def _price(self, column: _Column) -> None:
         loads = self._pricer.loads(column.decisions)
         if loads is None:
             self.columns.remove(column)
