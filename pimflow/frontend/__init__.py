@@ -1,4 +1,4 @@
-"""ONNX as IR: safe loading, static shapes, typed ops from every opset's spelling."""
+"""ONNX to IR: safe loading, static shapes, typed ops from the forms of every opset."""
 
 from pimflow.frontend.load import Loaded, bound_inputs, load_model, load_with_graph
 

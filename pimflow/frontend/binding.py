@@ -1,4 +1,4 @@
-"""Static shapes for a model's inputs: from the model, and from what the user typed."""
+"""Static shapes for a model's inputs: from the model, and from the sizes given by the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pimflow.onnxio.tensors import type_text
 from pimflow.records import dataclass
 
 _NAMELESS = frozenset({"?", "-1", "*"})
-"""What Paddle and others call every dim that they do not know: no symbol, as it may be another size each time."""
+"""Names that Paddle and others use for every unknown dim. They are not symbols: each occurrence may differ in size."""
 
 ShapeBindings = Mapping[str, tuple[int, ...] | int]
 
@@ -33,7 +33,7 @@ class Declared:
 def bind_inputs(inputs: Sequence[onnx.ValueInfoProto], shapes: ShapeBindings) -> tuple[Value, ...]:
     """The model's inputs with static shapes. Inputs that are not tensors have none.
 
-    A symbol bound by one input's shape is bound wherever it stands.
+    A symbol bound by one input's shape is bound wherever it occurs.
 
     Raises:
         ShapeError: a name is unknown, a shape does not fit, or dims are left unbound (all are listed).
@@ -131,7 +131,7 @@ def _spell(tensor: Declared, sizes: Mapping[str, int]) -> str:
 
 
 def _refuse_unbound(unbound: Sequence[Declared], sizes: Mapping[str, int]) -> None:
-    """Raises the error that lists every unbound dim and what to type for it."""
+    """Raises the error that lists every unbound dim and the option to bind it."""
     listed: list[str] = []
     typed: list[str] = []
     for tensor in unbound:

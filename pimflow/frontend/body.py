@@ -1,4 +1,4 @@
-"""The graphs inside If, Loop and Scan, read as a model's own is: with all shapes known, typed where that is exact."""
+"""Bodies of If, Loop and Scan, read like a model's own graph: with shapes inferred, and typed ops where exact."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class Body:
-    """A body as a graph.
+    """A body converted to a graph.
 
     Args:
-        graph: its nodes, on operands of the first run; its own inputs come before what it captures.
-        known: values that do not depend on its inputs, by name.
+        graph: its nodes, with the operands of the first iteration; its own inputs come before captured values.
+        known: arrays of values that do not depend on its inputs, by name.
     """
 
     graph: Graph
@@ -37,9 +37,9 @@ def read_body(
     """The graph in an attribute of an operator.
 
     Args:
-        body: as the operator carries it; what it captures has the names "@0", "@1", ... It may be changed.
-        inputs: shapes and types of its inputs; of fewer than it has where the operator lacks them.
-        captured: shapes and types of what it captures, with the elements of what is constant.
+        body: the body in the operator's attribute; captured values are named "@0", "@1", ... It may be modified.
+        inputs: shapes and types of its inputs; there may be fewer than it has, if the operator omits some.
+        captured: shapes and types of the captured values, with the elements of constants.
         opset: versions of operators by domain.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a model declares of its values against what they are."""
+"""Checks of the types that a model declares for its values."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pimflow.onnxio.tensors import dtype_name, static_shape, type_text
 
 
 def contradictions(proto: onnx.GraphProto, graph: Graph) -> Iterator[str]:
-    """Declarations that cannot be true, each as one clause that names the value and both types.
+    """Declarations that cannot be correct, each as one clause that names the value and both types.
 
     Args:
-        proto: the graph as it was given.
-        graph: the same with all shapes inferred.
+        proto: the given graph.
+        graph: the same graph with all shapes inferred.
     """
     yield from _of_initialisers(proto)
     yield from _of_results(proto, graph)
@@ -44,7 +44,7 @@ def _of_results(proto: onnx.GraphProto, graph: Graph) -> Iterator[str]:
 
 
 def _agree(info: onnx.ValueInfoProto, value: Value) -> bool:
-    """Whether a declaration may be true of a value; of what is unknown of the value, anything may."""
+    """Whether a declaration is consistent with what is known about a value."""
     if not info.HasField("type") or not value.dtype:
         return True
     if type_text(info.type) != value.dtype:

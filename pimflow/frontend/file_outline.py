@@ -1,7 +1,7 @@
-"""A large model file without the data of its large initialisers, which are read once, straight to where they are used.
+"""Parses a large model file without the data of its large initialisers, which are read once, directly into arrays.
 
-protobuf copies a file's bytes into its messages, and hands out copies of those: four times the model before anything is
-done with it. The wire format says where a tensor's `raw_data` are, so that all but them can be parsed.
+protobuf copies a file's bytes into its messages, and returns copies of those: four times the size of the model before
+any work is done. The wire format shows where a tensor's `raw_data` are, so everything else can be parsed without them.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from pimflow.ir import Array
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, numpy_dtype
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
-"""What protobuf can serialise in one message."""
+"""The maximum size of a protobuf message."""
 
 LARGE_FILE_BYTES = 16 << 20
-"""Smaller files are parsed whole."""
+"""The minimum size of a file that is parsed as an outline; smaller ones are parsed whole."""
 
 LARGE_DATA_BYTES = 1 << 20
-"""Data of a tensor that are left out."""
+"""Data of a tensor larger than this are left out."""
 
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
@@ -39,13 +39,14 @@ _MOST_DIGITS = 10
 
 
 class FileOutline(NamedTuple):
-    """A model whose large initialisers have no data (they are marked as external), and where those are in its file."""
+    """A model whose large initialisers have no data (they are marked as external), and where the data are in its
+    file."""
 
     proto: onnx.ModelProto
     places: Mapping[str, tuple[int, int]]
 
     def read(self, path: Path) -> dict[str, Array]:
-        """The data, read-only, by name of the initialiser.
+        """The data left out, as read-only arrays by name of the initialiser.
 
         Raises:
             OSError: they cannot be read.
@@ -56,8 +57,7 @@ class FileOutline(NamedTuple):
 
 
 def file_outline(path: Path) -> FileOutline | None:
-    """The outline of a model file; None where it is small, larger than protobuf reads, or not as
-    writers of ONNX files make it.
+    """The outline of a model file; None if it is small, too large for protobuf, or not in the usual form of ONNX files.
 
     Raises:
         OSError: it cannot be read.
@@ -73,11 +73,12 @@ def file_outline(path: Path) -> FileOutline | None:
 
 
 class _UnknownForm(Exception):
-    """The bytes are not as protobuf writes an ONNX model; whoever parses all of them says what is wrong."""
+    """The bytes do not have the form in which protobuf writes ONNX models; parsing the whole file reports what is
+    wrong."""
 
 
 class _Field(NamedTuple):
-    """A field of a message: its number, where it begins, where its content begins, and where it ends."""
+    """A field of a message: its number, and the offsets of its start, of its content and of its end."""
 
     number: int
     start: int
@@ -113,7 +114,7 @@ def _outline(data: mmap.mmap) -> FileOutline | None:
 
 
 def _large(data: mmap.mmap, initializer: _Field) -> tuple[onnx.TensorProto, _Field] | None:
-    """An initialiser without its data, and where those are, if they are large and fill an array."""
+    """An initialiser without its data, and the field that holds them, if they are large and fill an array."""
     if initializer.stop - initializer.start <= LARGE_DATA_BYTES:
         return None
     fields = list(_fields(data, initializer.content, initializer.stop))
@@ -134,16 +135,16 @@ def _read(file: BinaryIO, tensor: onnx.TensorProto, start: int) -> Array:
     file.seek(start)
     array: Array = np.fromfile(file, numpy_dtype(dtype_name(tensor.data_type)), count)
     if array.size < count:
-        raise OSError(errno.EIO, "the file was cut while it was read")
+        raise OSError(errno.EIO, "the file was truncated while it was read")
     array.flags.writeable = False
     return array.reshape(tuple(tensor.dims))
 
 
 def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
-    """The fields of a message, in their order.
+    """The fields of a message, in order.
 
     Raises:
-        _UnknownForm: there are none.
+        _UnknownForm: the bytes are not valid fields.
     """
     while start < stop:
         key, content = _varint(data, start, stop)
@@ -164,7 +165,7 @@ def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
 
 
 def _varint(data: mmap.mmap, start: int, stop: int) -> tuple[int, int]:
-    """A number and where it ends."""
+    """A number and the offset of its end."""
     value = 0
     for digit in range(_MOST_DIGITS):
         if start + digit >= stop:

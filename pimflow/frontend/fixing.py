@@ -1,4 +1,4 @@
-"""Inputs whose value is known before a model runs: they become constants, and what depends on them alone is folded."""
+"""Inputs fixed to a known value: they become constants, and values that depend only on them are folded."""
 
 from __future__ import annotations
 
@@ -12,22 +12,22 @@ from pimflow.ir import Array, Value
 
 Number = bool | int | float
 FixedValues = Mapping[str, Number | tuple[Number, ...]]
-"""By input: one number for all its elements, or all of them in row-major order."""
+"""By input, one number for all its elements, or all of them in row-major order."""
 
 
 _KINDS = ("bool", "int", "uint", "float")
-"""Of element types, without their widths."""
+"""The supported element types, without their widths."""
 
 
 def fixed_arrays(inputs: Sequence[Value], fixed: FixedValues) -> dict[str, Array]:
-    """The inputs that have a value, as arrays of the shapes and types that the model declares.
+    """The fixed inputs as arrays, with the shapes and types that the model declares.
 
     Args:
         inputs: the model's inputs with static shapes.
-        fixed: what they are fixed to.
+        fixed: the values that they are fixed to.
 
     Raises:
-        OptionError: there is no such input, it holds no numbers, their count differs, or its type has no such number.
+        OptionError: there is no such input, it is not numeric, the count differs, or its type cannot hold a number.
     """
     named = {value.name: value for value in inputs}
     for name in fixed:
@@ -44,7 +44,7 @@ def _array(value: Value, given: Number | tuple[Number, ...]) -> Array:
     if isinstance(given, tuple) and len(numbers) != value.elements:
         shape = "x".join(map(str, value.shape)) or "scalar"
         raise OptionError(
-            f"input {value.name!r} ({shape}) is fixed to {len(numbers)} numbers, and has {value.elements} elements",
+            f"input {value.name!r} ({shape}) is fixed to {len(numbers)} numbers, but has {value.elements} elements",
             "give all of them in row-major order, or one for all",
         )
     array = np.array([_held(value, number) for number in numbers], value.dtype)
@@ -53,7 +53,7 @@ def _array(value: Value, given: Number | tuple[Number, ...]) -> Array:
 
 
 def _held(value: Value, number: Number) -> Number:
-    """The number, if the input's type has it: floats may be rounded, but not to infinity."""
+    """The number, if the input's type can hold it: floats may be rounded, but not to infinity."""
     dtype = np.dtype(value.dtype)
     if dtype.kind == "b":
         fits = number in (0, 1)
@@ -63,5 +63,7 @@ def _held(value: Value, number: Number) -> Number:
         limits = np.iinfo(dtype)
         fits = limits.min <= number <= limits.max and number == int(number)
     if not fits:
-        raise OptionError(f"input {value.name!r} is {value.dtype}, which {number!r} is not", "fix it to another value")
+        raise OptionError(
+            f"input {value.name!r} is {value.dtype}, which cannot hold {number!r}", "fix it to another value"
+        )
     return number if dtype.kind == "f" else int(number)

@@ -1,7 +1,7 @@
-"""Local functions in place of their calls.
+"""Inlining of local functions.
 
-A function says for itself which opset its operators are from. ONNX Runtime, the judge of what a model computes, takes
-them from the model's: an operator that is not written as it was there is refused, and so it is here.
+A function declares the opset of its operators. ONNX Runtime, which is the reference for what a model computes, uses the
+model's opset instead: it refuses an operator that is not valid there, and so does this module.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ FunctionKey = tuple[str, str, str]
 """Domain, name and overload."""
 
 _OWN_DOMAINS = ("", "ai.onnx")
-"""Spellings of the domain of ONNX's own operators."""
+"""Names of the domain of ONNX's own operators."""
 
 _REINTERPRETED: Mapping[str, int] = {"Softmax": 13, "LogSoftmax": 13, "Hardmax": 13, "DFT": 20}
-"""Operators that compute something else from this opset on, though they are written as before."""
+"""Operators whose meaning changes in this opset although their form does not."""
 
 
 def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
-    """The model without local functions; the one that is given may be changed.
+    """The model without local functions; the given one may be modified.
 
     Raises:
-        ModelError: an operator of a function means something else in the model's opset, or a call cannot be replaced.
+        ModelError: an operator of a function has another meaning in the model's opset, or a call cannot be inlined.
     """
     opset = _own_opset(model.opset_import)
     functions = {function_key(function): function for function in model.functions}
@@ -41,11 +41,11 @@ def inlined(model: onnx.ModelProto) -> onnx.ModelProto:
     try:
         return inliner.inline_local_functions(model)
     except ONNX_ERRORS as error:
-        raise ModelError(f"the model's functions cannot take the place of their calls: {error}") from error
+        raise ModelError(f"the model's functions cannot be inlined: {error}") from error
 
 
 def _give_defaults(call: onnx.NodeProto, function: onnx.FunctionProto | None) -> None:
-    """Adds the attributes that a call leaves to their defaults, in place: onnx's inliner forgets them."""
+    """Adds the defaults of attributes that a call omits, in place: onnx's inliner does not."""
     given = {attribute.name for attribute in call.attribute}
     for default in function.attribute_proto if function is not None else ():
         if default.name not in given:
@@ -53,13 +53,13 @@ def _give_defaults(call: onnx.NodeProto, function: onnx.FunctionProto | None) ->
 
 
 def function_key(item: onnx.FunctionProto | onnx.NodeProto) -> FunctionKey:
-    """What a function is called by."""
+    """The key under which a function is called."""
     name = item.name if isinstance(item, onnx.FunctionProto) else item.op_type
     return "" if item.domain == "ai.onnx" else item.domain, name, item.overload
 
 
 def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
-    """Nodes, and those of their subgraphs."""
+    """The nodes and those of their subgraphs."""
     for node in nodes:
         yield node
         for body in subgraphs(node.attribute):
@@ -67,12 +67,12 @@ def all_nodes(nodes: Iterable[onnx.NodeProto]) -> Iterator[onnx.NodeProto]:
 
 
 def _own_opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
-    """The version of ONNX's own operators; 0 where none is named."""
+    """The version of ONNX's own operators; 0 if there is none."""
     return max((opset.version for opset in imports if opset.domain in _OWN_DOMAINS), default=0)
 
 
 def _move(function: onnx.FunctionProto, opset: int) -> None:
-    """Puts a function into the model's opset, in place."""
+    """Moves a function to the model's opset, in place."""
     own = _own_opset(function.opset_import)
     if not own or not opset or own == opset:
         return
@@ -80,8 +80,8 @@ def _move(function: onnx.FunctionProto, opset: int) -> None:
         changed = _REINTERPRETED.get(node.op_type, 0) if node.domain in _OWN_DOMAINS else 0
         if min(own, opset) < changed <= max(own, opset):
             raise ModelError(
-                f"the function {function.name!r} is of opset {own} and the model of {opset}: {node.op_type} means "
-                f"something else from {changed} on, and ONNX Runtime takes it in the model's",
+                f"the function {function.name!r} is of opset {own} and the model of {opset}: {node.op_type} has "
+                f"another meaning from {changed} on, and ONNX Runtime uses the model's",
                 "export the model with one opset",
             )
     for item in function.opset_import:

@@ -1,4 +1,4 @@
-"""Binds a graph to the inputs of a graph network: its edges, their weights and types, and the sizes that follow."""
+"""Binds a graph to a graph network's inputs: edges, their weights and types, and the sizes that follow from them."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _INTEGERS = ("int64", "int32")
 
 @dataclass(frozen=True)
 class GraphInputs:
-    """The inputs of a model that a graph says something about.
+    """The inputs of a model that a graph determines, in whole or in size.
 
     Args:
         edge_index: the input [2, E].
-        weight: the input of one number for every edge, or None.
-        edge_type: the input of one integer for every edge, or None.
-        edges: all other inputs with a row for every edge.
-        vertices: inputs with a row for every vertex.
-        others: all others of a known rank; one may have its vertices along a later axis.
+        weight: the input with one number per edge, or None.
+        edge_type: the input with one integer per edge, or None.
+        edges: all other inputs with one row per edge.
+        vertices: inputs with one row per vertex.
+        others: all other inputs of known rank; they may have vertices along a later axis.
     """
 
     edge_index: Declared
@@ -39,13 +39,13 @@ class GraphInputs:
 
 @dataclass(frozen=True)
 class BoundGraph:
-    """A graph as a model's inputs.
+    """A graph bound to a model's inputs.
 
     Args:
         adjacency: the graph.
-        shapes: sizes of all inputs that it says something about, with those that the user gave.
-        inputs: what of the model it takes the place of, or belongs to.
-        notes: what of the graph the model does not read, or the graph does not have.
+        shapes: sizes of all inputs that follow from the graph, and those given by the user.
+        inputs: the inputs of the model that it replaces or sizes.
+        notes: parts of the graph that the model does not read, and inputs that the graph does not have.
     """
 
     adjacency: Adjacency
@@ -55,12 +55,13 @@ class BoundGraph:
 
     @property
     def may_be_sorted(self) -> bool:
-        """Whether no input that stays has a row for every edge, so that edges need not be in the order given."""
+        """Whether no remaining input has one row per edge, so that edges may be reordered."""
         weighted = self.inputs.weight is None or self.adjacency.weight is not None
         return weighted and not self.inputs.edges
 
     def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
-        """The inputs that become constants: edges in the order in which they were given, or that of `col`."""
+        """The inputs that become constants, with edges in the order in which they were given or (`in_rows`) of
+        `col`."""
         adjacency, found = self.adjacency, self.inputs
         pairs = np.stack((adjacency.col, adjacency.destinations())) if in_rows else adjacency.edge_index()
         arrays = {found.edge_index.name: as_input(pairs, found.edge_index)}
@@ -71,10 +72,10 @@ class BoundGraph:
 
 
 def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
-    """The inputs of a model that a graph can be bound to; None where no input has the form of an edge list.
+    """The inputs of a model that a graph can be bound to; None if no input has the form of an edge list.
 
-    An edge list is an input of integers [2, E]. What shares its size E, by symbol, number or name, belongs to edges;
-    other matrices of floats are features of vertices.
+    An edge list is an input of integers [2, E]. Inputs that share its size E, by symbol, number or name, belong to
+    edges; other float matrices are vertex features.
 
     Raises:
         ModelError: several inputs may be the edge list.
@@ -118,7 +119,8 @@ def _is_column(item: Declared) -> bool:
 
 
 def _is_of_edges(item: Declared, index: Declared) -> bool:
-    """By the size that they share; where symbols differ or numbers may agree by chance, by name."""
+    """Whether an input has one row per edge: by its size or, if symbols differ or numbers may agree by chance, by
+    name."""
     assert item.dims is not None
     assert index.dims is not None
     size, edges = item.dims[0], index.dims[1]
@@ -137,7 +139,7 @@ def _is_vertex_like(item: Declared) -> bool:
 
 
 def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph:
-    """A graph as the inputs of a model.
+    """Binds a graph to the inputs of a model.
 
     Raises:
         ModelError: the model reads no edge list, or edge types that the graph does not have.
@@ -148,8 +150,8 @@ def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindin
         raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
     if adjacency.num_src != adjacency.num_dst:
         raise ModelError(
-            f"the graph leads from {adjacency.num_src} vertices to {adjacency.num_dst} others",
-            "give one whose edges lead from and to the same vertices",
+            f"the edges of the graph go from {adjacency.num_src} vertices to {adjacency.num_dst} others",
+            "give one whose edges go from and to the same vertices",
         )
     sizes = _sizes(found, adjacency, shapes)
     given = dict(shapes)
@@ -160,7 +162,7 @@ def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindin
 
 
 def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> dict[str, tuple[int, ...] | int]:
-    """Sizes of symbols, and shapes of inputs whose dims have no name."""
+    """Sizes of symbols, and shapes of inputs with unnamed dims."""
     vertices, edges = adjacency.num_dst, adjacency.num_edges
     pairs = [(found.edge_index, 1, edges)]
     pairs += [(item, 0, edges) for item in (found.weight, found.edge_type, *found.edges) if item is not None]
@@ -180,15 +182,15 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
 
 
 def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None) -> list[tuple[Declared, int]]:
-    """Inputs with their axis of vertices: that of rows, or of batches [B, N, F] and the like one that is plain.
+    """Inputs with their vertex axis: that of rows or, in batches [B, N, F] and the like, an unambiguous later one.
 
     Args:
-        found: inputs.
-        shapes: what the user says of sizes.
-        vertices: how many there are; None where that is asked.
+        found: the inputs.
+        shapes: sizes given by the user.
+        vertices: number of vertices; None if it is to be found.
 
     Raises:
-        ShapeError: one of several sizes may be the number of vertices.
+        ShapeError: several sizes may be the number of vertices.
     """
     if found.vertices:
         return [(item, 0) for item in found.vertices]
@@ -204,8 +206,8 @@ def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None
     if vertices is not None and free and not (sole and all(axis >= len(item.dims or ()) - 2 for item, axis in free)):
         spelled = ", ".join(dict.fromkeys(f"{item.name} {_spelled(item)}" for item, _ in free))
         raise ShapeError(
-            f"which size in {spelled} is the number of vertices ({vertices:,}) does not follow from the model",
-            f"say it: {' or '.join(dict.fromkeys(_typed(place, vertices) for place in free))}",
+            f"it is not clear which size in {spelled} is the number of vertices ({vertices:,})",
+            f"bind it: {' or '.join(dict.fromkeys(_typed(place, vertices) for place in free))}",
         )
     return free or [(item, len(item.dims or ()) - 2) for item in found.others if len(item.dims or ()) > 2]
 
@@ -220,7 +222,7 @@ def _spelled(item: Declared) -> str:
 
 
 def _typed(place: tuple[Declared, int], size: int) -> str:
-    """What the user types to bind a size."""
+    """The option that binds a size."""
     item, axis = place
     dims = item.dims or ()
     if dims[axis]:
@@ -229,7 +231,7 @@ def _typed(place: tuple[Declared, int], size: int) -> str:
 
 
 def _given_size(item: Declared, axis: int, shapes: ShapeBindings) -> int | None:
-    """What the model or the user says of a size; None where nobody does."""
+    """A size given by the model or the user; None if it is given by neither."""
     dim = (item.dims or ())[axis]
     if isinstance(dim, int):
         return dim
@@ -267,13 +269,13 @@ def _notes(found: GraphInputs, adjacency: Adjacency) -> tuple[str, ...]:
 
 
 def as_input(array: Array, item: Declared) -> Array:
-    """In the input's type, as a column where it is one."""
+    """An array in an input's type, as a column if the input is one."""
     typed = array.astype(np.dtype(item.dtype), copy=False)
     return typed.reshape(-1, 1) if len(item.dims or ()) == 2 and array.ndim == 1 else typed
 
 
 def aggregates(proto: onnx.ModelProto) -> bool:
-    """Whether a model scatters, with a reduction, as graph networks do."""
+    """Whether a model has scatters with a reduction, as graph networks do."""
     bodies = [proto.graph.node, *(function.node for function in proto.functions)]
     return any(_reduces(node) for nodes in bodies for node in nodes)
 
@@ -285,9 +287,9 @@ def _reduces(node: onnx.NodeProto) -> bool:
 
 
 def random_graph(proto: onnx.GraphProto, shapes: ShapeBindings) -> BoundGraph | None:
-    """A random graph of the sizes that the user and the model say, for estimates; None where they say too little.
+    """A random graph with the sizes given by the user and the model, for estimates; None if the sizes are not known.
 
-    Ends, weights and types of edges are drawn evenly.
+    Ends, weights and types of edges are drawn uniformly.
 
     Raises:
         ModelError: as `graph_inputs`.
@@ -307,7 +309,7 @@ def random_graph(proto: onnx.GraphProto, shapes: ShapeBindings) -> BoundGraph | 
 
 
 def _relations(proto: onnx.GraphProto, found: GraphInputs) -> int:
-    """How many edge types a model tells apart: as many as it has matrices of weights, or compares types with."""
+    """The number of edge types that a model distinguishes: by its weight matrices, or its comparisons of types."""
     assert found.edge_type is not None
     sizes = {tensor.name: tensor.dims for tensor in proto.initializer}
     reads = [node for node in proto.node if node.op_type in ("Gather", "GatherND")]

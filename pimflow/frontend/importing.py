@@ -1,4 +1,5 @@
-"""A checked `ModelProto` as a graph of opaque nodes: names, constants and subgraphs in our form, nothing inferred."""
+"""Imports a checked `ModelProto` as a graph of opaque nodes: names, constants and subgraphs in our form, no
+inference."""
 
 from __future__ import annotations
 
@@ -19,23 +20,23 @@ from pimflow.onnxio.placement import placement_of
 from pimflow.onnxio.tensors import attribute_value, sparse_to_array, to_tensor, type_text
 
 DEFAULT_OPSET = 17
-"""For models that use no operator of ONNX's own domain, and so name no version of it."""
+"""The opset of models that use no operator of ONNX's own domain, and so declare no version of it."""
 
 
 def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Graph:
-    """The model's graph, with bound input shapes; every node is an `OnnxOp`, shapes of other values are unknown.
+    """The model's graph, with bound input shapes; every node is an `OnnxOp`, and shapes of other values are unknown.
 
-    Inputs that are fixed are constants of it.
+    Fixed inputs are constants of the graph.
 
     Args:
         source: the model.
         shapes: sizes of inputs and symbolic dims.
-        annotations: whether placements and tags that pimflow wrote into the model are read back.
+        annotations: whether to read back placements and tags that pimflow wrote into the model.
 
     Raises:
         ModelError: a tensor is damaged.
         ShapeError: dims are unbound, or a shape does not fit.
-        OptionError: an input cannot be fixed as asked for.
+        OptionError: an input cannot be fixed to the given value.
     """
     constants = {tensor.name: source.array(tensor) for tensor in source.proto.graph.initializer}
     for sparse in source.proto.graph.sparse_initializer:
@@ -52,10 +53,10 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
     for node in nodes:
         unmade = next((name for name in node.inputs if name and name not in values), None)
         if unmade is not None:
-            raise ModelError(f"node {node.name!r} ({node.kind}) reads {unmade!r}, and nothing makes it")
+            raise ModelError(f"node {node.name!r} ({node.kind}) reads {unmade!r}, but no node makes it")
     for info in proto.graph.output:
         if info.name not in values:
-            raise ModelError(f"model {source.name!r}: nothing makes its output {info.name!r}")
+            raise ModelError(f"model {source.name!r}: no node makes its output {info.name!r}")
         if not values[info.name].dtype:
             values[info.name] = Value(info.name, None, type_text(info.type))
     return Graph(
@@ -111,7 +112,7 @@ def _internalise(node: onnx.NodeProto, source: Source) -> None:
 
 
 def _nodes(protos: Iterable[onnx.NodeProto], annotations: bool) -> Iterator[Node]:
-    """The nodes under their own names; the nameless, and all but the first of a name, get fresh ones."""
+    """The nodes under their own names; nameless ones, and all but the first with a given name, get fresh names."""
     protos = list(protos)
     names = FreshNames(proto.name for proto in protos)
     used: set[str] = set()
@@ -125,7 +126,7 @@ def _nodes(protos: Iterable[onnx.NodeProto], annotations: bool) -> Iterator[Node
 
 
 def import_node(proto: onnx.NodeProto, name: str, annotations: bool = False) -> Node:
-    """One node as an `OnnxOp`; what its subgraphs read from outside becomes inputs of the node."""
+    """One node as an `OnnxOp`; outside values that its subgraphs read become inputs of the node."""
     attributes = list(proto.attribute)
     captured = abstract_captures(attributes)
     values = {attribute.name: attribute_value(attribute) for attribute in attributes}

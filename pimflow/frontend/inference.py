@@ -1,4 +1,4 @@
-"""One walk over a graph that finds every value's shape and element type, and what is known of values themselves."""
+"""One walk over a graph that infers the shape and element type of every value, and known values themselves."""
 
 from __future__ import annotations
 
@@ -38,29 +38,29 @@ from pimflow.onnxio.tensors import (
 )
 
 SMALL_ELEMENTS = 1024
-"""Constants up to this size are shown to shape inference (sizes, axes, scales); larger ones are data."""
+"""Constants up to this size are passed to shape inference (sizes, axes, scales); larger ones are data."""
 
 TRIAL_ELEMENTS = 2**26
-"""A node whose operands hold more elements is not run to see whether it does."""
+"""The maximum number of operand elements of a node that is run to see whether it can."""
 
 TRIAL_S = 5.0
-"""Such a run, of a Loop say, is ended after so many seconds."""
+"""The time limit of such a run (of a Loop, for example) in seconds."""
 
 _PREFIX = re.compile(r"^ONNX Runtime refuses model '.*?': (Node \(.*?\) Op \(.*?\) )?(\[\w+\] )?")
-"""What ONNX Runtime says before it comes to why it refuses a node."""
+"""The prefix of ONNX Runtime's message before the reason why it refuses a node."""
 
 Types = dict[str, Value]
 
 
 class Inferred(NamedTuple):
-    """A graph with its shapes, and what was found on the way.
+    """A graph with its shapes, and the by-products of inference.
 
     Args:
         graph: the graph.
         forms: typed forms, by node name.
-        known: arrays of the values that do not depend on the graph's inputs, by name; constants are among them.
-        structural: values that depend on inputs that were bound to arrays; `known` has those that anything reads yet.
-        bound: those inputs.
+        known: arrays of the values that do not depend on the graph's inputs, by name, including constants.
+        structural: values that depend on inputs that were bound to arrays; `known` has those that still have readers.
+        bound: the inputs that were bound to arrays.
     """
 
     graph: Graph
@@ -78,26 +78,26 @@ def infer_graph(
     suspect: bool = False,
     bound: dict[str, Array] | None = None,
 ) -> Inferred:
-    """The graph with all shapes known, as far as they do not depend on data.
+    """The graph with all shapes that do not depend on data.
 
-    Sizes are often computed from shapes and constants, so what does not depend on the graph's inputs is evaluated. The
-    nodes that compute it stay: to fold them is a rewrite, `FoldConstants`. Only an If whose branch is known is replaced
-    by that branch, as ONNX gives it no shapes of its own.
+    Sizes are often computed from shapes and constants, so values that do not depend on the graph's inputs are
+    evaluated. The nodes that compute them stay: folding them is a rewrite, `FoldConstants`. Only an If with a known
+    branch is replaced by that branch, because ONNX infers no shapes for it.
 
-    Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also knows operators outside the
-    standard; last, for such operators and for loops of a constant length, the node is run. What stays unknown is
-    data-dependent (downstream of NonZero and its like) and keeps the shape None.
+    Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also covers operators outside the
+    standard; last, for such operators and for loops of constant length, the node is run. Shapes that remain unknown are
+    data-dependent (downstream of NonZero and the like) and stay None.
 
     Args:
-        graph: opaque nodes in topological order, static input shapes.
-        declared: static types that the model itself states, believed where nothing else is known.
-        judge: whether a node that cannot run is an error; not in a body, which need not run at all.
-        suspect: whether ONNX Runtime refuses the graph, so that it is asked about every node.
-        bound: inputs whose elements are known (the edges of a graph): what depends on them alone is evaluated too.
-            It is taken over: what is large goes from it once nothing reads it.
+        graph: a graph of opaque nodes in topological order, with static input shapes.
+        declared: static types that the model itself declares, used if nothing else is known.
+        judge: whether a node that cannot run is an error; not so in a body, which may never run.
+        suspect: whether ONNX Runtime refused the graph, so that it is asked about every node.
+        bound: inputs whose elements are known (the edges of a graph); values that depend only on them are evaluated
+            too. The function takes ownership: large arrays are removed once nothing reads them.
 
     Raises:
-        ModelError: ONNX Runtime refuses a node of constants, or one whose operands do not fit each other.
+        ModelError: ONNX Runtime refuses a node with constant operands, or one whose operands do not fit each other.
     """
     _check_sizes("", (graph.values[name] for name in graph.inputs))
     arrays = {} if bound is None else bound
@@ -119,19 +119,19 @@ class _ShapeInference:
         self.declared = declared
         self.judge = judge
         self.suspect = suspect
-        self.misfits: dict[str, str] = {}  # why a node's operands do not seem to fit, by its name
+        self.misfits: dict[str, str] = {}  # why a node's operands do not seem to fit, by node name
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
         self.known: dict[str, Array] = {**graph.constants, **bound}
         self.structure = StructureValues(graph, self.known, bound)
-        self.partial: dict[str, onnx.TypeProto] = {}  # what is known of values without a static shape: rank, some dims
+        self.partial: dict[str, onnx.TypeProto] = {}  # partial types of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}
         self._node_names = FreshNames(graph.node_by_name)
         self._value_names = FreshNames(graph.values)
 
     def visit(self, node: Node) -> None:
-        """Learns the types of the node's results, and the results themselves where they are known."""
+        """Infers the types of the node's results, and the results themselves if they are known."""
         screen_constants(node, self.known)
         branch = chosen_branch(node, self.known)
         if branch is not None:
@@ -165,7 +165,7 @@ class _ShapeInference:
             raise self._cannot_run(node, self.misfits.get(node.name, _reason(error))) from error
 
     def _counted(self, node: Node) -> Node:
-        """A Loop whose body ends it after a number of runs that is known, as a Loop of that length."""
+        """A Loop whose body ends it after a known number of iterations, as a Loop of that length."""
         length = length_of(node, self.graph, self.known)
         if length is None:
             return node
@@ -209,8 +209,8 @@ class _ShapeInference:
         return types
 
     def _judge(self, node: Node) -> None:
-        """Asks ONNX Runtime, which is the judge, about a node whose operands do not seem to fit."""
-        if node.name not in self.forms:  # Reshape and its like wait for the shape that ONNX finds
+        """Asks ONNX Runtime, the reference, about a node whose operands do not seem to fit."""
+        if node.name not in self.forms:  # Reshape and the like need the shape that ONNX infers
             self._by_rule(node)
         if self.suspect and node.name not in self.misfits:
             self._by_ort(node)
@@ -239,7 +239,7 @@ class _ShapeInference:
         return True
 
     def _reads_computed_integers(self, node: Node) -> bool:
-        """Whether an opaque node may fail for the elements of its operands: they may be sizes or indices."""
+        """Whether an opaque node may fail because of the elements of its operands, which may be sizes or indices."""
         computed = (self.values[name] for name in node.inputs if name and name not in self.known)
         assert isinstance(node.op, OnnxOp)
         if (node.op.domain, node.op.op_type) in CONVERSIONS:
@@ -247,7 +247,7 @@ class _ShapeInference:
         return any(value.dtype.startswith(("int", "uint")) for value in computed)
 
     def _by_rule(self, node: Node) -> Types:
-        """Our own formulas come first: ONNX's let a pool's last window start in the padding, ONNX Runtime does not."""
+        """Types by our own formulas: ONNX's let a pool's last window start in the padding, ONNX Runtime does not."""
         form = typed_form(node, self.values, self.known, self.graph.opset.get("", 0))
         if isinstance(form, Refusal):
             self.misfits[node.name] = form.reason
@@ -295,7 +295,7 @@ class _ShapeInference:
         return {item.name: _ort_value(item) for item in session.session.get_outputs()}
 
     def _by_running(self, node: Node) -> Types:
-        """Runs what no inference knows (but no data decide), on two inputs: equal shapes are taken as static."""
+        """Types by running a node, for which no inference exists, on two inputs: equal shapes are taken as static."""
         assert isinstance(node.op, OnnxOp)
         fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.known]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
@@ -320,7 +320,7 @@ class _ShapeInference:
         return {name: self.declared[name] for name in node.outputs if name in self.declared}
 
     def finish(self) -> Graph:
-        """The graph without nodes that make nothing, and without constants that nobody reads."""
+        """The graph without nodes that have no outputs, and without unused constants."""
         nodes = [node for node in self.nodes if any(node.outputs)]
         used = {*self.graph.inputs, *self.graph.outputs}
         used.update(name for node in nodes for name in (*node.inputs, *node.outputs) if name)
@@ -336,7 +336,7 @@ def _check_sizes(node: str, values: Iterable[Value]) -> None:
         if value.shape is not None and is_boundless(value.shape):
             made = f"node {node!r} makes" if node else "the model takes"
             size = f"shape {value.shape}" if value.elements <= MOST_ELEMENTS else f"{value.elements:.3g} elements"
-            most = f"{MOST_ELEMENTS:.3g} elements and {MOST_DIMS} dims are the most"
+            most = f"the limits are {MOST_ELEMENTS:.3g} elements and {MOST_DIMS} dims"
             raise ModelError(f"{made} {value.name!r} of {size}; {most}", "correct its sizes")
 
 
@@ -345,7 +345,7 @@ def _reason(error: ModelError) -> str:
 
 
 def _has_ceil_mode(node: Node) -> bool:
-    """Whether the node is a pool for which ONNX's inference and ONNX Runtime's kernels disagree about shapes."""
+    """Whether the node is a pool for which ONNX's inference and ONNX Runtime's kernels disagree on shapes."""
     return isinstance(node.op, OnnxOp) and node.op.domain == "" and ("ceil_mode", 1) in node.op.attributes
 
 
@@ -362,11 +362,11 @@ def _refine(types: Types, found: Mapping[str, Value]) -> None:
 
 
 def _ort_value(item: object) -> Value:
-    """What a session says of one of its outputs."""
+    """The type that a session reports for one of its outputs."""
     name, kind, shape = getattr(item, "name", ""), str(getattr(item, "type", "")), getattr(item, "shape", None)
     if not kind.startswith("tensor("):
         return Value(name, None, "")
-    # ONNX Runtime says [] of scalars and of what it does not know alike
+    # ONNX Runtime reports [] both for scalars and for unknown shapes
     static = isinstance(shape, Sequence) and bool(shape) and all(isinstance(dim, int) and dim >= 0 for dim in shape)
     return Value(name, tuple(shape) if static and isinstance(shape, Sequence) else None, ort_dtype(kind))
 
@@ -380,7 +380,7 @@ def _example(value: Value, seed: int) -> Array:
 
 
 def declared_types(proto: onnx.GraphProto) -> dict[str, Value]:
-    """The static tensor types that a model states for its intermediate values and outputs."""
+    """The static tensor types that a model declares for its intermediate values and outputs."""
     types: Types = {}
     for info in (*proto.value_info, *proto.output):
         shape = static_shape(info.type)

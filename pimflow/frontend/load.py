@@ -1,4 +1,4 @@
-"""The way in: any ONNX model that ONNX Runtime can run with static shapes."""
+"""The entry point: loads any ONNX model that ONNX Runtime can run with static shapes."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ if TYPE_CHECKING:
     from pimflow.frontend.relation_binding import BoundRelations
 
 SORTED_EDGES = 1 << 18
-"""From here on edges are bound in the order of their destinations, where that shows in no result: their values then
-lie one after another in memory wherever they are picked or added up."""
+"""From this number on, edges are bound in the order of their destinations if no result depends on their order: their
+values are then consecutive in memory wherever they are gathered or summed."""
 
 LARGE_CONSTANT_BYTES = 64 * 2**20
-"""Weights above this size are inputs while ONNX Runtime is asked whether it would run a model."""
+"""Weights above this size are treated as inputs while ONNX Runtime is asked whether it can run a model."""
 
 
 def load_model(
@@ -52,11 +52,11 @@ def load_model(
     """Reads a model into the IR: typed ops where they are exact, shapes static.
 
     Args:
-        source: a path, a serialised model, or a parsed one, its large constants beside it or in it. Only a path can
-            have external data.
+        source: a path, a serialised model, or a parsed one, with its large constants inside it or separate. Only a path
+            can have external data.
         shapes: sizes of inputs (by name, a tuple) and of symbolic dims (by name, an int).
-        fixed: values of inputs that are to be constants.
-        annotations: whether devices and tags that `save_onnx` wrote are read back.
+        fixed: values of inputs that become constants.
+        annotations: whether to read back devices and tags that `save_onnx` wrote.
 
     Raises:
         ModelError: the model cannot be read, is not valid, or ONNX Runtime refuses it.
@@ -68,14 +68,14 @@ def load_model(
 
 @dataclass(frozen=True)
 class Loaded:
-    """A model as it was read, and the graph that it was read for.
+    """A loaded model, and the graph that it was loaded for.
 
     Args:
-        graph: the program; the edges that it was read for are constants of it.
-        adjacency: that graph; None where the model reads none, or keeps it as an input.
-        notes: what was not recovered, and why; what of the graph is not read.
-        is_estimate: whether the graph is a random one of the size that was asked for.
-        has_external_data: whether weights of it lie in other files than the model.
+        graph: the program; the edges of the bound graph are constants of it.
+        adjacency: the bound graph; None if the model reads none, or keeps it as an input.
+        notes: aggregations that were not recovered, and why; parts of the graph that are not read.
+        is_estimate: whether the bound graph is a random one of the requested size.
+        has_external_data: whether weights are in other files than the model.
     """
 
     graph: Graph
@@ -94,20 +94,20 @@ def load_with_graph(
     keep_edges: bool = False,
     has_run: bool = False,
 ) -> Loaded:
-    """Reads a model; a graph network for one graph: its aggregations become sparse ops, its norms constants.
+    """Reads a model; if it is a graph network, for one graph: aggregations become sparse ops, and norms constants.
 
     Args:
         source: a path, a serialised model, or a parsed one.
-        shapes: sizes of what the graph does not say.
-        adjacency: the graph; None for a random one of the sizes that shapes and model say, if the model is a graph
+        shapes: sizes that do not follow from the graph.
+        adjacency: the graph; None for a random one with the sizes from `shapes` and the model, if that is a graph
             network.
-        fixed: values of inputs that are to be constants.
-        keep_edges: whether the edges stay an input, so that only their number is the graph's: nothing is recovered.
-        has_run: whether ONNX Runtime is known to run the model with these shapes, and need not be asked.
+        fixed: values of inputs that become constants.
+        keep_edges: whether the edges stay an input, so the graph gives only their number, and nothing is recovered.
+        has_run: whether ONNX Runtime is known to run the model with these shapes, so that this is not checked again.
 
     Raises:
-        ModelError: as `load_model`; or the model reads no edges, or types of edges that the graph lacks.
-        ShapeError: as `load_model`; or the model was exported for a graph of another size.
+        ModelError: as in `load_model`; or the model reads no edges, or edge types that the graph lacks.
+        ShapeError: as in `load_model`; or the model was exported for a graph of another size.
     """
     with _text_names():
         given = replace(read_source(source), fixed=fixed or {}, has_run=has_run)
@@ -136,7 +136,7 @@ def _bind(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -
 def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
     twice = next((name for name in given.fixed if name in bound.arrays()), None)
     if twice is not None:
-        raise OptionError(f"input {twice!r} is fixed, and it is the graph's", "leave one out")
+        raise OptionError(f"input {twice!r} is fixed, but also bound to the graph", "leave one out")
     from pimflow.frontend.recovery import recover
 
     opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))
@@ -149,7 +149,7 @@ def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
 
 
 def _is_of_vertices(graph: Graph, adjacency: Adjacency) -> bool:
-    """Whether every result has a row for every vertex, so that the order of edges shows in none."""
+    """Whether every result has one row per vertex, so that none depends on the order of edges."""
     return all((graph.values[name].shape or ())[:1] == (adjacency.num_dst,) for name in graph.outputs)
 
 
@@ -162,7 +162,7 @@ def _loaded(given: Source, shapes: ShapeBindings, *, annotations: bool) -> Graph
 
 
 def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred:
-    """A graph with its shapes, once ONNX Runtime has agreed to run it."""
+    """A graph with its shapes, after checking that ONNX Runtime can run it."""
     declared = declared_types(given.proto.graph)
     try:
         if not given.has_run:
@@ -171,7 +171,7 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
     except ModelError:
         infer_graph(
             opaque, declared, suspect=True, bound=bound
-        )  # names the node and what it reads, where one node is at fault
+        )  # names the node and its operands, if one node is at fault
         raise
     is_bound = bool(bound)
     inferred = infer_graph(opaque, declared, bound=bound)
@@ -189,11 +189,11 @@ def bound_inputs(
     shapes: ShapeBindings | None = None,
     fixed: FixedValues | None = None,
 ) -> Mapping[str, Array]:
-    """The inputs of a model that a graph takes the place of, and those that are fixed: arrays by name.
+    """The inputs of a model that a graph replaces, and those that are fixed, as arrays by name.
 
     Raises:
-        ModelError: as `load_with_graph`.
-        ShapeError: as `load_with_graph`.
+        ModelError: as in `load_with_graph`.
+        ShapeError: as in `load_with_graph`.
     """
     if adjacency is None and not fixed:
         return {}
@@ -221,10 +221,10 @@ def _text_names() -> Iterator[None]:
 
 
 def _check_declarations(source: Source, graph: Graph) -> None:
-    """Refuses a model that declares of a value what cannot be, if ONNX Runtime does (it overlooks some shapes).
+    """Refuses a model with an incorrect declaration if ONNX Runtime does, too (it ignores some shapes).
 
     Raises:
-        ModelError: names the value and both types.
+        ModelError: a declaration is wrong; the message names the value and both types.
     """
     wrong = next(contradictions(source.proto.graph, graph), None)
     if wrong is None:
@@ -236,7 +236,8 @@ def _check_declarations(source: Source, graph: Graph) -> None:
 
 
 def _require_runnable(graph: Graph) -> None:
-    """Asks ONNX Runtime, the judge of what can be run, without letting it copy the largest weights if that can be.
+    """Checks that ONNX Runtime, the reference, can run a graph, if possible without letting it copy the largest
+    weights.
 
     Raises:
         ModelError: ONNX Runtime refuses the graph.
@@ -248,5 +249,5 @@ def _require_runnable(graph: Graph) -> None:
             GraphSession(graph.replace(inputs=(*graph.inputs, *large), constants=small), optimise=False)
             return
         except ModelError:
-            pass  # an operator may insist on constants
+            pass  # an operator may require constants
     GraphSession(graph, optimise=False)

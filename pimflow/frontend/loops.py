@@ -1,7 +1,8 @@
-"""Loops that end themselves after a number of runs that no input decides: said outright, as loops of that length.
+"""Loops that end after a number of iterations that does not depend on inputs: converted to loops of that length.
 
-TensorFlow's recurrent layers come as `while i < n`: the body counts, and computes the condition from the count. Its
-length is found by running that part of the body alone; then it is the Loop's limit, and the condition is handed on.
+TensorFlow's recurrent layers are exported as `while i < n`: the body counts, and computes the condition from the count.
+The length is found by running only that part of the body; it becomes the Loop's limit, and the body passes the
+condition on.
 """
 
 from __future__ import annotations
@@ -30,16 +31,16 @@ from pimflow.onnxio.folding import is_random, node_session
 from pimflow.onnxio.tensors import attribute_value
 
 MOST_RUNS = 10_000
-"""A Loop that runs more often is left as it is: what is found must not depend on how fast the machine is."""
+"""The maximum number of iterations of a Loop that is converted; a time limit would make results machine-dependent."""
 
 
 def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | None:
-    """How often a Loop runs, if its body ends it and what decides that is known; None for all else.
+    """The number of iterations of a Loop, if its body ends it and everything that determines this is known; else None.
 
     Args:
         node: any node.
-        graph: that it is of (for the opset).
-        known: the arrays of what it reads that are known.
+        graph: the node's graph (for the opset).
+        known: arrays of the known values that it reads.
     """
     op = node.op
     if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "Loop") or passes_condition_on(op):
@@ -62,7 +63,7 @@ def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | Non
 
 
 def of_length(node: Node, limit: str) -> Node:
-    """A Loop that runs as often as a constant says, and whose body does not compute whether it goes on."""
+    """The Loop with a constant number of iterations, whose body does not compute the condition."""
     assert isinstance(node.op, OnnxOp)
     body = graph_attribute(node.op, "body")
     on = FreshNames(_names(body)).fresh("on")
@@ -71,14 +72,15 @@ def of_length(node: Node, limit: str) -> Node:
     _drop_dead(body)
     own, outer = _inputs(node)
     attribute = helper.make_attribute("body", body)
-    captured = abstract_captures([attribute])  # some may have been read by what is no longer there
+    captured = abstract_captures([attribute])  # only removed nodes may have read some of them
     attributes = {**dict(node.op.attributes), "body": attribute_value(attribute), CAPTURES: len(captured)}
     op = OnnxOp("Loop", "", tuple(sorted(attributes.items())))
     return replace(node, op=op, inputs=(limit, "", *own[2:], *(outer[name] for name in captured)))
 
 
 def _counting(node: Node, op: OnnxOp, known: Mapping[str, Array]) -> Node | None:
-    """A Loop of what decides how long a Loop is; its last result has an element a run. None if not all is known."""
+    """A Loop with only the nodes that determine a Loop's length; its last result has one element per iteration. None if
+    not everything is known."""
     body = graph_attribute(op, "body")
     own, outer = _inputs(node)
     found = _deciding(body, outer)
@@ -107,15 +109,15 @@ def _counting(node: Node, op: OnnxOp, known: Mapping[str, Array]) -> Node | None
 
 
 def _inputs(node: Node) -> tuple[tuple[str, ...], dict[str, str]]:
-    """A Loop's own inputs, and what its body captures, by the names that it has there."""
+    """A Loop's own inputs, and the values that its body captures, by their names in the body."""
     count = len(node.inputs) - capture_count(node)
     return node.inputs[:count], {f"@{place}": name for place, name in enumerate(node.inputs[count:])}
 
 
 def _deciding(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[list[onnx.NodeProto], list[int]] | None:
-    """The nodes that compute the condition, and which inputs carry what they read from run to run.
+    """The nodes that compute the condition, and the inputs that carry the values they read between iterations.
 
-    None where more than plain nodes is needed.
+    None if that takes nodes with subgraphs.
     """
     makers = {name: place for place, inner in enumerate(body.node) for name in inner.output if name}
     inputs = {info.name: place for place, info in enumerate(body.input)}
@@ -142,7 +144,7 @@ def _deciding(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[list[onn
 
 
 def _drop_dead(body: onnx.GraphProto) -> None:
-    """Removes, in place, the nodes that nothing reads."""
+    """Removes, in place, the nodes whose results are not read."""
     read = {info.name for info in body.output}
     kept: list[onnx.NodeProto] = []
     for inner in reversed(body.node):
@@ -155,7 +157,7 @@ def _drop_dead(body: onnx.GraphProto) -> None:
 
 
 def _names(graph: onnx.GraphProto) -> Iterator[str]:
-    """All names in a graph, and in those within."""
+    """All names in a graph and its nested graphs."""
     yield from (info.name for info in (*graph.input, *graph.output))
     yield from (tensor.name for tensor in graph.initializer)
     yield from (sparse.values.name for sparse in graph.sparse_initializer)

@@ -1,4 +1,4 @@
-"""Merges nodes that compute the same: exporters write the norm of a graph once a layer."""
+"""Merges nodes that compute the same value: exporters write the norm of a graph once per layer."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pimflow.onnxio.captures import capture_count
 from pimflow.onnxio.folding import is_random
 
 SMALL_ELEMENTS = 1024
-"""Constants up to this size are compared by their elements; larger ones are told apart by their names."""
+"""Constants up to this size are compared by their elements, larger ones by their names."""
 
 
 def merge_equal_nodes(graph: Graph) -> Graph:
-    """The graph with one node for all that apply the same op to the same values; the later ones' readers read it.
+    """The graph with nodes that apply the same op to the same values merged into the first of them.
 
-    Nodes that make graph outputs, have bodies or draw random numbers stay.
+    Nodes that make graph outputs, have bodies or draw random numbers are not merged.
     """
     same: dict[str, str] = {}
     first_constant: dict[str, str] = {}

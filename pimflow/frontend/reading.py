@@ -1,4 +1,4 @@
-"""Safe reading of ONNX files: a `ModelProto` whose external data are known to exist inside the model's folder."""
+"""Safe reading of ONNX files: a `ModelProto` whose external data are known to be in the model's folder."""
 
 from __future__ import annotations
 
@@ -33,19 +33,20 @@ LARGE_TENSOR_BYTES = 1 << 16
 
 @dataclass(frozen=True)
 class Source:
-    """A model as it was given: parsed, and the file that its external data would be beside (None: nowhere)."""
+    """A parsed model, and its file, next to which external data would be (None: it cannot have any)."""
 
     proto: onnx.ModelProto
     name: str
     path: Path | None
     handle: str | bytes | None
-    """What the checker and ONNX Runtime can read it from; None for a model in memory, which is not copied for that."""
+    """The file or bytes from which the checker and ONNX Runtime can read it; None for a parsed model, to avoid a
+    copy."""
     apart: Mapping[str, Array] = field(default_factory=dict)
-    """Initialisers whose data are not in `proto`."""
+    """Arrays of the initialisers whose data are not in `proto`, by name."""
     fixed: FixedValues = field(default_factory=dict)
-    """What inputs are fixed to, by name."""
+    """The values that inputs are fixed to, by name."""
     has_run: bool = False
-    """Whether ONNX Runtime is known to run it, with the shapes that are asked for."""
+    """Whether ONNX Runtime is known to run it with the requested shapes."""
 
     @property
     def outline(self) -> bytes:
@@ -53,7 +54,7 @@ class Source:
         return outline(self.proto, self.apart)
 
     def array(self, initialiser: TensorProto) -> Array:
-        """The elements of an initialiser, as `load_tensor` gives them."""
+        """The elements of an initialiser, as from `load_tensor`."""
         apart = self.apart.get(initialiser.name)
         return load_tensor(initialiser, self.path) if apart is None else apart
 
@@ -67,7 +68,7 @@ def read_source(source: Path | ModelContent) -> Source:
     """Reads and checks a model.
 
     Raises:
-        ModelError: the file cannot be read, is not a valid ONNX model, or names data that are missing or not its own.
+        ModelError: the file cannot be read, is not a valid ONNX model, or refers to missing or foreign data.
     """
     given = _open(source)
     label = str(source) if isinstance(source, (str, Path)) else given.name
@@ -88,7 +89,7 @@ def _open(source: Path | ModelContent) -> Source:
         proto = _parse(source, "the model given as bytes")
         return Source(proto, proto.graph.name or "model", None, source)
     path = Path(source)
-    with suppress(OSError):  # it is told below
+    with suppress(OSError):  # reported below
         outlined = file_outline(path)
         if outlined is not None:
             return Source(outlined.proto, path.stem, path, str(path), outlined.read(path))
@@ -121,7 +122,7 @@ def _parse(data: bytes, label: str) -> onnx.ModelProto:
         proto: onnx.ModelProto = onnx.ModelProto.FromString(data)
     except DecodeError as error:
         raise ModelError(
-            f"{label} is not an ONNX model, or is cut short ({error})", "export or download the model again"
+            f"{label} is not an ONNX model, or is truncated ({error})", "export or download the model again"
         ) from error
     return proto
 
@@ -130,7 +131,7 @@ def _require_model(proto: onnx.ModelProto, label: str) -> None:
     if proto.ir_version < 1 or not proto.HasField("graph"):
         raise ModelError(f"{label} is not an ONNX model: it holds no graph", "export or download the model again")
     if not proto.graph.output:
-        raise ModelError(f"{label} has no outputs", "export it with those that are wanted")
+        raise ModelError(f"{label} has no outputs", "export it with the outputs that you need")
     if not proto.opset_import:
         raise ModelError(f"{label} names no opset", "export or download the model again")
     for opset in proto.opset_import:
@@ -142,9 +143,9 @@ def _require_model(proto: onnx.ModelProto, label: str) -> None:
 
 
 def _check(source: Source, label: str) -> None:
-    """Accepts what the checker accepts, and also what ONNX Runtime loads although the checker complains.
+    """Accepts models that the checker accepts, and those that ONNX Runtime loads although the checker complains.
 
-    Where both refuse, ONNX Runtime's reason is given: the checker's may be about something that does no harm.
+    If both refuse, ONNX Runtime's reason is reported: the checker's may be about something harmless.
     """
     try:
         onnx.checker.check_model(source.outline if source.handle is None or source.apart else source.handle)
@@ -155,13 +156,13 @@ def _check(source: Source, label: str) -> None:
         try:
             open_session(whole, session_options(optimise=False), label)
         except ModelError as refusal:
-            if not lacks_kernel(refusal):  # of bf16: it is asked again when the graph is read
+            if not lacks_kernel(refusal):  # missing bf16 kernels: checked again when the graph is read
                 raise
 
 
 def outline(proto: onnx.ModelProto, apart: Container[str] = ()) -> bytes:
-    """The model with its large initialisers, and those that are kept `apart`, as inputs: all that the checker asks
-    about, without copying weights."""
+    """The model with its large initialisers, and those kept `apart`, as inputs: everything that the checker needs,
+    without copying weights."""
     outline = onnx.ModelProto()
     _copy_fields(proto, outline, skip="graph")
     _copy_fields(proto.graph, outline.graph, skip="initializer")
@@ -176,7 +177,8 @@ def outline(proto: onnx.ModelProto, apart: Container[str] = ()) -> bytes:
 
 
 def _bytes_at_most(tensor: TensorProto, limit: int) -> bool:
-    """Whether a tensor's data take no more than `limit`; asked of the shape first, for protobuf counts by copying."""
+    """Whether a tensor's data take at most `limit` bytes; the shape is checked first, because protobuf counts by
+    copying."""
     width = element_bytes(dtype_name(tensor.data_type))
     if tensor.HasField("raw_data") and width and width * math.prod(tensor.dims) > limit:
         return False
@@ -184,7 +186,7 @@ def _bytes_at_most(tensor: TensorProto, limit: int) -> bool:
 
 
 def _copy_fields(message: Message, into: Message, skip: str) -> None:
-    """Copies all fields that are set but one."""
+    """Copies all set fields except one."""
     for known, value in message.ListFields():
         if known.name == skip:
             continue
@@ -197,7 +199,7 @@ def _copy_fields(message: Message, into: Message, skip: str) -> None:
 
 
 def all_tensors(proto: onnx.ModelProto) -> Iterator[TensorProto]:
-    """Every tensor of a model: initialisers and attributes, in subgraphs and functions too."""
+    """Every tensor of a model: initialisers and attributes, including those in subgraphs and functions."""
     yield from _graph_tensors(proto.graph)
     for function in proto.functions:
         for node in function.node:
@@ -230,7 +232,7 @@ def is_external(tensor: TensorProto) -> bool:
 
 @dataclass(frozen=True)
 class FileRange:
-    """Where an external tensor's bytes are."""
+    """The location of an external tensor's bytes."""
 
     path: Path
     offset: int
@@ -238,11 +240,11 @@ class FileRange:
 
 
 def external_range(tensor: TensorProto, model: Path | None) -> FileRange:
-    """The bytes of an external tensor; without a length they are as many as it takes.
+    """The file range of an external tensor; if its length is omitted, it follows from the tensor.
 
     Args:
         tensor: the tensor.
-        model: the file that it is of; None for a model in memory.
+        model: the model's file; None for a model in memory.
 
     Raises:
         ModelError: they are not in a file inside the model's folder, or the range does not fit file and tensor.
@@ -259,13 +261,13 @@ def external_range(tensor: TensorProto, model: Path | None) -> FileRange:
     if offset + length > size:
         raise ModelError(
             f"{label}: bytes {offset} to {offset + length} are not in {path}, which has {size}",
-            "put the data file of this model beside it",
+            "put the data file of this model next to it",
         )
     return FileRange(path, offset, length)
 
 
 def _stored_bytes(tensor: TensorProto, default: int) -> int:
-    """What a tensor's elements take in a file; the default of a type or shape for which that is not known."""
+    """The size of a tensor's elements in a file in bytes; `default` if it does not follow from type and shape."""
     name, elements = dtype_name(tensor.data_type), int(math.prod(tensor.dims))
     width = element_bytes(name)
     if width is None or min(tensor.dims, default=0) < 0:
@@ -274,16 +276,16 @@ def _stored_bytes(tensor: TensorProto, default: int) -> int:
 
 
 def _count(text: str, default: int, label: str) -> int:
-    """An offset or a length as ONNX Runtime reads it too: digits, no more of them than a file can have bytes."""
+    """An offset or a length, parsed like ONNX Runtime does: digits, at most as many as a file size can have."""
     if text and not (text.isascii() and text.isdigit() and len(text) < 20):
         raise ModelError(f"{label}: offset or length is {text[:40]!r}, not a number of bytes")
     return int(text or default)
 
 
 def _inside(location: str, model: Path, label: str) -> Path:
-    """The file at a location beside the model.
+    """The file at a location relative to the model's folder.
 
-    Links may lead to the folder that the model's own link leads to: caches of downloads keep all files of a model
+    Links may point to the folder that a link to the model itself points to: download caches store all files of a model
     in one folder, under other names.
     """
     folder = model.parent
@@ -292,19 +294,19 @@ def _inside(location: str, model: Path, label: str) -> Path:
     if not location or "\0" in location or absolute or ".." in foreign.parts:
         raise ModelError(
             f"{label}: {location!r} is not a file inside the model's folder {folder}",
-            "save the model again, with its data beside it",
+            "save the model again, with its data next to it",
         )
     path = folder / location
     target, roots = os.path.realpath(path), {os.path.realpath(folder), str(Path(os.path.realpath(model)).parent)}
     if all(os.path.commonpath([root, target]) != root for root in roots):
         raise ModelError(
             f"{label}: {location!r} leads outside the model's folder {folder}",
-            "save the model again, with its data beside it",
+            "save the model again, with its data next to it",
         )
     with suppress(OSError):  # its name is too long
         if path.is_file():
             return _readable(path, label)
-    raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file beside the model")
+    raise ModelError(f"{label}: {path} does not exist or is not a file", "put the data file next to the model")
 
 
 def _readable(path: Path, label: str) -> Path:
@@ -314,7 +316,7 @@ def _readable(path: Path, label: str) -> Path:
 
 
 def load_tensor(tensor: TensorProto, model: Path | None) -> Array:
-    """A tensor's elements, read-only; external ones of numpy's own types are mapped from their file, not read.
+    """A tensor's elements, read-only; external ones of numpy's own types are memory-mapped from their file.
 
     Raises:
         ModelError: the data do not fit the tensor.

@@ -1,4 +1,4 @@
-"""Binds a heterogeneous graph to a model that reads an edge list for every relation, each by the name of its input."""
+"""Binds a heterogeneous graph to a model that reads one edge list per relation, matched by the name of its input."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from pimflow.sparse.relations import called
 
 @dataclass(frozen=True)
 class BoundRelations:
-    """A heterogeneous graph as a model's inputs.
+    """A heterogeneous graph bound to a model's inputs.
 
     Args:
         adjacency: the graph.
-        shapes: numbers of edges, with the sizes that the user gave.
-        lists: the inputs that it takes the place of.
-        notes: what of the graph the model does not read.
+        shapes: numbers of edges, and the sizes given by the user.
+        lists: the inputs that it replaces.
+        notes: parts of the graph that the model does not read.
     """
 
     adjacency: Adjacency
@@ -33,13 +33,14 @@ class BoundRelations:
     may_be_sorted = False
 
     def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
-        """The inputs that become constants, edges in the order in which they were given."""
+        """The inputs that become constants, with edges in the order in which they were given."""
         found = _by_input(self.lists, self.adjacency)
         return {item.name: as_input(found[item.name], item) for item in self.lists}
 
 
 def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundRelations:
-    """A heterogeneous graph as the inputs of a model; how many vertices there are of a kind, features and sizes say.
+    """Binds a heterogeneous graph to the inputs of a model; features and sizes give the number of vertices of each
+    kind.
 
     Raises:
         ModelError: the model reads no edge list, or one that the graph does not have.
@@ -68,13 +69,13 @@ def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBi
 
 
 def _by_input(lists: Sequence[Declared], adjacency: Adjacency) -> dict[str, Array]:
-    """The edge lists of a graph by the inputs that they take the place of."""
+    """The edge lists of a graph, by the inputs that they replace."""
     found = adjacency.edge_lists()
     return {item.name: found[name] for item in lists if (name := called(item.name, found))}
 
 
 def _bind(given: dict[str, tuple[int, ...] | int], item: Declared, edges: int) -> None:
-    """Adds how many edges a list has."""
+    """Adds the number of edges of a list."""
     size = (item.dims or ())[1]
     known = given.get(size) if isinstance(size, str) else size
     if known not in (None, edges):

@@ -1,4 +1,4 @@
-"""Nodes that say outright what they leave to defaults, or to the types and sizes of what they read."""
+"""Nodes with explicit attributes instead of defaults, or of types and sizes implied by their operands."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pimflow.onnxio.tensors import dtype_code
 
 
 def restated(node: Node, values: Mapping[str, Value], known: Mapping[str, Array], opset: int) -> Node:
-    """The node in a form that ONNX's inference and ONNX Runtime read alike; itself where it already is.
+    """The node in a form that ONNX's inference and ONNX Runtime interpret alike; itself if it already is.
 
     Args:
-        node: with an opaque operator.
-        values: the types of what it reads.
-        known: the arrays of what it reads that are known.
-        opset: of ONNX's own domain.
+        node: a node with an opaque operator.
+        values: types of the values that it reads.
+        known: arrays of the known values that it reads.
+        opset: opset version of ONNX's own domain.
     """
     op = node.op
     if not isinstance(op, OnnxOp) or op.domain:
@@ -31,21 +31,21 @@ def restated(node: Node, values: Mapping[str, Value], known: Mapping[str, Array]
 
 
 def _without_like(node: Node, op: OnnxOp, values: Mapping[str, Value]) -> Node:
-    """A CastLike as the Cast that it is, so that it does not wait for a value only to learn its type."""
+    """A CastLike as the equivalent Cast, so that it does not depend on a value only for its type."""
     code = dtype_code(values[node.inputs[1]].dtype)
     attributes = tuple(sorted({**dict(op.attributes), "to": code}.items()))
     return replace(node, op=OnnxOp("Cast", "", attributes), inputs=node.inputs[:1]) if code else node
 
 
 def _one_sided(node: Node, op: OnnxOp) -> Node:
-    """An STFT that says what it is by default: ONNX's inference takes the default for the contrary."""
+    """An STFT with an explicit `onesided`: ONNX's inference assumes the opposite of the default."""
     return node if "onesided" in dict(op.attributes) else _with_attribute(node, op, "onesided")
 
 
 def _of_size_zero(node: Node, op: OnnxOp, shape: tuple[int, ...] | None, target: Array | None) -> Node:
-    """A Reshape of no elements to [1, 0], say, for a relation without edges: 0 is a size where none fits to be copied.
+    """A Reshape of no elements to [1, 0], for example, of a relation without edges: 0 is then a size, not a copied dim.
 
-    ONNX Runtime's kernel refuses it, unless its fusion of Shape, Concat and Reshape has made [1, -1] of it before.
+    ONNX Runtime's kernel refuses it, unless its fusion of Shape, Concat and Reshape has turned it into [1, -1] before.
     """
     if shape is None or target is None or 0 not in shape:
         return node

@@ -1,9 +1,9 @@
-"""What is refused before a library below Python looks at it: there, such models end the whole process.
+"""Refusal of models on which native libraries would crash and end the whole process.
 
 Limits of attributes are those beyond which ONNX's shape inference or ONNX Runtime's kernels crash (SIGSEGV, SIGFPE,
-SIGABRT) or allocate without end: they read them before they check them. They were found by setting every attribute of
-every operator that has a test in the onnx package, and of 61 of ONNX Runtime's own that run on a CPU (its kernels for
-channels in blocks among them), to extreme values, one at a time.
+SIGABRT) or allocate without bound: they use attributes before they check them. The limits were found by setting every
+attribute of every operator that has a test in the onnx package, and of 61 of ONNX Runtime's own that run on a CPU
+(including its kernels for blocked channels), to extreme values, one at a time.
 """
 
 from __future__ import annotations
@@ -23,10 +23,11 @@ from pimflow.onnxio.captures import subgraphs
 from pimflow.onnxio.tensors import brief, to_array
 
 MOST_NODES = 200_000
-"""Of a model, with functions written out: a few functions that each call another twice are more."""
+"""The maximum number of nodes of a model with functions inlined; a few functions that each call another twice exceed
+it."""
 
 DEEPEST_CALLS = 100
-"""Of functions in functions."""
+"""The maximum nesting depth of function calls."""
 
 
 class _Range(NamedTuple):
@@ -50,15 +51,16 @@ _LIMITS: Mapping[str, _Range] = {
     "max_skip_count": _Range(0, 2**16),
     "max_gram_length": _Range(1, 2**16),
 }
-"""By attribute, whatever the operator."""
+"""Limits by attribute, for any operator."""
 
 
 def screen(proto: onnx.ModelProto) -> None:
-    """Checks names and attributes of all nodes, in subgraphs and functions too.
+    """Checks names and attributes of all nodes, including those in subgraphs and functions.
 
     Raises:
-        ModelError: there are too many nodes, two of a graph have one name, an attribute is out of range or does not
-            hold what it says, a size is below 1, functions have no end, or a call does not fit its function.
+        ModelError: there are too many nodes, two nodes of a graph have the same name, an attribute is out of range or
+            does not hold its declared type, a size is below 1, functions are recursive, or a call does not fit its
+            function.
     """
     _check_count(len(proto.graph.node), "the model has")
     _screen(proto.graph.node, "graph")
@@ -83,9 +85,9 @@ def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
 
 
 def _check_calls(proto: onnx.ModelProto) -> None:
-    """Refuses functions that call themselves, and those that call others so often that nobody can write it out.
+    """Refuses recursive functions, and calls that would expand to too many nodes.
 
-    Functions that nobody calls are looked at too: ONNX Runtime and onnx's inliner refuse them as they do the others.
+    Functions that are never called are checked too: ONNX Runtime and onnx's inliner also refuse those.
     """
     functions = {function_key(function): function for function in proto.functions}
     sizes: dict[FunctionKey, int] = {}
@@ -107,18 +109,18 @@ def _check_calls(proto: onnx.ModelProto) -> None:
         return sizes[key]
 
     total = size(proto.graph.node, ())
-    _check_count(total, "with its functions written out the model has")
+    _check_count(total, "with its functions inlined, the model has")
     for function in proto.functions:
         size(function.node, (function_key(function),))
 
 
 def _check_count(nodes: int, what: str) -> None:
     if nodes > MOST_NODES:
-        raise ModelError(f"{what} {nodes} nodes; {MOST_NODES} is the most", "compile parts of it")
+        raise ModelError(f"{what} {nodes} nodes; the limit is {MOST_NODES}", "compile parts of it")
 
 
 def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
-    """Refuses a call with more operands or results than the function has; fewer are left out."""
+    """Refuses a call with more operands or results than the function has; fewer are allowed."""
     for what, given, taken in (("inputs", call.input, function.input), ("outputs", call.output, function.output)):
         if len(given) > len(taken):
             raise ModelError(
@@ -128,7 +130,7 @@ def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
 
 
 def _check_names(nodes: Iterable[onnx.NodeProto], where: str) -> None:
-    """Refuses what ONNX Runtime does: of Constants it makes initialisers, whatever their names."""
+    """Refuses duplicate names like ONNX Runtime, which ignores those of Constants: it makes them initialisers."""
     named = [node for node in nodes if node.name and node.op_type != "Constant"]
     counts = Counter(node.name for node in named)
     for name, count in counts.items():
@@ -153,20 +155,20 @@ _FIELDS: Mapping[int, str] = {
     AttributeProto.TYPE_PROTO: "tp",
     AttributeProto.TYPE_PROTOS: "type_protos",
 }
-"""Where an attribute of a type keeps its value."""
+"""The field that holds the value of an attribute, by its type."""
 
 
 def _check_content(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None:
-    """Refuses an attribute that holds a value of another type than it says: readers differ in which they believe.
+    """Refuses an attribute that holds a value of another type than it declares: readers differ in which they use.
 
-    Nothing at all is an empty list, or the 0 that some writers leave out.
+    An attribute without any value is an empty list, or the 0 that some writers omit.
     """
     held = {field.name for field, _ in attribute.ListFields() if field.name in _FIELDS.values()}
     if held and _FIELDS.get(attribute.type) not in held:
         said = AttributeProto.AttributeType.Name(attribute.type) if attribute.type in _FIELDS else "nothing"
         found = ", ".join(AttributeProto.AttributeType.Name(kind) for kind, name in _FIELDS.items() if name in held)
         raise ModelError(
-            f"node {_label(node)}: the attribute {attribute.name!r} says that it is {said} and holds {found}",
+            f"node {_label(node)}: the attribute {attribute.name!r} is declared as {said} but holds {found}",
             "export or download the model again",
         )
 
@@ -203,7 +205,8 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 class _Size(NamedTuple):
-    """An operand that is read before it is looked at; `is_one`: it must have one element; `least`: of a single one."""
+    """An operand that is used before it is checked; `is_one`: it must have one element; `least`: minimum of a single
+    element."""
 
     name: str
     is_one: bool = True
@@ -219,11 +222,11 @@ _SIZES: Mapping[str, Mapping[int, _Size]] = {
     "SplitToSequence": {1: _Size("split", is_one=False)},
     "STFT": {1: _Size("frame_step"), 3: _Size("frame_length")},
 }
-"""By operator and place."""
+"""The operands to check, by operator and position."""
 
 
 def screen_constants(node: Node, known: Mapping[str, Array]) -> None:
-    """Checks the sizes that a node is given as constants.
+    """Checks the constant size operands of a node.
 
     Raises:
         ModelError: one is out of range.
@@ -234,9 +237,9 @@ def screen_constants(node: Node, known: Mapping[str, Array]) -> None:
 
 
 def _screen_sizes(nodes: Collection[onnx.NodeProto], outer: Mapping[str, onnx.TensorProto]) -> None:
-    """Checks the sizes that nodes read from initialisers and Constants, in subgraphs too.
+    """Checks the sizes that nodes read from initialisers and Constants, including those in subgraphs.
 
-    ONNX Runtime infers shapes from these when a session is made, before anything can be asked about a node.
+    ONNX Runtime infers shapes from these when a session is created, before anything can be asked about a node.
     """
     tensors = dict(outer)
     for node in nodes:
@@ -255,7 +258,7 @@ def _screen_sizes(nodes: Collection[onnx.NodeProto], outer: Mapping[str, onnx.Te
 
 
 def _is_here(tensor: onnx.TensorProto) -> bool:
-    """Whether a tensor's elements are part of it: neither in another file nor kept apart, as large ones are."""
+    """Whether a tensor's elements are part of it: neither in another file nor stored separately, as large ones are."""
     return bool(tensor.data_location != onnx.TensorProto.EXTERNAL)
 
 
@@ -275,14 +278,14 @@ def _check_sizes(label: str, sizes: Mapping[int, _Size], arrays: Mapping[int, Ar
 
 
 _CONVOLUTIONS: Mapping[str, tuple[int, int]] = {"Conv": (1, 2), "ConvTranspose": (1, 2), "QLinearConv": (3, 8)}
-"""Where convolutions read their weights and their bias."""
+"""Positions of the weights and the bias of convolutions."""
 
 _EMPTY: Mapping[str, str] = {"GRU": "steps, batch and features", "LSTM": "a batch"}
-"""What ONNX Runtime's kernels need to have a size above 0."""
+"""The dims that must not be 0 for ONNX Runtime's kernels."""
 
 
 def unfit_operands(node: Node, values: Mapping[str, Value]) -> str | None:
-    """Why a kernel would fail below Python on operands of these shapes; None where none does."""
+    """Why a kernel would crash on operands of these shapes, or None."""
     if not isinstance(node.op, OnnxOp) or node.op.domain:
         return None
     if node.op.op_type in _CONVOLUTIONS:
@@ -295,13 +298,13 @@ def unfit_operands(node: Node, values: Mapping[str, Value]) -> str | None:
         return None
     batch = 0 if dict(node.op.attributes).get("layout", 0) else 1
     sizes = shapes[0][batch : batch + 1] if node.op.op_type == "LSTM" else shapes[0]
-    return f"it needs {_EMPTY[node.op.op_type]}, and its input is {shapes[0]}" if 0 in sizes else None
+    return f"it needs {_EMPTY[node.op.op_type]}, but its input is {shapes[0]}" if 0 in sizes else None
 
 
 def _unfit_bias(node: Node, op: OnnxOp, values: Mapping[str, Value]) -> str | None:
-    """Why a convolution would read past the end of its bias, or leave some of it; None where it does not.
+    """Why a convolution would read past the end of its bias, or use only part of it; None if neither.
 
-    Kernels of ONNX Runtime up to 1.23 do not look at the size of the bias.
+    ONNX Runtime's kernels up to 1.23 do not check the size of the bias.
     """
     of_weights, of_bias = _CONVOLUTIONS[op.op_type]
     if len(node.inputs) <= of_bias or not node.inputs[of_bias]:

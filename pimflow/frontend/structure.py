@@ -1,8 +1,9 @@
-"""What depends on a graph and on shapes alone, computed by numpy over views: an index of E x F takes E elements.
+"""Evaluation of values that depend only on a graph and on shapes, with numpy on views: an index of E x F takes E
+elements.
 
-Exporters expand an index of edges to the shape of the features that it scatters. An array that repeats along an axis
-is a view with stride 0 here, and arithmetic is done once along such an axis. Results are ONNX Runtime's, exactly for
-integers and to the last bit or two for floats.
+Exporters expand an index of edges to the shape of the features that it scatters. Here, an array that repeats along an
+axis is a view with stride 0, and arithmetic is done only once along such an axis. Results equal ONNX Runtime's, exactly
+for integers and to the last bit or two for floats.
 """
 
 from __future__ import annotations
@@ -24,39 +25,39 @@ Attributes = Mapping[str, AttributeValue]
 Anything = npt.NDArray[Any]
 
 STRUCTURE: Registry[str, Callable[[Arrays, Attributes], Array | None]] = Registry("structure evaluation")
-"""By op_type of ONNX's own domain: the result over views; None for a form that is left to ONNX Runtime."""
+"""Evaluation rules by op_type of ONNX's own domain; a rule returns None for a form that is left to ONNX Runtime."""
 
 
 def compact(array: Array) -> Array:
-    """The array with every axis along which it repeats (stride 0) cut to one element; itself if there is none."""
+    """The array with every repeated axis (stride 0) cut to one element; itself if there is none."""
     if 0 not in array.strides:
         return array
     return array[tuple(slice(0, 1) if step == 0 else slice(None) for step in array.strides)]
 
 
 def held_bytes(array: Array) -> int:
-    """Bytes of the elements that differ, as far as strides tell."""
+    """Bytes of the distinct elements, as far as strides show."""
     return compact(array).nbytes
 
 
 def memory_of(array: Array) -> tuple[object, ...]:
-    """What memory an array shows, and how: equal for views that show the same elements, as long as one is held."""
+    """The memory that an array views, and how: equal for views of the same elements, as long as one is alive."""
     return array.__array_interface__["data"][0], array.shape, array.strides, array.dtype.str
 
 
 def is_uniform(array: Array) -> bool:
-    """Whether all elements are equal; an array of none is not."""
+    """Whether all elements are equal; False for an empty array."""
     small = compact(array)
     return bool(small.size) and bool((small == small.reshape(-1)[0]).all())
 
 
 def as_matrix(array: Anything) -> Anything:
-    """The array with all dims but the first as one; there may be none of them, or no elements."""
+    """The array with all dims but the first merged into one; there may be no such dims, and no elements."""
     return array.reshape(len(array), math.prod(array.shape[1:]))
 
 
 def along_rows(array: Array) -> Array | None:
-    """The vector [rows] whose elements the array repeats along all its other axes; None if it does not."""
+    """The vector [rows] that the array repeats along all its other axes; None if there is none."""
     small = compact(array)
     if not array.ndim:
         return None
@@ -69,20 +70,20 @@ def along_rows(array: Array) -> Array | None:
 
 
 def evaluate_structure(op_type: str, arrays: Arrays, attributes: Attributes) -> Array | None:
-    """A node's one result as a read-only array or view; None where there is no rule for the node, or it cannot run.
+    """A node's single result as a read-only array or view; None if there is no rule for the node, or it cannot run.
 
     Args:
-        op_type: of ONNX's own domain.
+        op_type: an op_type of ONNX's own domain.
         arrays: its inputs, None for absent ones.
-        attributes: by name.
+        attributes: its attributes, by name.
     """
     rule = STRUCTURE.get(op_type)
     if rule is None:
         return None
-    with np.errstate(all="ignore"):  # 0 ** -0.5 is an infinity that a Where behind it takes out
+    with np.errstate(all="ignore"):  # 0 ** -0.5 is an infinity that a later Where removes
         try:
             result = rule(arrays, attributes)
-        except (ValueError, IndexError, ZeroDivisionError):  # ONNX Runtime is the judge, and says why
+        except (ValueError, IndexError, ZeroDivisionError):  # ONNX Runtime decides, and reports why
             return None
     if result is None:
         return None
@@ -110,7 +111,7 @@ def _integer(attributes: Attributes, name: str, default: int) -> int:
 
 
 def elementwise(function: Callable[..., Anything], *arrays: Anything) -> Anything:
-    """A function of the broadcast operands, computed once along axes where all of them repeat."""
+    """A function of the broadcast operands, computed only once along axes where all of them repeat."""
     shape = np.broadcast_shapes(*(array.shape for array in arrays))
     views = [np.broadcast_to(array, shape) for array in arrays]
     once = [all(view.strides[axis] == 0 for view in views) for axis in range(len(shape))]
@@ -159,7 +160,7 @@ _register_elementwise()
 
 
 def _register_extrema() -> None:
-    """Of one operand (as one exporter writes it): itself."""
+    """Registers Max and Min; with one operand (as one exporter writes them) the result is that operand."""
 
     def rule(function: Callable[..., Anything]) -> Callable[[Arrays, Attributes], Array | None]:
         def apply(arrays: Arrays, attributes: Attributes) -> Array | None:
@@ -184,7 +185,7 @@ def _clip(arrays: Arrays, attributes: Attributes) -> Array:
 
 @STRUCTURE.register("Div")
 def _div(arrays: Arrays, attributes: Attributes) -> Array | None:
-    """Of integers ONNX truncates: left to ONNX Runtime."""
+    """Integer division, which ONNX truncates, is left to ONNX Runtime."""
     left, right = _pair(arrays)
     return elementwise(np.divide, left, right) if left.dtype.kind == "f" else None
 
@@ -236,7 +237,7 @@ def _reshape(arrays: Arrays, attributes: Attributes) -> Array | None:
 
 
 def _reshaped(array: Array, shape: tuple[int, ...]) -> Array:
-    """The array in another shape: a view where dims of one alone come or go."""
+    """The array in another shape: a view if only dims of 1 are added or removed."""
     kept = [axis for axis, size in enumerate(array.shape) if size != 1]
     if tuple(array.shape[axis] for axis in kept) != tuple(size for size in shape if size != 1):
         return array.reshape(shape)
@@ -279,7 +280,7 @@ def _concat(arrays: Arrays, attributes: Attributes) -> Array:
 
 @STRUCTURE.register("Tile")
 def _tile(arrays: Arrays, attributes: Attributes) -> Array:
-    """Along axes that are not repeated, or of one alone, a view stays one."""
+    """A view if every axis either is not repeated, has size 1, or has stride 0; else a copy."""
     array, repeats = _pair(arrays)
     times = [int(count) for count in repeats]
     axes = zip(times, array.shape, array.strides, strict=True)
@@ -338,7 +339,7 @@ def _gather(arrays: Arrays, attributes: Attributes) -> Array:
 
 
 def _repeated_rows(array: Anything, index: Anything, axis: int) -> Array:
-    """Rows picked where all are the same one."""
+    """Rows gathered from an array whose rows are all the same."""
     row = array[(slice(None),) * axis + (0,)]
     spread = row.reshape((*row.shape[:axis], *(1 for _ in index.shape), *row.shape[axis:]))
     return np.broadcast_to(spread, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
@@ -377,7 +378,7 @@ _SCATTERS: Mapping[AttributeValue, Any] = {"add": np.add, "max": np.maximum, "mi
 
 @STRUCTURE.register("ScatterElements")
 def _scatter_elements(arrays: Arrays, attributes: Attributes) -> Array | None:
-    """Once along axes where base, index and updates all repeat."""
+    """Computed only once along axes where base, index and updates all repeat."""
     data, index = _pair(arrays)
     updates, reduction = arrays[2], attributes.get("reduction", "none")
     assert updates is not None
@@ -410,7 +411,7 @@ def _scatter_elements(arrays: Arrays, attributes: Attributes) -> Array | None:
 
 
 def _scatter_rows(out: Anything, rows: Anything, updates: Anything, reduction: AttributeValue) -> None:
-    """Rows of updates into rows of `out`, in place: linear, and quick for sums and for updates that are all alike."""
+    """Scatters rows of updates into rows of `out`, in place: linear, and fast for sums and for uniform updates."""
     if reduction == "add" and is_uniform(updates):
         out += np.bincount(rows, minlength=len(out))[:, np.newaxis] * updates.reshape(-1)[0]
     elif reduction == "add":

@@ -1,4 +1,4 @@
-"""Which values of a model depend on a bound graph, what they are, and for how long they are needed."""
+"""Tracks and evaluates the values of a model that depend on a bound graph, and releases those no longer needed."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from pimflow.ir.text.literals import digest
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 
 LARGE_BYTES = 1 << 20
-"""Arrays of more are let go where nothing but structure read them."""
+"""Larger arrays are released if only structure reads them."""
 
 CONTENT_BYTES = 1 << 24
-"""Arrays up to this size are the same if their elements are; larger ones if they are the same memory."""
+"""Arrays up to this size are identified by their elements, larger ones by their memory."""
 
 _GROWING = frozenset({"Expand", "Range", "Tile"})
-"""Operators whose results may have a row for every edge where their operands have none."""
+"""Operators whose results may have one row per edge although their operands do not."""
 
 
 class StructureValues:
-    """Evaluates what depends on bound inputs and constants alone.
+    """Evaluates values that depend only on bound inputs and constants.
 
-    A pick from weights by such a value (a matrix for every edge type) is not evaluated: it would be weights x edges.
-    Nor is a matrix for every vertex by its type, which follows from the numbers of vertices alone.
+    A gather from weights by such a value (a matrix per edge, by type) is not evaluated: its size would be weights x
+    edges. Nor is a gather of a matrix per vertex by type, which follows from the numbers of vertices alone.
 
     Args:
         graph: the graph that is walked.
-        known: arrays of known values; results are not added to it, but let go from it.
-        bound: inputs whose elements are known; let go from it too.
+        known: arrays of known values; results are not added to it, but released ones are removed from it.
+        bound: inputs whose elements are known; released ones are removed from it, too.
     """
 
     def __init__(self, graph: Graph, known: dict[str, Array], bound: dict[str, Array]) -> None:
@@ -45,11 +45,11 @@ class StructureValues:
         self._done: set[str] = set()
 
     def concerns(self, node: Node) -> bool:
-        """Whether a node reads structure, and more of it than its shape."""
+        """Whether a node reads structural values, and not only their shapes."""
         return not self.names.isdisjoint(node.inputs) and node.kind not in ("Shape", "Size")
 
     def evaluate(self, node: Node, values: Mapping[str, Value]) -> list[Array] | Refusal | None:
-        """The node's results; None where they also depend on what is known only when the model runs."""
+        """The node's results; None if they also depend on values known only when the model runs."""
         op = node.op
         if not isinstance(op, OnnxOp) or not all(name in self._known for name in node.inputs if name):
             return None
@@ -65,7 +65,7 @@ class StructureValues:
         return results
 
     def grown(self, node: Node) -> list[Array] | None:
-        """The result, beside a bound graph, of a node that makes much of little: a view, and of any size."""
+        """The result of a node that expands small operands, as a view of any size; None without a bound graph."""
         op = node.op
         if not self.names or not isinstance(op, OnnxOp) or op.domain or op.op_type not in _GROWING:
             return None
@@ -75,9 +75,10 @@ class StructureValues:
         return None if result is None else [result]
 
     def spread(self, node: Node, arrays: list[Array]) -> list[Array]:
-        """Results beside a bound graph: ones for every edge, of which each layer makes its own, are views of one.
+        """Results with large uniform arrays (ones for every edge, which each layer makes anew) replaced by views.
 
-        Such, and the numbers of all vertices, are structure from here on, so that what follows is made of views too.
+        These, and large ranges (the ids of all vertices), count as structure from then on, so that results computed
+        from them are views as well. No effect without a bound graph.
         """
         if not self.names:
             return arrays
@@ -90,22 +91,22 @@ class StructureValues:
         return arrays
 
     def _once(self, op: OnnxOp, arrays: Sequence[Array | None]) -> Array | None:
-        """The result of an operator, made once for the same operands: every layer computes the norm of a graph."""
+        """The result of an operator, cached by its operands: every layer computes the norm of a graph."""
         key = (op, *(None if array is None else _identity(array) for array in arrays))
         if key not in self._evaluated:
             result = evaluate_structure(op.op_type, arrays, dict(op.attributes))
             if result is None:
                 return None
-            self._evaluated[key] = (arrays, result)  # the operands too, so that no other array takes their identity
+            self._evaluated[key] = (arrays, result)  # operands stay alive, so their identities stay unique
         return self._evaluated[key][1]
 
     def is_large(self, node: Node) -> bool:
-        """Whether ONNX Runtime had better not be given what the node reads."""
+        """Whether the structural operands of a node are too large to pass to ONNX Runtime."""
         read = [name for name in node.inputs if name in self.names and name in self._known]
         return sum(self._known[name].nbytes for name in read) > FOLD_LIMIT_BYTES
 
     def copies_matrices(self, node: Node) -> bool:
-        """Whether a node beside a bound graph makes more matrices than there are, by an index that no edge decides."""
+        """Whether a node gathers more matrices than its table has, by an index that does not depend on edges."""
         if not self.names or not all(name in self._known for name in node.inputs) or not self._picks_weights(node, 3):
             return False
         return self._known[node.inputs[1]].size > len(self._known[node.inputs[0]])
@@ -117,7 +118,7 @@ class StructureValues:
         return node.inputs[0] not in self.names and table.ndim >= rank and table.dtype.kind == "f"
 
     def let_go(self, node: Node) -> None:
-        """Notes what only evaluated nodes have read, all of which are behind."""
+        """Marks the values whose readers have all been evaluated, and releases large ones."""
         if self.names.isdisjoint(node.inputs) or not self._is_done(node):
             return
         for name in set(node.inputs) & self.names:
@@ -129,7 +130,7 @@ class StructureValues:
                 self._forget(self._known[name])
 
     def _forget(self, array: Array) -> None:
-        """Lets go of a list of edges, the largest arrays, with all views of it; norms stay for the layers behind."""
+        """Releases an edge list, the largest kind of array, with all its views; norms are kept for later layers."""
         views = {name for name in self.names & set(self._known) if np.may_share_memory(self._known[name], array)}
         if not views <= self._done:
             return
@@ -143,13 +144,13 @@ class StructureValues:
         self._evaluated = {key: self._evaluated[key] for key in stays}
 
     def release(self) -> None:
-        """Forgets large arrays that nobody reads any more."""
+        """Releases large arrays that have no readers left."""
         self._evaluated.clear()
         for name in self._done:
             del self._known[name]
 
     def _is_done(self, node: Node) -> bool:
-        """Whether what a node makes is known, or was: then it does not run."""
+        """Whether a node's results are or were known, so that it does not run."""
         return all(name in self._known or name in self.names for name in node.outputs if name)
 
 
@@ -158,7 +159,7 @@ def _as_view(array: Array) -> Array:
 
 
 def _identity(array: Array) -> object:
-    """Equal for equal small arrays, and for views of the same memory."""
+    """A key that is equal for equal small arrays, and for views of the same memory."""
     small = compact(array)
     if small.nbytes <= CONTENT_BYTES:
         return array.shape, digest(small)

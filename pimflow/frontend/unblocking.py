@@ -1,7 +1,7 @@
-"""Takes channels out of the blocks in which ONNX Runtime's optimiser stores them for one CPU (its level "all").
+"""Undoes the blocked channel layout that ONNX Runtime's optimiser uses for one CPU (its level "all").
 
-In blocks, channels are padded to whole ones. What is padding shows by who reads it: weights that are 0, a ReorderOutput
-that leaves it out. It is left out again, so that the model is the one that was optimised.
+Blocked channels are padded to whole blocks. The readers reveal the padding: weights that are 0, or a ReorderOutput that
+drops it. It is removed again, so that the result is the original model before optimisation.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pimflow.onnxio.blocks import BLOCKED, channel_block, plain_weights
 
 CONTRIB = "com.microsoft"
 _LEAST_OPSET = 11
-"""From which Pad, Slice and Resize read their sizes as operands."""
+"""The first opset in which Pad, Slice and Resize read their sizes as operands."""
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
 _KNOWN = frozenset({"Conv", "ReorderInput", "ReorderOutput", "Upsample", *_POOLS})
@@ -49,7 +49,7 @@ _FREE = frozenset(
         "Tanh",
     }
 )
-"""Operators of single elements: they do not see in which order these are."""
+"""Elementwise operators, which do not depend on the layout."""
 
 
 _PLAIN = ("", "Relu", "Sigmoid", "Tanh")
@@ -57,10 +57,10 @@ _PLAIN = ("", "Relu", "Sigmoid", "Tanh")
 
 
 def unblocked(graph: Graph) -> Graph | None:
-    """The graph without blocks; None where it has none, or is not understood as a whole.
+    """The graph without blocked channels; None if it has none, or contains unsupported uses of them.
 
     Args:
-        graph: opaque nodes, all shapes known.
+        graph: a graph of opaque nodes, with all shapes known.
     """
     if not any(_is_blocked(node) for node in graph.nodes) or graph.opset.get("", 0) < _LEAST_OPSET:
         return None
@@ -85,7 +85,7 @@ def _attributes(node: Node) -> dict[str, object]:
 
 
 def _blocked_values(graph: Graph) -> frozenset[str] | None:
-    """The values that are in blocks; None where some are read or written by what does not know blocks."""
+    """The values with blocked channels; None if a node that does not support blocks reads or writes some."""
     blocked: set[str] = set()
     for node in graph.nodes:
         reads = [name for name in node.inputs if name in blocked]
@@ -104,7 +104,7 @@ def _blocked_values(graph: Graph) -> frozenset[str] | None:
 
 
 def _joins(graph: Graph, node: Node, blocked: set[str]) -> bool:
-    """Whether a node of plain ONNX computes of values in blocks what it would of others."""
+    """Whether a plain ONNX node computes the same on values with blocked channels as on others."""
     concat = _kind(node) == "Concat" and _attributes(node).get("axis") == 1
     sizes = [name for name in node.inputs if name and name not in blocked and len(graph.value(name).shape or ()) > 0]
     return (concat or _kind(node) in _FREE) and not sizes
@@ -116,7 +116,7 @@ def _is_depthwise(graph: Graph, node: Node) -> bool:
 
 
 class _Classes:
-    """Values whose channels are the same in number, each class with how many are needed."""
+    """Equivalence classes of values with equal numbers of channels, each with the number needed."""
 
     def __init__(self) -> None:
         self._parents: dict[str, str] = {}
@@ -139,7 +139,7 @@ class _Classes:
 
 
 def _extents(graph: Graph, blocked: frozenset[str], block: int) -> Mapping[str, int]:
-    """Of every value in blocks the channels that are no padding, as far as any reader needs them."""
+    """For every blocked value, the number of channels without padding: as many as any reader needs."""
     classes = _Classes()
     for node in graph.nodes:
         kind, reads = _kind(node), [name for name in node.inputs if name in blocked]
@@ -168,7 +168,8 @@ def _channels(node: Node) -> int:
 
 
 def _need_of_products(graph: Graph, node: Node, classes: _Classes, block: int, blocked: frozenset[str]) -> None:
-    """Of its input it needs the channels whose weights are not all 0; with groups all, and all that it makes."""
+    """Records the channels that a convolution needs: of its input, up to the last with nonzero weights; with groups,
+    all of its input and output."""
     weights = plain_weights(graph.constants[node.inputs[1]], block)
     if _attributes(node).get("group", 1) != 1:
         classes.need(node.output, weights.shape[0])
@@ -181,7 +182,7 @@ def _need_of_products(graph: Graph, node: Node, classes: _Classes, block: int, b
 
 
 class _Rewrite:
-    """Writes plain nodes in place of those that know blocks."""
+    """Replaces nodes for blocked channels by plain ones."""
 
     def __init__(self, graph: Graph, block: int, extents: Mapping[str, int]) -> None:
         self.graph = graph
@@ -190,7 +191,7 @@ class _Rewrite:
         self.editor = GraphEditor(graph)
 
     def run(self) -> Graph:
-        """The new graph; shapes of what was in blocks are to be inferred again."""
+        """The new graph; shapes of values that were blocked have to be inferred again."""
         for node in self.graph.nodes:
             if _is_blocked(node):
                 kind = _kind(node)
@@ -226,7 +227,7 @@ class _Rewrite:
         return [self._node(node, "FusedConv" if fused else "Conv", inputs, attributes, CONTRIB if fused else "")]
 
     def _is_scaling(self, node: Node) -> bool:
-        """Whether a convolution is what the optimiser makes of a BatchNormalization: a factor and a sum a channel."""
+        """Whether a convolution was a BatchNormalization before optimisation: one factor and one addend per channel."""
         attributes = _attributes(node)
         moved = attributes.get("strides", (1, 1)) != (1, 1) or any(_sizes(attributes.get("pads", ())))
         alone = len(node.inputs) == 3 and bool(node.inputs[2]) and attributes.get("activation", "") in _PLAIN
@@ -234,7 +235,7 @@ class _Rewrite:
         return point and _is_depthwise(self.graph, node) and alone and not moved
 
     def _scaled(self, node: Node, rows: int) -> list[Node]:
-        """The BatchNormalization, of a mean of 0 and a variance of 1, and the activation behind it."""
+        """The BatchNormalization, with a mean of 0 and a variance of 1, and the activation after it."""
         factors, bias = (self.graph.constants[name].reshape(-1)[:rows] for name in node.inputs[1:3])
         arrays = (factors, bias, np.zeros_like(bias), np.ones_like(bias))
         inputs = [node.inputs[0], *(self._constant(node, np.ascontiguousarray(array)) for array in arrays)]
@@ -247,7 +248,7 @@ class _Rewrite:
         return [norm, self._node(node, activation, [between])]
 
     def _enter(self, node: Node) -> list[Node]:
-        """Channels that come last are brought before the others; what weights ask for beyond them are zeros."""
+        """Moves channels that come last to the front; additional channels that weights need are zeros."""
         source, made = node.inputs[0], []
         channels = self.graph.shape(source)[1]
         if _attributes(node).get("channels_last"):
@@ -263,7 +264,7 @@ class _Rewrite:
         return [*made, self._node(node, "Identity", [source])]
 
     def _leave(self, node: Node) -> list[Node]:
-        """The channels that are no padding, the last if they are wanted there."""
+        """The channels without padding, moved to the end if required."""
         source, made = node.inputs[0], []
         last = bool(_attributes(node).get("channels_last"))
         whole = self.extents[source] == _channels(node)
@@ -280,7 +281,7 @@ class _Rewrite:
         return self._node(node, "Transpose", [source], {"perm": (0, 2, 3, 1)})
 
     def _window(self, node: Node) -> list[Node]:
-        """Pools, and what makes maps larger by whole numbers."""
+        """Plain forms of pools, and of upsampling by whole numbers."""
         attributes = _attributes(node)
         if _kind(node) != "Upsample":
             plain = {name: value for name, value in attributes.items() if not _is_default(name, value)}
@@ -303,7 +304,7 @@ class _Rewrite:
         attributes: Mapping[str, object] | None = None,
         domain: str = "",
     ) -> Node:
-        """One that makes what a node made, of plain channels."""
+        """A plain node with the outputs of a given node."""
         kept: Attributes = tuple(sorted((attributes or {}).items()))  # type: ignore[arg-type]
         return replace(node, op=OnnxOp(op_type, domain, kept), inputs=tuple(inputs))
 
@@ -313,7 +314,7 @@ def _sizes(value: object) -> tuple[object, ...]:
 
 
 def _is_default(name: str, value: object) -> bool:
-    """An attribute that says nothing, and that older pools do not know."""
+    """Whether an attribute has its default value, and may be unknown to older pools."""
     if name == "dilations":
         return isinstance(value, tuple) and set(value) <= {1}
     return name in ("storage_order", "ceil_mode") and not value

@@ -107,7 +107,7 @@ def test_what_the_graph_lacks_stays_or_is_refused() -> None:
     with pytest.raises(ModelError, match="the model has no edge list"):
         bind_graph(network({"x": (FLOAT, ["N", 2])}), adjacency(), {})
     bipartite = Adjacency.from_edges(np.array([0, 4]), np.array([1, 0]), 5, 2)
-    with pytest.raises(ModelError, match="the graph leads from 5 vertices to 2 others"):
+    with pytest.raises(ModelError, match="the edges of the graph go from 5 vertices to 2 others"):
         bind_graph(network(DYNAMIC), bipartite, {})
 
 
@@ -157,8 +157,8 @@ def test_where_several_sizes_may_be_that_of_vertices_the_user_is_told_what_to_sa
     with pytest.raises(ShapeError) as caught:
         bind_graph(network({"edges": (LONG, [2, "E"]), "x": (FLOAT, dims)}), adjacency(), {})
     spelled = ", ".join(str(dim) or "?" for dim in dims)
-    expected = f"which size in x [{spelled}] is the number of vertices (20) does not follow from the model"
-    assert str(caught.value) == f"{expected}; say it: --shape {ways}"
+    expected = f"it is not clear which size in x [{spelled}] is the number of vertices (20)"
+    assert str(caught.value) == f"{expected}; bind it: --shape {ways}"
 
 
 def test_a_random_graph_has_the_sizes_that_are_known() -> None:

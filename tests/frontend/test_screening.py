@@ -123,7 +123,7 @@ def one_hot(depth: Any, *, in_branch: bool = False) -> onnx.ModelProto:
 @pytest.mark.parametrize(
     ("model", "words"),
     [
-        (recurrent("GRU", 3, (0, 2, 3)), r"it needs steps, batch and features, and its input is \(0, 2, 3\)"),
+        (recurrent("GRU", 3, (0, 2, 3)), r"it needs steps, batch and features, but its input is \(0, 2, 3\)"),
         (recurrent("GRU", 3, (5, 0, 3)), "it needs steps, batch and features"),
         (recurrent("GRU", 3, (5, 2, 0)), "it needs steps, batch and features"),
         (recurrent("LSTM", 4, (5, 0, 3)), "it needs a batch"),
@@ -154,12 +154,12 @@ def test_operands_that_kernels_take() -> None:
 def test_an_attribute_that_holds_another_type_than_it_says_is_refused() -> None:
     model = single("LeakyRelu", (2, 3), alpha=0.5)
     model.graph.node[0].attribute[0].type = AttributeProto.INT
-    assert "'alpha' says that it is INT and holds FLOAT" in refusal(model)
+    assert "'alpha' is declared as INT but holds FLOAT" in refusal(model)
     model.graph.node[0].attribute[0].type = AttributeProto.UNDEFINED
-    assert "'alpha' says that it is nothing and holds FLOAT" in refusal(model)
+    assert "'alpha' is declared as nothing but holds FLOAT" in refusal(model)
     made = model_of([helper.make_node("Constant", [], ["c"], value_int=3)], {}, ["c"], dtype=TensorProto.INT64)
     made.graph.node[0].attribute[0].type = AttributeProto.STRING
-    assert "'value_int' says that it is STRING and holds INT" in refusal(made)
+    assert "'value_int' is declared as STRING but holds INT" in refusal(made)
 
 
 def test_a_zero_that_its_writer_left_out_is_read() -> None:

@@ -1,4 +1,4 @@
-"""ONNX's operators as typed ops: one family per file, each operator's conversion registered under its op_type."""
+"""Conversion of ONNX operators to typed ops: one family per file, conversions registered by op_type."""
 
 from pimflow.frontend.convert import contraction, elementwise, movement, window
 from pimflow.frontend.convert.graph import TypedForm, convert_graph, typed_form

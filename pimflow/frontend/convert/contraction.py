@@ -1,4 +1,4 @@
-"""Conv, Gemm and MatMul, and what ONNX Runtime's own optimiser makes of them."""
+"""Conversion of Conv, Gemm and MatMul, and of the fused operators that ONNX Runtime's optimiser makes of them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pimflow.ir import Array, Conv2d, Elementwise, Gemm, MatMul, Op
 from pimflow.ir.ops.elementwise import fused_activation
 from pimflow.onnxio.tensors import numpy_dtype, shortest
 
-_Follower = tuple[Op, "tuple[str | Array, ...]"]  # an op, and what it reads beside the result before it
+_Follower = tuple[Op, "tuple[str | Array, ...]"]  # an op, and its operands besides the previous result
 
 
 @converts("Conv")
@@ -21,7 +21,7 @@ def _conv(site: Site) -> Typed | None:
 
 @converts("FusedConv", domain=CONTRIB)
 def _fused_conv(site: Site) -> Typed | None:
-    """A convolution, the addition of a fourth input, and an activation: the nodes that were fused."""
+    """A convolution, the addition of a fourth input, and an activation: the fused nodes, separate again."""
     op = _conv2d(site)
     activation = _activation(site, site.numbers("activation_params"))
     if op is None or activation is None:
@@ -76,7 +76,7 @@ def _matmul(site: Site) -> Op | None:
 
 @converts("FusedMatMul", domain=CONTRIB)
 def _fused_matmul(site: Site) -> Typed | None:
-    """alpha * (A @ B): a Gemm of two matrices, else a MatMul, which transposes nothing."""
+    """alpha * (A @ B): a Gemm if both are matrices, else a MatMul, which has no transpose."""
     if not site.is_float() or site.integer("transBatchA", 0) or site.integer("transBatchB", 0):
         return None
     alpha = shortest(site.number("alpha", 1.0))
@@ -90,12 +90,12 @@ def _fused_matmul(site: Site) -> Typed | None:
 
 
 def _activation(site: Site, parameters: tuple[float, ...]) -> tuple[_Follower, ...] | None:
-    """What is fused behind a product: an activation, nothing, or (None) what we do not know."""
+    """The activation fused into a product: () if there is none, None if it is unknown."""
     activation = fused_activation(site.text("activation", ""), parameters)
     return None if activation is None else tuple((op, ()) for op in activation)
 
 
 def _followed(op: Op, inputs: tuple[str | Array, ...], followers: tuple[_Follower, ...]) -> Typed:
-    """An op and others behind it."""
+    """An op followed by others."""
     beside = {place: operands for place, (_, operands) in enumerate(followers, start=1) if operands}
     return Typed((op, *(follower for follower, _ in followers)), inputs, beside)

@@ -1,4 +1,4 @@
-"""Elementwise operators and batch normalisation."""
+"""Conversion of elementwise operators and batch normalisation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pimflow.ir import Array, AttributeValue, BatchNorm, Elementwise, OnnxOp, Op
 from pimflow.onnxio.tensors import numpy_dtype, shortest
 
 ELEMENTWISE = (
-    # of one input
+    # one input
     "Relu",
     "LeakyRelu",
     "ThresholdedRelu",
@@ -54,7 +54,7 @@ ELEMENTWISE = (
     "IsNaN",
     "IsInf",
     "BitwiseNot",
-    # of several, with broadcasting
+    # several inputs, with broadcasting
     "Add",
     "Sub",
     "Mul",
@@ -79,7 +79,7 @@ ELEMENTWISE = (
     "BitwiseOr",
     "BitwiseXor",
 )
-"""Operators of ONNX's own domain that become `Elementwise` as they are."""
+"""Operators of ONNX's own domain that become `Elementwise` unchanged."""
 
 
 @converts(*ELEMENTWISE)
@@ -93,7 +93,7 @@ def _elementwise(site: Site) -> Op | None:
 
 @cache
 def _plain(kind: str) -> Elementwise:
-    """Without attributes, as nearly all are: one for all nodes."""
+    """The op without attributes, the common case: one object shared by all nodes."""
     return Elementwise(kind)
 
 
@@ -120,13 +120,13 @@ def _clip(site: Site) -> Typed | None:
 
 
 def decimal(scalar: Array) -> float:
-    """A scalar as a Python float, written as short as its type allows."""
+    """A scalar as a Python float, with the shortest decimal form that its type allows."""
     return shortest(float(scalar)) if scalar.dtype.itemsize <= 4 and scalar.dtype.kind not in "iu" else float(scalar)
 
 
 @converts("QuickGelu", domain=CONTRIB)
 def _quick_gelu(site: Site) -> Typed | None:
-    """x * sigmoid(alpha x), as the nodes that it was fused from."""
+    """x * sigmoid(alpha x), as the nodes that were fused."""
     if not site.is_float():
         return None
     alpha, source = shortest(site.number("alpha", 1.702)), site.node.inputs[0]
@@ -138,7 +138,7 @@ def _quick_gelu(site: Site) -> Typed | None:
 
 @converts("Gelu", domain=CONTRIB)
 def _gelu(site: Site) -> Typed | None:
-    """x (1 + erf(x / sqrt 2)) / 2, as one node where the opset has it."""
+    """x (1 + erf(x / sqrt 2)) / 2, as one node if the opset has it."""
     if not site.is_float():
         return None
     source = site.node.inputs[0]

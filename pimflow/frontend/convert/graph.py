@@ -1,4 +1,4 @@
-"""Opaque nodes -> typed ops. What has no exact typed form stays opaque."""
+"""Opaque nodes -> typed ops. Nodes without an exact typed form stay opaque."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from pimflow.ir.shapes import TensorType, infer
 
 
 class TypedForm(NamedTuple):
-    """A node's exact typed form, and the type of what it makes."""
+    """A node's exact typed form, and the type of its result."""
 
     typed: Typed
     result: TensorType
 
 
 def convert_graph(graph: Graph, forms: Mapping[str, TypedForm], known: Mapping[str, Array]) -> Graph:
-    """The graph with every node in typed form that has one which gives the very shape and type known for the node.
+    """The graph with every node in its typed form, if it has one with exactly the shape and type known for the node.
 
     Args:
-        graph: opaque nodes, with all shapes that can be known.
-        forms: typed forms that are known already, by node name.
+        graph: a graph of opaque nodes, with all shapes that can be known.
+        forms: typed forms that are already known, by node name.
         known: arrays of the values that do not depend on the graph's inputs, by name.
     """
     nodes: list[Node] = []
@@ -52,14 +52,14 @@ def _agrees(result: TensorType, known: Value) -> bool:
 def typed_form(
     node: Node, values: Mapping[str, Value], constants: Mapping[str, Array], opset: int
 ) -> TypedForm | Refusal | None:
-    """A node's exact typed form and what it makes.
+    """A node's exact typed form and the type of its result.
 
-    None where the node has to stay opaque; a refusal where its operands and attributes do not fit each other.
+    None if the node has to stay opaque; a refusal if its operands and attributes do not fit each other.
 
     Args:
         node: an opaque node.
-        values: the values that it reads, and what it makes as far as that is known.
-        constants: arrays of those of them that are known.
+        values: the values that it reads, and its results as far as they are known.
+        constants: arrays of the values that are known.
         opset: version of ONNX's own operators.
     """
     op = node.op
@@ -80,7 +80,7 @@ def typed_form(
 
 
 def _result(typed: Typed, values: Mapping[str, Value]) -> TensorType:
-    """What a chain of ops makes.
+    """The type of the result of a chain of ops.
 
     Raises:
         GraphError: its inputs do not fit.
@@ -89,7 +89,7 @@ def _result(typed: Typed, values: Mapping[str, Value]) -> TensorType:
     if isinstance(typed.ops[-1], OnnxOp):  # Identity
         (value,) = inputs
         if value is None or value.shape is None:
-            raise GraphError("Identity of nothing")
+            raise GraphError("Identity has no input")
         return TensorType(value.shape, value.dtype)
     for place, op in enumerate(typed.ops, start=1):
         (result,) = infer(op, inputs)
@@ -105,7 +105,7 @@ def _value(operand: str | Array, values: Mapping[str, Value]) -> Value | None:
 
 
 def _without_unused(node: Node, graph: Graph) -> Node:
-    """The node without a second output that nobody reads (the mask of Dropout, the indices of MaxPool)."""
+    """The node without an unused second output (the mask of Dropout, the indices of MaxPool)."""
     if len(node.outputs) != 2 or node.kind not in ("Dropout", "MaxPool"):
         return node
     unused = not graph.users(node.outputs[1]) and node.outputs[1] not in graph.outputs
@@ -113,7 +113,8 @@ def _without_unused(node: Node, graph: Graph) -> Node:
 
 
 class _Chains:
-    """Writes chains of ops in place of nodes: the values and constants of the graph, and those that chains add."""
+    """Writes chains of ops in place of nodes, and collects the graph's values and constants and those that chains
+    add."""
 
     def __init__(self, graph: Graph) -> None:
         self.values = dict(graph.values)

@@ -1,4 +1,4 @@
-"""Operators that move elements and compute none."""
+"""Conversion of operators that move elements and compute none."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pimflow.ir import Concat, Op, Pad, Reshape, Slice, Transpose
 
 @converts("Slice")
 def _cut(site: Site) -> Typed | None:
-    """Slice: one typed Slice for each axis that it really cuts."""
+    """Slice: one typed Slice for each axis that it actually cuts."""
     if site.opset < 10:
         starts, ends = site.integers("starts"), site.integers("ends")
         axes, steps = site.integers("axes"), None
@@ -75,7 +75,7 @@ def _reshape(site: Site) -> Typed | None:
     shape = site.out_shape()
     if shape is None or any(site.constant(i) is None for i in range(1, len(site.node.inputs))):
         return None
-    if 0 in shape and site.opset < 14:  # nothing but allowzero says a size of 0
+    if 0 in shape and site.opset < 14:  # a size of 0 needs allowzero
         return None
     return Typed((Reshape(shape),), site.node.inputs[:1])
 

@@ -1,4 +1,4 @@
-"""What a conversion is given and what it gives, and the registry of conversions by ONNX operator."""
+"""The input and the result of a conversion, and the registry of conversions by ONNX operator."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ CONTRIB = "com.microsoft"
 
 
 class Typed(NamedTuple):
-    """Ops applied one after the other; the first reads `inputs`, each later one the result before it.
+    """A chain of ops; the first reads `inputs`, each later one the previous result.
 
-    `beside` holds what a later op, by its place, reads behind that. Operands are values of the graph ("": absent) or
-    constants to be added.
+    `beside` holds the additional operands of a later op, by its position. Operands are values of the graph ("" if
+    absent) or constants to be added.
     """
 
     ops: tuple[Op, ...]
@@ -31,7 +31,7 @@ class Typed(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """One opaque node with what is known of its inputs."""
+    """An opaque node and what is known about its inputs."""
 
     node: Node
     values: Mapping[str, Value]
@@ -53,7 +53,7 @@ class Site:
         return self.values[self.node.inputs[index]]
 
     def shape(self, index: int = 0) -> tuple[int, ...]:
-        """An input's shape; () where it is unknown or absent."""
+        """An input's shape; () if it is unknown or absent."""
         return self.value(index).shape or () if self.has(index) else ()
 
     def is_float(self) -> bool:
@@ -76,23 +76,23 @@ class Site:
         return value if isinstance(value, str) else default
 
     def integers(self, name: str) -> tuple[int, ...] | None:
-        """An attribute of integers, None where it is absent."""
+        """An attribute of integers; None if it is absent."""
         value = self.attributes.get(name)
         if isinstance(value, tuple) and all(isinstance(item, int) for item in value):
             return tuple(int(item) for item in value if isinstance(item, int))
         return None
 
     def numbers(self, name: str) -> tuple[float, ...]:
-        """An attribute of floats, () where it is absent."""
+        """An attribute of floats; () if it is absent."""
         value = self.attributes.get(name)
         return tuple(item for item in value if isinstance(item, float)) if isinstance(value, tuple) else ()
 
     def constant(self, index: int) -> Array | None:
-        """A constant input's elements; None where it is absent or computed."""
+        """A constant input's elements; None if it is absent or computed."""
         return self.constants.get(self.node.inputs[index]) if self.has(index) else None
 
     def constant_integers(self, index: int) -> tuple[int, ...] | None:
-        """A constant input as integers; None where it is absent, computed, or not of integers."""
+        """A constant input as integers; None if it is absent, computed, or not of an integer type."""
         array = self.constant(index)
         return None if array is None or array.dtype.kind not in "iu" else tuple(int(item) for item in array.reshape(-1))
 
@@ -108,25 +108,25 @@ class Site:
         return axis % rank
 
     def out_shape(self) -> tuple[int, ...] | None:
-        """The first output's shape, None where it is not known yet."""
+        """The first output's shape; None if it is not known yet."""
         value = self.values.get(self.node.output)
         return None if value is None else value.shape
 
 
 Conversion = Callable[[Site], "Typed | Op | None"]
-"""From an opaque node to its exact typed form, over all spellings since opset 7; None where it has none.
+"""Converts an opaque node, in its form of any opset since 7, to its exact typed form; None if it has none.
 
-It raises a `GraphError` where operands and attributes do not fit each other."""
+Raises a `GraphError` if operands and attributes do not fit each other."""
 
 CONVERSIONS: Registry[tuple[str, str], Conversion] = Registry("conversions")
-"""By domain and op_type."""
+"""The conversions, by domain and op_type."""
 
 
 def converts(*op_types: str, domain: str = "") -> Callable[[Conversion], Conversion]:
-    """A decorator that makes a function the conversion of some operators.
+    """A decorator that registers a function as the conversion of some operators.
 
     Raises:
-        ValueError: an operator has a conversion already.
+        ValueError: an operator already has a conversion.
     """
     return CONVERSIONS.register(*((domain, op_type) for op_type in op_types))
 

@@ -1,4 +1,4 @@
-"""Pooling, and what the attributes of all windows have in common."""
+"""Conversion of pooling, and the attributes that all windowed operators share."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pimflow.ir.ops.window import same_pads
 
 
 def pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int]:
-    """Two numbers from 1 up, for H and W: the default where the attribute is absent.
+    """Two numbers of at least 1, for H and W: the default if the attribute is absent.
 
     Raises:
         GraphError: it is anything else.
@@ -17,19 +17,19 @@ def pair(values: tuple[int, ...] | None, default: int) -> tuple[int, int]:
     if values is None:
         return (default, default)
     if len(values) != 2 or min(values) < 1:
-        raise GraphError(f"{values} where a window over two axes has two numbers, each 1 or more")
+        raise GraphError(f"{values}: a window over two axes has two numbers, each 1 or more")
     return (values[0], values[1])
 
 
 def resolve_pads(
     site: Site, kernel: tuple[int, int], strides: tuple[int, int], dilations: tuple[int, int]
 ) -> tuple[int, int, int, int] | None:
-    """Explicit pads (top, left, bottom, right); None for what has none (negative ones, unknown modes)."""
+    """Explicit pads (top, left, bottom, right); None for negative pads and unknown modes."""
     mode = site.text("auto_pad", "NOTSET")
     if mode == "NOTSET":
         pads = site.integers("pads") or (0, 0, 0, 0)
         if len(pads) != 4:
-            raise GraphError(f"pads {pads} where a window over two axes has four")
+            raise GraphError(f"pads {pads}: a window over two axes has four")
         return (pads[0], pads[1], pads[2], pads[3]) if min(pads) >= 0 else None
     if mode == "VALID":
         return (0, 0, 0, 0)
@@ -59,9 +59,9 @@ def _pool(site: Site) -> Op | None:
 
 
 def _without_ceil(op: Pool2d, shape: tuple[int, ...]) -> Pool2d:
-    """The same pooling with floor mode and the trailing pads that the last windows reach into, where that is exact.
+    """The same pooling in floor mode, with the trailing pads that the last windows reach into, if that is exact.
 
-    Padding counts neither for a maximum nor for an average that leaves it out, so then it may be explicit.
+    Padding does not affect a maximum, or an average that excludes it, so in these cases it may be explicit.
     """
     ends = []
     for axis in range(2):

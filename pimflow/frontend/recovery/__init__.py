@@ -1,4 +1,4 @@
-"""Recovers the aggregations of graph networks from what exporters make of them, by the data that flow, not by names."""
+"""Recovers the aggregations of graph networks from their exported form, by data flow rather than by names."""
 
 from pimflow.frontend.recovery.recover import Recovered, recover
 

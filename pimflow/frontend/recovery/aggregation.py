@@ -1,4 +1,4 @@
-"""Scatters of edge values into rows of destinations, as the sparse ops that they are."""
+"""Recovery of scatters of edge values into rows of destinations as sparse ops."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from pimflow.ir import Elementwise, Node, Refusal, Reshape, SegmentReduce, Spmm
 from pimflow.ir.ops.sparse import Reduction
 
 REDUCTIONS = {"add": "sum", "max": "max", "min": "min"}
-"""ONNX's names of reductions, and ours."""
+"""Our names of reductions, by ONNX's."""
 
 _COMBINES = {"sum": "Add", "max": "Max", "min": "Min"}
 _NEUTRAL = {"sum": 0.0, "max": float("-inf"), "min": float("inf")}
-"""What a reduction may start from without a trace."""
+"""The neutral element of each reduction."""
 _BOUNDS = {"max": "ReduceMin", "min": "ReduceMax"}
-"""What of all updates no result of a scatter is beyond, by its reduction."""
+"""By reduction, the reduction over all updates that bounds every result of a scatter."""
 
 
 class Weight(NamedTuple):
-    """What messages are multiplied by: [E] or [E, H], known, or the name of a value that has these rows."""
+    """A factor of messages, [E] or [E, H]: a known array, or the name of a computed value with these rows."""
 
     array: npt.NDArray[Any] | None
     name: str
@@ -34,7 +34,7 @@ class Weight(NamedTuple):
 
 
 class Messages(NamedTuple):
-    """weights * x[source] (times matrices picked by type) for every edge, in the exporter's order."""
+    """weights * x[source] (optionally times matrices selected by type) for every edge, in the exporter's order."""
 
     rows: Rows
     weights: tuple[Weight, ...] = ()
@@ -42,7 +42,7 @@ class Messages(NamedTuple):
 
 
 class Scatter(NamedTuple):
-    """How edges are reduced, which, and along which axis of the values scattered."""
+    """The reduction of edges, their segments, and the axis of edges in the scattered values."""
 
     op: Reduction
     segments: Segments
@@ -50,14 +50,14 @@ class Scatter(NamedTuple):
 
 
 class Aggregations:
-    """Writes scatters as sparse ops."""
+    """Rewrites scatters as sparse ops."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._edges = EdgeValues(scene)
 
     def recover(self, node: Node) -> Refusal | None:
-        """Writes a sparse op in place of a scatter, or says why there is none."""
+        """Replaces a scatter by a sparse op, or returns why it cannot."""
         base, updates = self._base(node), node.inputs[2]
         found = self._reduction(node, base)
         if isinstance(found, Refusal):
@@ -71,11 +71,11 @@ class Aggregations:
         return None
 
     def _base(self, node: Node) -> str:
-        """What a scatter starts from, without a scatter before it that changes nothing.
+        """The value that a scatter starts from, skipping a preceding scatter that has no effect.
 
-        For a maximum PyTorch Geometric's TorchScript export scatters the least of all updates first, and then these
-        (`torch_geometric.utils.scatter`): no maximum over edges is less. Likewise for minima; NaN apart, which would
-        reach all vertices.
+        For a maximum, PyTorch Geometric's TorchScript export first scatters the smallest of all updates, then the
+        updates themselves (`torch_geometric.utils.scatter`): no maximum over edges is smaller. Minima are handled
+        likewise. NaN is an exception: it would reach all vertices.
         """
         scene, base = self._scene, node.inputs[0]
         first = scene.maker(scene.peel(base))
@@ -92,13 +92,13 @@ class Aggregations:
         return len(known) == 2 and known[0] == known[1]
 
     def _reduction(self, node: Node, base: str) -> Scatter | Refusal:
-        """How a scatter reduces what into a base, and which edges."""
+        """The reduction of a scatter into a base, or why it cannot be recovered."""
         scene, shape = self._scene, self._scene.shape(node.output)
         reduction = scene.node_attributes(node).get("reduction", "none")
         kind, dtype = REDUCTIONS.get(reduction), scene.value(node.output).dtype
         if kind is None:
             does = (
-                "replaces elements: of several updates one stays" if reduction == "none" else f"reduces by {reduction}"
+                "replaces elements: one of several updates stays" if reduction == "none" else f"reduces by {reduction}"
             )
             return Refusal(f"{node.name}: it {does}")
         if node.inputs[1] not in scene.known or not shape:
@@ -113,11 +113,11 @@ class Aggregations:
         segments = scene.segments(where.index, shape[where.axis])
         op = self._started(kind, base, segments, where.axis)
         if op is None:
-            return Refusal(f"{node.name}: what it starts from differs between rows")
+            return Refusal(f"{node.name}: its initial values differ between rows")
         return Scatter(op, segments, where.axis)
 
     def _started(self, kind: str, base: str, segments: Segments, axis: int) -> Reduction | None:
-        """The reduction with what its rows start from; a computed base is combined with what comes of the edges."""
+        """The reduction with the initial values of its rows; a computed base is combined with its result afterwards."""
         array = self._scene.known.get(base)
         if array is None:
             return Reduction(kind, _NEUTRAL[kind], _NEUTRAL[kind])
@@ -132,7 +132,7 @@ class Aggregations:
         return Reduction(kind, first, last if empty.size else first)
 
     def _aggregate(self, found: Scatter, updates: str, node: Node) -> str:
-        """The reduction over rows along the first axis."""
+        """Writes the reduction over rows along the first axis; returns its result."""
         op, segments, axis = found
         scene, fields = self._scene, (op.reduce, op.start, op.empty)
         messages = self._messages(updates, axis)
@@ -153,7 +153,7 @@ class Aggregations:
         rows = self._scene.moved(updates, found.axis, 0, f"{node.name}/rows")
         return self._edges.permuted(rows, found.segments)
 
-    # ---- what is scattered
+    # ---- the scattered values
 
     def _messages(self, name: str, axis: int) -> Messages | None:
         scene = self._scene
@@ -177,7 +177,7 @@ class Aggregations:
         return None
 
     def _as_weight(self, name: str, shape: tuple[int, ...], axis: int, *, inverse: bool) -> Weight | None:
-        """A factor of messages of a shape that is one number an edge, or one a head."""
+        """A factor of messages of a given shape, if it is one number per edge, or one per edge and head."""
         scene = self._scene
         own, array = scene.shape(name), scene.known.get(name)
         if axis:
@@ -191,7 +191,7 @@ class Aggregations:
         return None if inverse or not (ones or per_head) else Weight(None, name, per_head)
 
     def _typed(self, node: Node) -> Messages | None:
-        """A product with matrices picked by type, [E, 1, N], squeezed, or an Einsum that makes [E, N] itself."""
+        """A product with matrices selected by type, squeezed from [E, 1, N], or an Einsum with the result [E, N]."""
         scene = self._scene
         product = node if node.kind == "Einsum" else scene.maker(scene.peel(node.inputs[0]))
         found = match_typed(scene, product)
@@ -204,7 +204,7 @@ class Aggregations:
     # ---- operands
 
     def _weight(self, weights: tuple[Weight, ...], segments: Segments, node: Node) -> str:
-        """All weights of an edge as one operand, [E] or [E, H]."""
+        """The product of all weights of each edge as one operand, [E] or [E, H]."""
         scene = self._scene
         arrays = [weight for weight in weights if weight.array is not None]
         names = [self._computed_weight(weight, segments, node) for weight in weights if weight.array is None]
@@ -233,7 +233,7 @@ class Aggregations:
 
 
 def extreme_of_all(scene: Scene, name: str) -> Node | None:
-    """The reduction of all of a value to one number, of which another value consists; None of any other."""
+    """The node that reduces a whole value to one number, if all elements of `name` are that number; else None."""
     node = scene.maker(scene.peel(name))
     while node is not None and node.kind not in _BOUNDS.values():
         parts = [item for item in node.inputs[: None if node.kind == "Add" else 1] if (scene.array(item) != 0).any()]
@@ -243,7 +243,7 @@ def extreme_of_all(scene: Scene, name: str) -> Node | None:
 
 
 def _weight_along(array: npt.NDArray[Any], shape: tuple[int, ...], axis: int, inverse: bool) -> Weight | None:
-    """A factor that varies along one axis of messages of a shape."""
+    """A factor that varies along only one axis of messages of a given shape."""
     if len(array.shape) > len(shape) or np.broadcast_shapes(array.shape, shape) != shape:
         return None
     vector: Ints | None = along_rows(np.moveaxis(np.broadcast_to(array, shape), axis, 0))
@@ -261,7 +261,7 @@ def _known_weight(array: npt.NDArray[Any], shape: tuple[int, ...], inverse: bool
 
 
 def _product(arrays: list[npt.NDArray[Any]], per_head: bool) -> npt.NDArray[Any]:
-    """All factors of every edge: [E, H] if any is."""
+    """The product of all factors of every edge: [E, H] if any factor is."""
     if any(array.ndim == 2 for array in arrays):
         arrays = [array[:, None] if array.ndim == 1 else array for array in arrays]
     product = arrays[0]

@@ -1,4 +1,4 @@
-"""Values of edges in CSR order: what computes them is written again over rows that are picked in that order."""
+"""Values of edges in CSR order: the nodes that compute them are rewritten to work on rows gathered in that order."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _REDUCTIONS = frozenset(
     f"Reduce{kind}" for kind in ("Sum", "Mean", "Max", "Min", "Prod", "L1", "L2", "SumSquare", "LogSumExp")
 )
 _ALONG_AN_AXIS = {"Concat": 0, "Softmax": -1, "LogSoftmax": -1, "LayerNormalization": -1}
-"""Operators that mix elements along one axis (or from it on), and which one by default."""
+"""Operators that mix elements along one axis (or from it on), with the default axis."""
 _PAIRINGS = {"Add": "add", "Mul": "mul"}
 
 
 class EdgeValues:
-    """Writes values of edges in CSR order, each once."""
+    """Writes values of edges in CSR order, each only once."""
 
     def __init__(self, scene: Scene) -> None:
         self._scene = scene
         self._done: dict[tuple[str, str], str] = {}
 
     def ordered(self, name: str, segments: Segments) -> str:
-        """A value whose rows are edges in the exporter's order, with its rows in CSR order."""
+        """A value with one row per edge in the exporter's order, with its rows brought into CSR order."""
         name = self._scene.peel(name)
         key = (name, segments.key)
         if key not in self._done:
@@ -64,7 +64,7 @@ class EdgeValues:
         return self._scene.write(GatherRows(), rows.x, self._scene.sources(rows.index, segments), like=f"{name}/rows")
 
     def permuted(self, name: str, segments: Segments) -> str:
-        """Rows of a value that is computed in the exporter's order, in CSR order."""
+        """The rows of a value computed in the exporter's order, permuted to CSR order."""
         if segments.order is None:
             return name
         order = self._scene.constant("order", segments.order)
@@ -78,7 +78,7 @@ class EdgeValues:
         return self._scene.write(found.op, logits, segments.rowptr, like=f"{node.name}/softmax")
 
     def _within(self, node: Node, segments: Segments) -> str | None:
-        """A softmax within every type: made in the order of its groups, then brought into that of destinations."""
+        """A softmax within every type: computed in the order of its groups, then permuted to that of destinations."""
         scene, found = self._scene, match_within(self._scene, node)
         if found is None:
             return None
@@ -102,7 +102,7 @@ class EdgeValues:
         return self._scene.write(Reshape(self._scene.shape(node.output)), rows, like=f"{node.name}/by_destination")
 
     def _ends(self, one: str, other: str, segments: Segments) -> tuple[Rows, Rows] | None:
-        """Two values as rows of sources and rows of the destinations of the segments."""
+        """Two values as gathered rows of sources and of the segments' destinations; None if they are not."""
         first, second = self._scene.rows(one), self._scene.rows(other)
         if first is None or second is None:
             return None
@@ -140,7 +140,7 @@ class EdgeValues:
         return self._paired("dot", one, other, segments, f"{node.name}/dot")
 
     def _axes(self, node: Node, rank: int) -> set[int]:
-        """The axes that a reduction takes away; all of them where that is not known."""
+        """The axes that a reduction removes; all of them if that is not known."""
         given: Any = self._scene.node_attributes(node).get("axes")
         if len(node.inputs) > 1 and node.inputs[1]:
             given = self._scene.known.get(node.inputs[1])
@@ -163,7 +163,7 @@ class EdgeValues:
         return name
 
     def _by_row(self, node: Node, segments: Segments) -> str | None:
-        """What makes each row of its result from the same row of its first operand."""
+        """A node that computes each row of its result from the same row of its first operand, in CSR order."""
         scene = self._scene
         given, made = scene.shape(node.inputs[0]), scene.shape(node.output)
         if not given or not made or given[0] != segments.edges or made[0] != segments.edges:
@@ -177,16 +177,16 @@ class EdgeValues:
         along = [name for name in node.inputs if name and self._has_rows(name, len(given), segments)]
         of_rows = node.kind == "Concat" or (scene.is_product(node) and len(given) > 2)
         if not of_rows and along != [node.inputs[0]]:
-            return None  # another operand, such as a bias, has a row for every edge too
+            return None  # another operand, such as a bias, also has one row per edge
         return scene.copy(node, [self.ordered(name, segments) if name in along else name for name in node.inputs])
 
     def _has_rows(self, name: str, rank: int, segments: Segments) -> bool:
-        """Whether a value has so many dims, and a row for every edge."""
+        """Whether a value has a given rank and one row per edge."""
         shape = self._scene.shape(name)
         return len(shape) == rank and shape[0] == segments.edges
 
     def _keeps_rows(self, node: Node, rank: int, segments: Segments) -> bool:
-        """Whether a node that is no elementwise one makes each row from that row alone."""
+        """Whether a node other than an elementwise one computes each row only from the same row."""
         scene, attributes = self._scene, self._scene.node_attributes(node)
         if node.kind in _REDUCTIONS:
             return 0 not in self._axes(node, rank)

@@ -1,4 +1,4 @@
-"""Recovery of a whole graph: every scatter and product by type that a rule covers is replaced, with what served it."""
+"""Recovery of a whole graph: replaces every scatter and product by type that a rule covers, and removes dead nodes."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Graph, Node, Spmm
 
 SCATTER_OPSET = 16
-"""From here on a ScatterElements can add up; before, it keeps one of several updates."""
+"""The first opset in which ScatterElements can add; before, it keeps one of several updates."""
 
 _GATHERS = frozenset({"Gather", "GatherND"})
 
 
 class Recovered(NamedTuple):
-    """A graph with sparse ops, and why scatters are left in it: each "node: reason"."""
+    """A graph with sparse ops, and the reasons for scatters and gathers left in it, each as "node: reason"."""
 
     inferred: Inferred
     notes: tuple[str, ...]
 
 
 def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
-    """The graph with its aggregations as sparse ops, and constants in place of what depends on the bound graph.
+    """The graph with its aggregations as sparse ops, and values that depend only on the bound graph as constants.
 
     Args:
-        inferred: a graph with shapes; `structural` and `known` say what depends on the bound graph.
-        bound: inputs that are the bound graph's.
+        inferred: a graph with shapes; `structural` and `known` hold the values that depend on the bound graph.
+        bound: the inputs that the bound graph replaces.
 
     Raises:
-        ModelError: the model's opset is one in which duplicate edges are lost.
+        ModelError: in the model's opset, duplicate edges are lost.
     """
     scene = Scene(inferred.graph, inferred.known, inferred.structural)
     _refuse_lost_duplicates(scene)
@@ -77,7 +77,7 @@ def _refuse_lost_duplicates(scene: Scene) -> None:
 
 
 def _fold_row_scale(scene: Scene, node: Node) -> None:
-    """A sum that is divided by (or multiplied with) a known number for every row, as in a mean: a row scale."""
+    """Folds the division (or multiplication) of a sum by a known number per row, as in a mean, into a row scale."""
     if len(node.inputs) != 2:
         return
     for total, factor in (node.inputs, node.inputs[::-1]) if node.kind == "Mul" else (node.inputs,):
@@ -97,7 +97,7 @@ def _fold_row_scale(scene: Scene, node: Node) -> None:
 
 
 def _gather_rows(scene: Scene, node: Node) -> None:
-    """Rows picked by a known index, where no aggregation takes them in."""
+    """Replaces a gather of rows by a known index that no aggregation absorbs."""
     rows = scene.rows(node.output)
     if rows is None:
         return
@@ -105,12 +105,12 @@ def _gather_rows(scene: Scene, node: Node) -> None:
 
 
 def _products_by_type(scene: Scene) -> None:
-    """Products with a matrix for every row that something else than an aggregation reads."""
+    """Replaces products with a matrix per row that something other than an aggregation reads."""
     found = {node.name: match_typed(scene, node) for node in scene.graph.nodes if scene.maker(node.output) is not None}
     products = {name: product for name, product in found.items() if product is not None}
     if not products:
         return
-    scene.typed.clear()  # what aggregations wrote stands in their places, behind these
+    scene.typed.clear()  # those that aggregations wrote are in the aggregations' places, after these
     live = _without_dead_nodes(scene.editor.finish()).node_by_name
     for name, product in products.items():
         if name in live:
@@ -118,12 +118,12 @@ def _products_by_type(scene: Scene) -> None:
 
 
 def _is_kept(scene: Scene, node: Node) -> bool:
-    """Whether a node reads or writes by an index when the model runs, in the exporter's words."""
+    """Whether a node is an original gather or scatter that is executed when the model runs."""
     return node.kind in SCATTERS | _GATHERS | {"GatherElements"} and node.output not in scene.known
 
 
 def _why_kept(scene: Scene, node: Node) -> str:
-    """Why a gather is no op over edges; of scatters their rule says it."""
+    """Why a gather was not recovered; scatters have a refusal from their rule."""
     index, axis = scene.known.get(node.inputs[1]), scene.node_attributes(node).get("axis", 0)
     if index is None:
         return f"{node.name}: its index is computed when the model runs"
@@ -134,12 +134,12 @@ def _why_kept(scene: Scene, node: Node) -> str:
     if node.kind == "Gather" and axis % max(len(scene.shape(node.inputs[0])), 1):
         return f"{node.name}: it picks along axis {axis}, not rows of vertices or edges"
     if node.kind == "Gather" and index.ndim != 1:
-        return f"{node.name}: its index has {index.ndim} dims, and is no list of rows"
+        return f"{node.name}: its index has {index.ndim} dims, so it is not a list of rows"
     return f"{node.name}: its index is out of range"
 
 
 def _readers(scene: Scene, name: str) -> int:
-    """How many nodes read a value when the model runs, or what copies it."""
+    """The number of nodes that read a value when the model runs, plus one if it is a graph output."""
     readers = [user for user in scene.graph.users(name) if scene.maker(user.output) is not None]
     return len(readers) + (name in scene.graph.outputs)
 

@@ -1,4 +1,4 @@
-"""An inferred graph as recovery sees it: what is known, what makes what, and what has been written in its place."""
+"""The graph during recovery: known values, producers, and the nodes written as replacements."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ _SOURCES = "col"
 _PASSES_ON = frozenset(
     {"Identity", "Slice", "Reshape", "Expand", "Cast", "Squeeze", "Unsqueeze", "Flatten", "Max", "Min", "Sum", "Concat"}
 )
-"""Operators that make their first input again, where its shape and type stay and they read no second tensor."""
+"""Operators that copy their first input if its shape and type stay the same and they read no second tensor."""
 _OF_ONE = frozenset({"Max", "Min", "Sum", "Concat"})
-"""Of them, those that do so with a single operand only."""
+"""Those of them that do so only with a single operand."""
 
 
 @dataclass(frozen=True)
 class Segments:
-    """Edges by destination: an index of rows that updates are scattered to.
+    """Edges by destination, from the index of rows that updates are scattered to.
 
     Args:
-        key: names the index by its content.
-        rows: how many rows there are.
-        edges: how many edges.
-        rowptr: the constant of row pointers.
-        counts: edges of each row.
-        order: exporter's position of each edge in CSR order; None where that is its own order.
+        key: identifies the index by its content.
+        rows: number of rows.
+        edges: number of edges.
+        rowptr: name of the constant of row pointers.
+        counts: number of edges of each row.
+        order: the exporter's position of each edge in CSR order; None if the two orders are the same.
     """
 
     key: str
@@ -63,7 +63,7 @@ class Rows:
 
 @dataclass(frozen=True)
 class Destinations:
-    """Rows that a scatter writes to, of one axis of what it makes."""
+    """The rows that a scatter writes to, along one axis of its result."""
 
     axis: int
     index: Ints
@@ -73,13 +73,13 @@ class Scene:
     """A graph whose nodes are being replaced.
 
     Args:
-        graph: all shapes inferred; opaque nodes.
+        graph: a graph of opaque nodes, with all shapes inferred.
         known: arrays of values that do not depend on run-time inputs, by name.
-        structural: names of those of them that depend on the graph that was bound.
+        structural: names of those of them that depend on the bound graph.
 
     Attributes:
-        pending: nodes that are written, and have no place in the graph yet.
-        typed: products by type that are written: what each makes, and the row of every edge in it.
+        pending: nodes written that have no place in the graph yet.
+        typed: products by type that were written: the result of each, and the row of every edge in it.
     """
 
     def __init__(self, graph: Graph, known: Mapping[str, Array], structural: frozenset[str]) -> None:
@@ -102,11 +102,11 @@ class Scene:
         return self.editor.value(name)
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """A value's shape; () where it has none."""
+        """A value's shape; () if it has none."""
         return self.value(name).shape or ()
 
     def maker(self, name: str) -> Node | None:
-        """The node that computes a value when the model runs, as the exporter wrote it; None for what is known."""
+        """The original node that computes a value when the model runs; None for known values."""
         return None if name in self.known else self.graph.producer(name)
 
     def written(self, name: str) -> Node | None:
@@ -114,7 +114,8 @@ class Scene:
         return self._written.get(name)
 
     def peel(self, name: str) -> str:
-        """What a value is a copy of, gone through full Slices, Identities, Reshapes to the same shape and the like."""
+        """The value that `name` is a copy of, through full Slices, Identities, Reshapes to the same shape and the
+        like."""
         node = self.maker(name)
         while node is not None and self._is_copy(node):
             name = node.inputs[0]
@@ -132,18 +133,19 @@ class Scene:
         return made.shape is not None and (source.shape, source.dtype) == (made.shape, made.dtype)
 
     def array(self, name: str) -> npt.NDArray[Any]:
-        """A known value's elements; NaN for one that is computed, which equals nothing."""
+        """A known value's elements; NaN, which equals nothing, for a computed one."""
         return self.known.get(name, np.array(np.nan))
 
     def key(self, array: Array) -> str:
-        """Names an array by its content; linear once, then free."""
+        """A key for an array's content; linear the first time, then cached."""
         place = memory_of(array)
         if place not in self._keys:
             self._keys[place] = (array, _content(array))
         return self._keys[place][1]
 
     def rows(self, name: str, along: int = 0) -> Rows | None:
-        """The value as rows of another one, picked by a known index: a Gather along an axis, or its like."""
+        """The value as rows of another one, selected by a known index: a Gather along an axis or equivalent; else
+        None."""
         name = self.peel(name)
         node = self.maker(name)
         if node is None or not isinstance(node.op, OnnxOp) or node.op.domain or len(node.inputs) < 2:
@@ -161,7 +163,7 @@ class Scene:
         return Rows(x, _wrapped(positions, shape[along])) if is_within(positions, shape[along]) else None
 
     def destinations(self, node: Node) -> Destinations | None:
-        """The rows that a scatter by a known index writes to; None where the index differs between columns."""
+        """The rows that a scatter by a known index writes to; None if the index differs between columns."""
         index, shape, given = self.known[node.inputs[1]], self.shape(node.output), self.shape(node.inputs[1])
         axis: int = self.node_attributes(node).get("axis", 0) % max(len(shape), 1)
         if node.kind == "ScatterND":
@@ -182,19 +184,19 @@ class Scene:
     # ---- writing
 
     def constant(self, what: str, array: Array) -> str:
-        """A constant of these elements; equal ones are shared."""
+        """A constant with these elements; equal ones are shared."""
         key = _content(array)
         if key not in self._constants:
             self._constants[key] = self.editor.new_constant(what, np.ascontiguousarray(array))
         return self._constants[key]
 
     def write(self, op: Op, *inputs: str, like: str) -> str:
-        """Adds a typed node; returns what it makes. `like` is what its name is made from."""
+        """Adds a typed node, with a name made from `like`; returns its result."""
         ((shape, dtype),) = infer(op, [self.value(name) if name else None for name in inputs])
         return self._add(op, inputs, shape, dtype, like)
 
     def copy(self, node: Node, inputs: Sequence[str]) -> str:
-        """Adds a node like another one, over other inputs of the same shapes; returns what it makes."""
+        """Adds a copy of a node with other inputs of the same shapes; returns its result."""
         value = self.value(node.output)
         return self._add(node.op, tuple(inputs), value.shape, value.dtype, f"{node.name}/by_destination")
 
@@ -206,7 +208,7 @@ class Scene:
         return output
 
     def finish(self, node: Node, made: str) -> None:
-        """Puts all pending nodes in a node's place, where `made` takes the place of its output."""
+        """Replaces a node by all pending nodes; `made` takes the place of its output."""
         last = self.pending.pop()
         assert last.output == made
         kept = Node(last.op, last.inputs, node.outputs, node.name, node.placement, node.tags)
@@ -215,7 +217,7 @@ class Scene:
         self.pending = []
 
     def segments(self, index: Ints, rows: int) -> Segments:
-        """The edges of an index of destinations, by destination."""
+        """The segments of an index of destinations."""
         known = (self.key(index), rows)
         if known not in self._segments:
             wrapped = _narrowed(_wrapped(index, rows))
@@ -227,11 +229,11 @@ class Scene:
         return self._segments[known]
 
     def arranged(self, what: str, array: Array, segments: Segments) -> str:
-        """A constant: an array's rows (one an edge, in the exporter's order) in CSR order; made once for all layers."""
+        """A constant: an array's rows (one per edge, in the exporter's order) in CSR order; shared by all layers."""
         place = (what, memory_of(array), segments.key)
         if place not in self._arranged:
             small = compact(array)
-            if len(small) != segments.edges:  # all rows are alike
+            if len(small) != segments.edges:  # all rows are equal
                 small = np.broadcast_to(small, (segments.edges, *small.shape[1:]))
             elif segments.order is not None:
                 small = small[segments.order]
@@ -239,15 +241,15 @@ class Scene:
         return self._arranged[place][1]
 
     def sources(self, index: Ints, segments: Segments) -> str:
-        """The constant `col`: an index of every edge in CSR order."""
+        """The constant `col`: an index with one element per edge, in CSR order."""
         return self.arranged(_SOURCES, index, segments)
 
     def picks(self, index: Ints) -> str:
-        """The constant of an index of rows, in the exporter's order."""
+        """A constant for an index of rows, in the exporter's order."""
         return self.constant("rows", _narrowed(index))
 
     def moved(self, name: str, source: int, target: int, like: str) -> str:
-        """A value with one axis moved; axes of one alone are passed by a view."""
+        """A value with one axis moved; moving it only past axes of size 1 is a view."""
         if source == target:
             return name
         shape = self.shape(name)
@@ -268,24 +270,25 @@ def _narrowed(index: Ints) -> Ints:
 
 
 def is_within(index: Ints, rows: int) -> bool:
-    """Whether all of an index are rows; negative ones count from the end."""
+    """Whether all elements of an index are valid rows; negative ones count from the end."""
     return not len(index) or (bool(index.max() < rows) and bool(index.min() >= -rows))
 
 
 def _wrapped(index: Ints, rows: int) -> Ints:
-    """An index of rows without negative ones, which count from the end."""
+    """An index of rows with negative elements, which count from the end, made positive."""
     return np.where(index < 0, index + rows, index) if len(index) and index.min() < 0 else index
 
 
 def placed_constants(scene: Scene) -> None:
-    """Puts constants in place of whatever depends on the bound graph and is still read; what repeats is expanded."""
+    """Replaces values that depend only on the bound graph and are still read by constants; repetitive ones by an
+    Expand."""
     graph, editor = scene.graph, scene.editor
     for node in graph.nodes:
         names = [name for name in node.outputs if name]
         if not names or not _follows_from_graph(scene, node, names):
             continue
         if any(name not in scene.known for name in names):
-            editor.replace_node(node.name, ())  # let go: nothing but structure read it
+            editor.replace_node(node.name, ())  # released: only structure read it
         elif any(name in graph.outputs for name in names):
             _make_output(scene, node)
         elif len(names) == 1 and held_bytes(scene.known[names[0]]) < scene.known[names[0]].nbytes:
@@ -297,14 +300,14 @@ def placed_constants(scene: Scene) -> None:
 
 
 def _follows_from_graph(scene: Scene, node: Node, names: Sequence[str]) -> bool:
-    """Whether a bound graph decides all that a node makes: by its edges, or, as a Shape reads them, by their number."""
+    """Whether all results of a node follow from a bound graph: from its edges or, as for a Shape, from their number."""
     if all(name in scene.structural for name in names):
         return True
     return all(name in scene.known for name in names) and not scene.structural.isdisjoint(node.inputs)
 
 
 def _make_output(scene: Scene, node: Node) -> None:
-    """A graph output is made by a node."""
+    """Makes a known graph output an Identity of a constant, because outputs need a producer."""
     array = scene.known[node.output]
     name = scene.editor.new_constant(f"{node.output}_known", np.ascontiguousarray(array))
     scene.editor.replace_node(node.name, (replace(node, op=OnnxOp("Identity"), inputs=(name,)),))

@@ -1,4 +1,4 @@
-"""Softmax over the edges into each destination, as exporters write it: scatters of maxima and of sums."""
+"""Recovery of softmax over the edges into each destination from its exported form: scatters of maxima and of sums."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pimflow.ir import EdgeSoftmax, Node
 
 
 class Softmax(NamedTuple):
-    """What was found: the op, and the logits in the exporter's order."""
+    """A softmax found: the op, and the logits in the exporter's order."""
 
     op: EdgeSoftmax
     logits: str
 
 
 def match_softmax(scene: Scene, node: Node, segments: Segments) -> Softmax | None:
-    """exp(e - m[d]) / (s[d] + eps), with m the maxima and s the sums of the same edges by destination; None if not."""
+    """exp(e - m[d]) / (s[d] + eps), with m the maxima and s the sums of the same edges by destination; else None."""
     if node.kind != "Div":
         return None
     powers = scene.peel(node.inputs[0])
@@ -34,14 +34,15 @@ def match_softmax(scene: Scene, node: Node, segments: Segments) -> Softmax | Non
 
 
 def destinations_of(scene: Scene, node: Node) -> Rows | None:
-    """The rows that a division reads of the sums by destination, as the last step of a softmax does; None if not."""
+    """The rows of the sums by destination that a division reads, as in the last step of a softmax; None if it does
+    not."""
     if node.kind != "Div":
         return None
     return scene.rows(_without_addend(scene, node.inputs[1])[0])
 
 
 def scattered(scene: Scene, name: str, reduction: str, updates: str, segments: Segments) -> Node | None:
-    """The node that reduces these updates by destination into a value; None if that is not what makes it."""
+    """The node that makes a value by reducing these updates by destination; None if it is made otherwise."""
     node = scene.maker(scene.peel(name))
     if node is None or node.kind not in SCATTERS or node.inputs[1] not in scene.known:
         return None
@@ -59,14 +60,14 @@ def _of_destinations(scene: Scene, name: str, segments: Segments) -> str | None:
 
 
 def _floor(scene: Scene, name: str, logits: str, segments: Segments) -> float | None:
-    """What the maxima that are subtracted start from."""
+    """The initial value of the subtracted maxima."""
     maxima = _of_destinations(scene, name, segments)
     node = None if maxima is None else scattered(scene, maxima, "max", logits, segments)
     if node is None:
         return None
     base = scene.peel(node.inputs[0])
     filler = scene.maker(base)
-    if filler is not None:  # the least of all logits is put in first: it is no larger than any row's maximum
+    if filler is not None:  # the smallest of all logits is scattered first: no row's maximum is smaller
         spread = scene.peel(filler.inputs[2]) if len(filler.inputs) > 2 else ""
         least = scattered(scene, base, "max", spread, segments)
         if least is None or not _is_least(scene, least.inputs[2], logits):
@@ -76,7 +77,7 @@ def _floor(scene: Scene, name: str, logits: str, segments: Segments) -> float | 
 
 
 def _start_of_rows(scene: Scene, name: str, segments: Segments) -> float | None:
-    """What all rows with edges hold in a known value."""
+    """The value that all rows with edges have in a known array; None if they differ."""
     array = scene.known.get(name)
     if array is None:
         return None
@@ -91,7 +92,7 @@ def _start_of_rows(scene: Scene, name: str, segments: Segments) -> float | None:
 
 
 def _is_least(scene: Scene, name: str, logits: str) -> bool:
-    """Whether a value is the least of all logits, however it was spread: plus zeros, expanded."""
+    """Whether a value is the smallest of all logits, possibly expanded or with zeros added."""
     node = scene.maker(scene.peel(name))
     while node is not None and node.kind in ("Expand", "Add", "Reshape", "Unsqueeze", "Identity"):
         if node.kind == "Add":
@@ -112,7 +113,7 @@ def _is_zero(scene: Scene, name: str) -> bool:
 
 
 def _eps(scene: Scene, name: str, powers: str, segments: Segments) -> float | None:
-    """What is added to the sums, before or behind their rows are read at the destinations."""
+    """The number added to the sums, before or after their rows are read at the destinations."""
     name, before = _without_addend(scene, name)
     sums = _of_destinations(scene, name, segments)
     if sums is None:
@@ -123,7 +124,7 @@ def _eps(scene: Scene, name: str, powers: str, segments: Segments) -> float | No
 
 
 def _without_addend(scene: Scene, name: str) -> tuple[str, float]:
-    """A value without the known number that is added to it, and that number."""
+    """A value without a known number that is added to it, and that number."""
     node = scene.maker(scene.peel(name))
     if node is None or node.kind != "Add":
         return name, 0.0

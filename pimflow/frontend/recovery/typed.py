@@ -1,4 +1,4 @@
-"""Rows times a matrix that is picked by the type of every edge, without a matrix for every edge."""
+"""Products of rows with a matrix selected by the type of every edge, without a copy of a matrix per edge."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from pimflow.sparse import by_id
 
 
 class Typed(NamedTuple):
-    """Weights picked by the type of every edge: w[types[e]], or their transposes where they are `turned`."""
+    """Weights selected by the type of every edge: w[types[e]], or the transposes of these if `turned`."""
 
     weights: str
     types: Ints
@@ -22,7 +22,7 @@ class Typed(NamedTuple):
 
 
 class TypedRows(NamedTuple):
-    """x[index[e]] @ w[types[e]] for every row e, an edge's as a rule, in the exporter's order."""
+    """x[index[e]] @ w[types[e]] for every row e (usually an edge), in the exporter's order."""
 
     rows: Rows
     typed: Typed
@@ -31,7 +31,7 @@ class TypedRows(NamedTuple):
 class _Factors(NamedTuple):
     """A vector for every row, [E, *heads, K], and a matrix for every row, [E, *heads, K, N] or, `turned`, [.., N, K].
 
-    `ones` is how many dims of one there are before and behind K in the product's operand, and N in what it makes.
+    `ones` is the number of dims of 1 before and after K in the product's operand, and before and after N in its result.
     """
 
     vectors: str
@@ -40,20 +40,21 @@ class _Factors(NamedTuple):
     ones: tuple[int, int]
 
     def viewed(self, rows: Sequence[int], width: int) -> tuple[int, ...]:
-        """The shape of vectors of a width as the product has them."""
+        """The shape of vectors of a given width in the product."""
         before, behind = self.ones
         return (*rows, *(1,) * before, width, *(1,) * behind)
 
 
 _EINSUMS = {"ab,abc->ac": False, "ab,acb->ac": True, "abc,abcd->abd": False, "abc,abdc->abd": True}
-"""Vectors times matrices row by row, letters in the order in which they come, and whether matrices are turned."""
+"""Equations of vectors times matrices row by row, with letters in order of appearance; True if matrices are
+transposed."""
 
 
 def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
-    """A batch of vectors times matrices picked by type: [E, 1, K] @ [E, K, N], [E, N, K] @ [E, K, 1] or "ek,ekn->en".
+    """A batch of vectors times matrices selected by type: [E, 1, K] @ [E, K, N], [E, N, K] @ [E, K, 1] or "ek,ekn->en".
 
-    With heads [E, H, 1, K] @ [E, H, K, N] and so on, and as a view of [E H, 1, K] @ [E H, K, N], where rows of H K are
-    viewed as blocks. None if that is not what a node does.
+    With heads, [E, H, 1, K] @ [E, H, K, N] and so on, or a view of [E H, 1, K] @ [E H, K, N], where rows of H K are
+    viewed as blocks. None for any other node.
     """
     if product is None or len(product.inputs) != 2:
         return None
@@ -73,7 +74,7 @@ def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:
 
 
 def _of_blocks(scene: Scene, view: Node) -> TypedRows | None:
-    """Rows viewed as blocks, [E, H K] as [E H, 1, K], times matrices picked by type, [E H, K, N], viewed as rows."""
+    """Rows viewed as blocks, [E, H K] as [E H, 1, K], times matrices selected by type, [E H, K, N], viewed as rows."""
     product = scene.maker(scene.peel(view.inputs[0]))
     if product is None or not scene.is_product(product):
         return None
@@ -93,13 +94,13 @@ def _of_blocks(scene: Scene, view: Node) -> TypedRows | None:
 
 
 def sizes_of(scene: Scene, typed: Typed) -> tuple[list[int], int, int]:
-    """Heads of the weights, rows and columns of each matrix as rows are multiplied with it."""
+    """The head dims of the weights, and the rows and columns of each matrix (transposed if `turned`)."""
     _, *heads, depth, columns = scene.shape(typed.weights)
     return (heads, columns, depth) if typed.turned else (heads, depth, columns)
 
 
 def _of_product(scene: Scene, product: Node) -> Iterator[_Factors]:
-    """Vectors as rows before matrices, or as columns behind them."""
+    """Vectors as rows to the left of matrices, or as columns to the right of them."""
     if not scene.is_product(product):
         return
     first, second = product.inputs
@@ -114,7 +115,7 @@ def _of_product(scene: Scene, product: Node) -> Iterator[_Factors]:
 
 
 def _of_einsum(scene: Scene, product: Node) -> Iterator[_Factors]:
-    """Either operand may be the vectors."""
+    """The factors of an Einsum; either operand may be the vectors."""
     equation = str(scene.node_attributes(product).get("equation", "")).replace(" ", "")
     operands, _, made = equation.partition("->")
     terms = operands.split(",")
@@ -125,7 +126,7 @@ def _of_einsum(scene: Scene, product: Node) -> Iterator[_Factors]:
 
 
 def _renamed(equation: str) -> str:
-    """An Einsum's equation with its letters in the order of the alphabet."""
+    """An Einsum's equation with its letters renamed to a, b, .. in order of appearance."""
     letters = dict.fromkeys(letter for letter in equation if letter.isalpha())
     return equation.translate({ord(letter): chr(ord("a") + index) for index, letter in enumerate(letters)})
 
@@ -145,10 +146,10 @@ def _pick(scene: Scene, node: Node | None, *, turned: bool) -> Typed | None:
 
 
 def write_typed(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
-    """x W_r for every edge, type after type, and the row of every edge in the exporter's order.
+    """x W_r for every edge, type by type, and the row of every edge (in the exporter's order) in that result.
 
-    No matrix is copied for an edge. Whether rows that repeat are multiplied once is the business of passes. A product
-    that is read in several orders is written once.
+    No matrix is copied per edge. Passes decide whether repeated rows are multiplied only once. A product that is read
+    in several orders is written once.
     """
     (x, index), (weights, kinds, turned) = (found.rows.x, found.rows.index), found.typed
     key = (x, scene.key(index), weights, scene.key(kinds), str(turned))
@@ -175,14 +176,14 @@ def _written(scene: Scene, found: TypedRows, like: str) -> tuple[str, Ints]:
 
 
 def _picked(scene: Scene, x: str, index: Ints, what: str, like: str) -> str:
-    """x[index], which is x itself where that is all its rows in order."""
+    """x[index]; x itself if the index is all its rows in order."""
     if len(index) == scene.shape(x)[0] and np.array_equal(index, np.arange(len(index))):
         return x
     return scene.write(GatherRows(), x, scene.constant(what, index.astype(np.int32)), like=like)
 
 
 def write_product(scene: Scene, product: Node, found: TypedRows) -> None:
-    """A product with a matrix for every row, in its place, by type."""
+    """Replaces a product with a matrix per row by products by type."""
     made, places = write_typed(scene, found, product.name)
     rows = _picked(scene, made, places, "rows", f"{product.name}/of_edges")
     scene.finish(product, scene.write(Reshape(scene.shape(product.output)), rows, like=product.name))

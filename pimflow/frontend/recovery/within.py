@@ -1,4 +1,4 @@
-"""Softmax over the edges of one type into a destination: a softmax for every type, each written to its edges' rows."""
+"""Softmax over the edges of one type into a destination: one softmax per type, each written to its edges' rows."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class Within(NamedTuple):
 
     Args:
         softmax: the op, and the logits in the exporter's order.
-        groups: int64 [E], the group of every edge: edges of one type into one destination.
-        rows: how many groups there are.
+        groups: int64 [E], the group of every edge; a group is the edges of one type into one destination.
+        rows: number of groups.
     """
 
     softmax: Softmax
@@ -27,7 +27,7 @@ class Within(NamedTuple):
 
 
 class _Piece(NamedTuple):
-    """The softmax of one type: which edges it is of, and where each of them leads."""
+    """The softmax of one type, its edges, and the destination of each of them."""
 
     softmax: Softmax
     edges: Ints
@@ -35,9 +35,9 @@ class _Piece(NamedTuple):
 
 
 def match_within(scene: Scene, node: Node) -> Within | None:
-    """The softmax of every type, written over one another's rows until each edge has its own; None if not.
+    """One softmax per type, written one after another into a value until each edge has its own; else None.
 
-    The edges of a type are rows of the same logits, picked by a known index. No edge may be of two types, or of none.
+    The edges of a type are rows of the same logits, selected by a known index. Every edge must have exactly one type.
     """
     pieces: list[_Piece] = []
     edges, *columns = scene.shape(node.output) or (0,)
@@ -61,7 +61,7 @@ def match_within(scene: Scene, node: Node) -> Within | None:
 
 
 def _writes(scene: Scene, node: Node) -> Iterator[Node]:
-    """The writes that a value is made by, the last one first; of no rows none."""
+    """The writes that make a value, last one first, except those of no rows."""
     last: Node | None = node
     while last is not None and last.kind == "ScatterND":
         if not len(scene.array(last.inputs[1])):
@@ -72,7 +72,7 @@ def _writes(scene: Scene, node: Node) -> Iterator[Node]:
 
 
 def _rows_written(scene: Scene, node: Node) -> Ints | None:
-    """The rows that a write replaces, one after the other and whole; None if that is not what it does."""
+    """The whole rows that a write replaces, in order; None if it writes anything else."""
     index, shape = scene.known.get(node.inputs[1]), scene.shape(node.output)
     if index is None or scene.node_attributes(node).get("reduction", "none") != "none" or index.ndim != 2:
         return None
@@ -98,7 +98,7 @@ def _piece(scene: Scene, node: Node, rows: Ints) -> _Piece | None:
 
 
 def _as_rows(scene: Scene, name: str, shape: tuple[int, ...]) -> str:
-    """What updates are a flat view of; the updates themselves, if they are no view of such a shape."""
+    """The value of a given shape that updates are a flat view of; the updates themselves if they are not."""
     flat = scene.peel(name)
     node = scene.maker(flat)
     is_view = node is not None and node.kind == "Reshape" and scene.shape(node.inputs[0]) == shape

@@ -357,7 +357,7 @@ def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], no
     ("kind", "index", "attributes", "reason"),
     [
         ("Gather", 1, {"axis": 1}, "it picks along axis 1, not rows of vertices or edges"),
-        ("Gather", 1, {"axis": 0}, "its index has 0 dims, and is no list of rows"),
+        ("Gather", 1, {"axis": 0}, "its index has 0 dims, so it is not a list of rows"),
         ("GatherND", [[0, 1], [2, 0]], {}, "it picks by 2 indices at a time, not rows"),
         ("GatherElements", [[0, 1], [2, 0]], {}, "its index differs between columns"),
         ("Gather", None, {}, "its index is computed when the model runs"),
