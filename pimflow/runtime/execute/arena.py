@@ -44,10 +44,10 @@ class UnitExecute(Protocol):
 
 
 class OtherShape(GraphError):
-    """A value has not the shape that the graph says: `name` is the value, `planned` what the graph says."""
+    """A value does not have its shape in the graph: `name` is the value, `planned` the shape in the graph."""
 
     def __init__(self, name: str, made: tuple[int, ...], planned: tuple[int, ...]) -> None:
-        super().__init__(f"value {name!r} has shape {made}, the graph says {planned}")
+        super().__init__(f"value {name!r} has shape {made}, but {planned} in the graph")
         self.name, self.made, self.planned = name, made, planned
 
 

@@ -46,7 +46,7 @@ class OrtRunner:
         made = {name for node in graph.nodes for name in node.outputs}
         unknown = [name for name in extra if name not in made]
         if unknown:
-            raise ModelError(f"graph {graph.name!r} makes no value {unknown[0]!r}")
+            raise ModelError(f"graph {graph.name!r} computes no value {unknown[0]!r}")
         whole = graph.replace(outputs=(*graph.outputs, *extra))
         kind = SegmentedRun if any(node.op.is_sparse for node in graph.nodes) else GraphSession
         self._session: SegmentedRun | GraphSession = kind(whole, threads, optimise, fuse_quantised)

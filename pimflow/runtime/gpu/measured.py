@@ -222,7 +222,7 @@ def _shape(text: str, where: str) -> Shape | None:
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise InputDataError(f"{where}: {text!r} is not a shape", "write shapes as 1x3x224x224")
     if any(len(part) > _MOST_DIGITS for part in parts):
-        raise InputDataError(f"{where}: {text[:40]!r}... has a size that no tensor has", "correct the shape")
+        raise InputDataError(f"{where}: {text[:40]!r}... has an impossibly large size", "correct the shape")
     return tuple(int(part) for part in parts)
 
 
@@ -230,9 +230,9 @@ def _op(name: str, attributes: str, where: str) -> tuple[Op, Content]:
     try:
         fields = json.loads(attributes)
     except (ValueError, RecursionError) as error:
-        raise InputDataError(f"{where}: attributes are not JSON: {error}", "write {} where there are none") from None
+        raise InputDataError(f"{where}: attributes are not JSON: {error}", "write {} if there are none") from None
     if not isinstance(fields, dict) or not name:
-        raise InputDataError(f"{where}: op or attributes missing", "write {} where an op has no attributes")
+        raise InputDataError(f"{where}: op or attributes missing", "write {} if an op has no attributes")
     kind: type[Any] | None = op_of_onnx_name(name)
     if kind is None:
         values = {key: tuple(value) if isinstance(value, list) else value for key, value in fields.items()}

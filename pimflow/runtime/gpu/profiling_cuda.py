@@ -119,10 +119,10 @@ class CudaTimer:
 CUDA_KERNELS: OpRules[Callable[[Any, Any, Sequence[Any]], Run | None]] = OpRules("kernels on CUDA")
 """The kernels that time ops: from torch, the op and its operands to a call; None if torch has no kernel."""
 
-CUDA_KERNELS.leave_out("a copy, whose time is that of its bytes", Slice, Pad, Concat)
+CUDA_KERNELS.leave_out("a copy: its time follows from its bytes", Slice, Pad, Concat)
 CUDA_KERNELS.leave_out("a view: nothing runs", Reshape)
 CUDA_KERNELS.leave_out(
-    "its time depends on a graph, which operands of random numbers do not have",
+    "its time depends on a graph, which random operands do not have",
     *(Spmm, SegmentReduce, Sddmm, EdgeSoftmax, GatherPairs, GatherRows, TypedLinear, TypedSpmm),
 )
 

@@ -244,7 +244,7 @@ def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
 
 
 def _division_us(counts: GroupCounts, group_us: float, beside_us: float) -> float:
-    """A lower bound on the time of any division of edges: the densest groups on PIM, the rest on the host meanwhile."""
+    """A lower bound on the time of any division of edges: the densest groups on PIM, the rest in parallel."""
     done_us, left = 0.0, 1.0
     for edges in range(len(counts.pairs) - 1, 0, -1):
         groups = int(counts.pairs[edges])

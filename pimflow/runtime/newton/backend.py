@@ -174,7 +174,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return self.pim.readout_functions
 
     def work(self, graph: Graph, node: Node) -> NewtonWork | Refusal:
-        """Convolutions and matrix products, and sums over the edges of a graph."""
+        """The work of a convolution, a matrix product, or a sum over the edges of a graph; or why it cannot run."""
         if isinstance(node.op, Spmm):
             return self.aggregations.work(graph, node)
         problem = matrix_problem(graph, node)

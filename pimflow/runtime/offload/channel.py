@@ -70,7 +70,7 @@ class Queue:
     done: dict[tuple[Kind, int], Transfer] = field(default_factory=dict)
     order: list[Transfer] = field(default_factory=list)  # transfers in the order in which they begin
     stored_bytes: int = 0  # bytes of stores that have begun
-    past: int = 0  # how many of `order` ended before the last time at which a kernel looked for one
+    past: int = 0  # transfers in `order` that ended before the current kernel
 
     def ask(self, now: float, kind: Kind, buffer: int) -> None:
         """Queues a transfer at a time."""

@@ -31,7 +31,7 @@ _INDEX_BYTES = 4
 _FLOAT_BYTES = 4  # bytes of a number on the host
 _FOLLOWED = 2  # minimum number of cores to simulate; one for an estimate
 _LIKELY = 4  # candidates for the slowest core of a cluster
-_SMALL = 0.1  # an estimate uses the closed form up to this share of the kernel in the time: an error of 1 % at most
+_SMALL = 0.1  # share of the kernel in the time up to which an estimate uses the closed form: an error of 1 % at most
 
 
 @dataclass(frozen=True)

@@ -39,12 +39,12 @@ def _trips(op: OnnxOp, operands: Operands) -> tuple[int, str]:
     """How often a Loop's body runs, and what is uncertain about it."""
     limit, condition = operands.constants.get(0), operands.constants.get(1)
     if limit is None:
-        return 1, "how often its body runs depends on data: once is counted"
+        return 1, "the number of iterations depends on data: one is counted"
     trips = int(limit.reshape(-1)[0])
     goes_on = operands.given[1] is None or (condition is not None and bool(condition.reshape(-1)[0]))
     if goes_on and passes_condition_on(op):
         return trips, ""
-    return trips, f"when its body stops depends on data: {trips} times are counted"
+    return trips, f"the number of iterations depends on data: {trips} are counted"
 
 
 @asks("Scan")
@@ -57,7 +57,7 @@ def _scan(op: OnnxOp, operands: Operands) -> NodeWork:
     trips = 0
     for axis, sequence in zip(axes, sequences, strict=False):
         if sequence is None or sequence.shape is None:
-            return partly(StreamWork(0, operands.bytes), "how often its body runs depends on data")
+            return partly(StreamWork(0, operands.bytes), "the number of iterations depends on data")
         shape = list(sequence.shape)
         trips = shape.pop(axis)
         states.append(Value("", tuple(shape), sequence.dtype))
@@ -82,7 +82,7 @@ def _kernels(
     try:
         body = read_body(graph_attribute(op, name), inputs, captured, operands.opset)
     except PimflowError as error:
-        return KernelSequence((), f"its body is not understood ({error.what})")
+        return KernelSequence((), f"its body cannot be read ({error.what})")
     return _of_body(body, operands.element_bytes, carried)
 
 
@@ -91,7 +91,7 @@ def _of_body(body: Body, element_bytes: int, carried: _Carried) -> KernelSequenc
     counts: Counter[GpuWork] = Counter()
     entering, leaving = graph.inputs[carried[0]], graph.outputs[carried[1]]
     grows = any(graph.value(old).shape != graph.value(new).shape for old, new in zip(entering, leaving, strict=False))
-    unknown = ["sizes change from one run of its body to the next: those of the first are counted"] * grows
+    unknown = ["sizes change from one iteration to the next: those of the first are counted"] * grows
     for node in graph.nodes:
         if all(name in body.known for name in node.outputs if name):
             continue  # computed once, from constants

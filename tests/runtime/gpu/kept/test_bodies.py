@@ -116,13 +116,13 @@ def test_loops_of_other_counts_do_not_share_a_price() -> None:
 def test_a_count_that_is_data_is_said() -> None:
     kernels, unknown = alone(loop("asked"))
     assert kernels == [PRODUCT, TANH]
-    assert unknown == "how often its body runs depends on data: once is counted"
+    assert unknown == "the number of iterations depends on data: one is counted"
 
 
 def test_a_body_that_may_stop_is_counted_to_its_limit() -> None:
     kernels, unknown = alone(loop("known", stops="data"))
     assert kernels.count(PRODUCT) == TRIPS
-    assert unknown == f"when its body stops depends on data: {TRIPS} times are counted"
+    assert unknown == f"the number of iterations depends on data: {TRIPS} are counted"
 
 
 def test_a_body_that_stops_by_its_count_is_counted_until_then() -> None:
@@ -175,7 +175,7 @@ def test_states_that_grow_are_said() -> None:
     )
     node = helper.make_node("Loop", ["known", "", "x"], ["y"], "kept", body=inner)
     _, unknown = alone(model_of([node], {"x": (4, SIZE)}, ["y"], {"known": np.array(3)}))
-    assert unknown == "sizes change from one run of its body to the next: those of the first are counted"
+    assert unknown == "sizes change from one iteration to the next: those of the first are counted"
 
 
 @pytest.mark.parametrize(
