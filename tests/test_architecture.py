@@ -110,14 +110,14 @@ def test_the_rule_is_checked_on_every_room() -> None:
     assert rooms == set(ALLOWED)
 
 
-def test_the_rule_has_no_circle() -> None:
+def test_the_rule_has_no_cycle() -> None:
     """Imports inside functions and for type checkers also follow the rule, so that they form no cycles between
     rooms."""
     edges = {room: set(others) | {room_of(name) for name in ALSO.get(room, ())} for room, others in ALLOWED.items()}
     TopologicalSorter(edges).prepare()  # CycleError names the cycle
 
 
-def test_the_rule_is_the_line_of_the_documentation() -> None:
+def test_the_rule_matches_the_documentation() -> None:
     """In the documentation, rooms on the left import those on the right: the rule allows no import to the left or
     across a bar."""
     text = (ROOT / "docs" / "architecture.md").read_text()
@@ -177,7 +177,7 @@ helpers."""
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))
-def test_a_test_stands_where_what_it_tests_stands(path: Path) -> None:
+def test_tests_mirror_the_package(path: Path) -> None:
     """tests/ROOM/test_MODULE.py, or test_MODULE_WHAT.py: MODULE is a module or folder of pimflow/ROOM, or ROOM itself.
 
     MODULE may also be a folder next to the test that holds what the test runs.

@@ -54,7 +54,7 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
         yield Work(patch)
 
 
-def test_words_and_energies_have_nothing_priced_again(work: Work) -> None:
+def test_new_descriptions_and_energies_need_no_new_prices(work: Work) -> None:
     searched, looked_at = work.of({})
     assert searched
     assert looked_at
@@ -63,14 +63,14 @@ def test_words_and_energies_have_nothing_priced_again(work: Work) -> None:
 
 
 @pytest.mark.parametrize("launch", [{"pim.launch_us": 2.0}, {"gpu.launch_cycles": 9000}], ids=["PIM", "GPU"])
-def test_a_launch_has_no_mapping_searched_for_again(work: Work, launch: Mapping[str, object]) -> None:
+def test_a_new_launch_time_needs_no_mapping_search(work: Work, launch: Mapping[str, object]) -> None:
     first, _ = work.of({})
     again, looked_at = work.of(launch)
     assert looked_at
     assert not set(again) & set(first)
 
 
-def test_mappings_that_only_the_report_asks_for_are_kept(work: Work) -> None:
+def test_mappings_that_only_the_report_needs_are_cached(work: Work) -> None:
     """With a slow PIM, bounds rule everything out; the report still shows what it would take."""
     slow = {"pim.clock_mhz": 20}
     searched, _ = work.of(slow)
@@ -97,7 +97,7 @@ def test_a_file_is_hashed_once_and_the_manifest_has_its_digest(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("use_cache", [True, False])
-def test_an_output_that_is_replaced_is_not_read_where_it_is_known(
+def test_a_known_output_is_replaced_without_reading_it(
     use_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))

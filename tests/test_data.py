@@ -67,7 +67,7 @@ PLAIN: dict[str, Any] = {
 }
 
 
-def test_fields_keep_their_order_and_come_back() -> None:
+def test_fields_keep_their_order_in_a_round_trip() -> None:
     assert json.dumps(encode(WHOLE)) == json.dumps(PLAIN)
     assert decode(Everything, json.loads(json.dumps(PLAIN))) == WHOLE
 
@@ -103,7 +103,7 @@ trees = st.recursive(
 
 
 @given(trees)
-def test_tagged_trees_come_back(tree: Tree) -> None:
+def test_tagged_trees_survive_a_round_trip(tree: Tree) -> None:
     plain = json.loads(json.dumps(encode(tree, tagged=True)))
     assert plain["type"] == type(tree).__name__
     assert decode(Tree, plain, tagged=True) == tree
@@ -149,7 +149,7 @@ def test_a_whole_number_is_a_float_too() -> None:
         ({"size": {"a": "x"}}, "'size.a' is 'x'; it must be a list or a number"),
     ],
 )
-def test_what_does_not_fit_names_its_place(change: dict[str, Any], message: str) -> None:
+def test_errors_name_the_place(change: dict[str, Any], message: str) -> None:
     with pytest.raises(DataError) as caught:
         decode(Everything, PLAIN | change)
     assert message in str(caught.value)
@@ -165,7 +165,7 @@ def test_what_does_not_fit_names_its_place(change: dict[str, Any], message: str)
         (3, "the whole is 3; it must be a table"),
     ],
 )
-def test_what_is_wrong_in_a_tagged_tree(data: Any, message: str) -> None:
+def test_errors_in_a_tagged_tree(data: Any, message: str) -> None:
     with pytest.raises(DataError) as caught:
         decode(Tree, data, tagged=True)
     assert message in str(caught.value)
@@ -182,7 +182,7 @@ def test_a_long_value_is_cut_short_in_the_message() -> None:
     assert len(str(caught.value)) < 150
 
 
-def test_what_is_no_data_is_not_written() -> None:
+def test_values_without_a_plain_form_are_refused() -> None:
     with pytest.raises(TypeError, match="set"):
         encode(Branch((Leaf(1),), {1.0}))  # type: ignore[arg-type]  # a set, by mistake
 
@@ -194,7 +194,7 @@ def test_limits_in_words() -> None:
     assert str(Limits(least=1, most=5)) == "between 1 and 5"
 
 
-def test_picking_passes_other_keys_over() -> None:
+def test_picking_ignores_other_keys() -> None:
     assert pick({"a": 1, "b": 2, "c": 3}, "c", "a") == (3, 1)
     with pytest.raises(DataError, match="missing key 'd'"):
         pick({"a": 1}, "d")
@@ -202,7 +202,7 @@ def test_picking_passes_other_keys_over() -> None:
         pick([1], "a")
 
 
-def test_files_that_end_are_read(tmp_path: Path) -> None:
+def test_only_regular_files_are_read(tmp_path: Path) -> None:
     path, fifo = tmp_path / "file", tmp_path / "fifo"
     path.write_bytes(b"data")
     os.mkfifo(fifo)

@@ -55,7 +55,7 @@ def written(tmp_path: Path) -> Callable[..., str]:
 
 
 @pytest.mark.parametrize("arrays", [(DRAWN,), (DRAWN[2:5], OTHER), (OTHER, DRAWN[:1], DRAWN[1:])])
-def test_a_file_that_is_known_is_not_read_again(
+def test_a_known_file_is_not_read_again(
     arrays: tuple[Array, ...], written: Callable[..., str], reads: list[Path]
 ) -> None:
     assert written(*arrays) == written(*(array if array.base is not None else array[:] for array in arrays))
@@ -80,7 +80,7 @@ def test_any_other_file_is_read(arrays: tuple[Array, ...], written: Callable[...
     assert len(reads) == 2
 
 
-def test_weights_of_another_model_are_others(written: Callable[..., str], reads: list[Path]) -> None:
+def test_weights_of_another_model_differ(written: Callable[..., str], reads: list[Path]) -> None:
     written(DRAWN)
     written(DRAWN, zoo=SECOND)
     written(DRAWN, cache=False)

@@ -144,7 +144,7 @@ def test_the_charts_of_the_results_are_drawn_from_its_tables(monkeypatch: pytest
         assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run results_charts.py"
 
 
-def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_window_order_matches_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     made = runpy.run_path(str(ROOT / "benchmarks" / "im2win_results.py"))
     page = (ROOT / "docs" / "im2win.md").read_text()
@@ -162,7 +162,7 @@ def test_the_page_of_window_order_is_what_the_tool_counts(monkeypatch: pytest.Mo
         ("Activations that do not fit", "training.md", 4),
     ],
 )
-def test_rows_of_the_results_are_those_of_the_page_that_they_name(heading: str, name: str, rows: int) -> None:
+def test_rows_of_the_results_match_the_named_page(heading: str, name: str, rows: int) -> None:
     """Both published figures and ours."""
     _, _, section = (ROOT / "docs" / "results.md").read_text().partition(f"\n## {heading}\n")
     told, page = section.partition("\n## ")[0], (ROOT / "docs" / name).read_text()
@@ -174,7 +174,7 @@ def test_rows_of_the_results_are_those_of_the_page_that_they_name(heading: str, 
     assert figures <= set(re.findall(r"[\d.]*\d", page))
 
 
-def test_the_figures_of_features_placed_are_those_of_their_page() -> None:
+def test_the_figures_of_feature_placement_match_their_page() -> None:
     page = (ROOT / "docs" / "gnn-epoch.md").read_text()
     about = "## Features that the GPU does not hold"
     told = (ROOT / "docs" / "results.md").read_text().partition(about)[2].partition("\n## ")[0]
@@ -184,7 +184,7 @@ def test_the_figures_of_features_placed_are_those_of_their_page() -> None:
 
 
 @pytest.mark.long
-def test_the_page_of_epochs_is_what_the_tool_finds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_epochs_matches_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     made = runpy.run_path(str(ROOT / "benchmarks" / "epoch_results.py"))
     graph, machine = "ogbn-papers100m", load_target(made["MACHINE"])
@@ -203,7 +203,7 @@ def test_files_that_are_named_exist(page: Path) -> None:
         assert (ROOT / name).exists() or (PACKAGE / name).exists(), name
 
 
-def test_the_line_of_a_compilation_is_what_it_does() -> None:
+def test_the_documented_pipeline_matches_the_code() -> None:
     (block,) = re.findall(r"```python\n(.*?)```", (ROOT / "docs" / "architecture.md").read_text(), re.DOTALL)
     source = [line.strip() for line in inspect.getsource(compiler.compile_with).splitlines()]
     shown = [line.split("#")[0].strip() for line in block.splitlines()]

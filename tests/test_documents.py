@@ -84,7 +84,7 @@ def document_of(verb: str, places: Mapping[str, Path], capsys: Capture) -> dict[
 
 
 @pytest.mark.parametrize("verb", CASES)
-def test_a_verbs_document_is_what_its_schema_says(verb: str, places: Mapping[str, Path], capsys: Capture) -> None:
+def test_a_verbs_document_matches_its_schema(verb: str, places: Mapping[str, Path], capsys: Capture) -> None:
     found = document_of(verb, places, capsys)
     kind = KINDS.get(verb, verb)
     assert found["format"] == format_of(kind)
@@ -100,7 +100,7 @@ def json_files(folder: Path) -> dict[str, Any]:
     return {FOLDER_KINDS.get(name, name): content for name, content in found.items()}
 
 
-def test_every_file_of_an_output_folder_is_what_its_schema_says(folder: Path) -> None:
+def test_every_file_of_an_output_folder_matches_its_schema(folder: Path) -> None:
     assert run("verify", folder) == 0
     files = json_files(folder)
     assert set(files) == {"config", "memory", "output", "plan", "streams", "timeline", "verification"}
@@ -129,7 +129,7 @@ def changed(value: Any) -> Iterator[Any]:
     yield {**value, "format": "pimflow-compile/0"}
 
 
-def test_a_schema_refuses_what_is_off(tmp_path: Path, capsys: Capture) -> None:
+def test_a_schema_refuses_wrong_documents(tmp_path: Path, capsys: Capture) -> None:
     right = document(capsys, "compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "gpu")
     for wrong in changed(right):
         with pytest.raises(AssertionError):

@@ -25,7 +25,7 @@ def test_the_class_of_the_error_is_the_callers() -> None:
         choice("colour", "mauve", COLOURS, TargetError)
 
 
-def test_nothing_near_is_no_guess() -> None:
+def test_without_a_close_name_there_is_no_suggestion() -> None:
     assert did_you_mean("xyz", COLOURS) == ""
     assert choose_one("xyz", COLOURS) == "choose one of red, green, blue"
 
@@ -48,7 +48,7 @@ def test_several_near_names_are_joined() -> None:
         (["targets", "show", "pimflo"], "unknown target 'pimflo'; did you mean 'pimflow'? choose one of a100-ssd, "),
     ],
 )
-def test_the_command_line_says_it_the_same_way(
+def test_the_command_line_uses_the_same_wording(
     arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert main(arguments) == 2

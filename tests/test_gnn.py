@@ -33,7 +33,7 @@ def test_a_graph_is_tuned_and_aggregated() -> None:
     assert single.cost.kernel_us > whole.cost.kernel_us
 
 
-def test_the_gradients_of_a_graph_are_those_of_its_transpose() -> None:
+def test_gradients_are_aggregated_over_the_transpose() -> None:
     graph = skewed(500, 4000)
     tuning = gnn.tune(graph, 32, backward=True)
     reverse = gnn.tune(graph.transposed(), 32)
@@ -55,7 +55,7 @@ def test_the_gradients_of_a_graph_are_those_of_its_transpose() -> None:
         ({"features": 8, "target": "pimflow"}, TargetError, "no UPMEM modules"),
     ],
 )
-def test_what_cannot_be_asked_is_said_in_one_line(given: dict[str, object], error: type[Exception], says: str) -> None:
+def test_invalid_requests_are_one_line_errors(given: dict[str, object], error: type[Exception], says: str) -> None:
     with pytest.raises(error, match=says):
         gnn.tune(uniform(50, 100), **given)  # type: ignore[arg-type]
 

@@ -53,7 +53,7 @@ def test_a_network_is_compiled_verified_saved_and_loaded(name: str, graph_file: 
         loaded.run({"x": x, "edge_index": PAIRS[:, ::-1]})
 
 
-def test_what_is_made_of_learnt_features_is_computed_at_every_run(graph_file: Path) -> None:
+def test_layers_over_learnt_features_are_computed_in_every_run(graph_file: Path) -> None:
     """A network whose entities have only learnt features has no input but its graph."""
     model, x = onnx.load(FOLDER / "sage-sum-ts.onnx"), np.random.default_rng(0).random((120, 12), np.float32)
     (given,) = (item for item in model.graph.input if item.name == "x")
@@ -78,7 +78,7 @@ def test_a_graph_may_be_an_object() -> None:
         compiled("sage-sum-dynamo", [1])
 
 
-def test_sizes_alone_give_an_estimate_that_says_so(tmp_path: Path) -> None:
+def test_sizes_alone_give_a_marked_estimate(tmp_path: Path) -> None:
     sizes = {"num_nodes": 100, "num_edges": 700}
     made = pimflow.compile(FOLDER / "rgcn-fast-mean-ts.onnx", shapes=sizes, use_cache=False, policy="gpu")
     assert "an estimate, on a random graph of this size" in made.summary()
@@ -94,7 +94,7 @@ def test_a_model_exported_for_another_size_is_refused_with_both() -> None:
         compiled("gcn-ts", Adjacency.from_edge_index(PAIRS, 120), shapes={"num_nodes": 100})
 
 
-def test_what_the_model_reads_the_graph_must_have() -> None:
+def test_the_graph_must_have_what_the_model_reads() -> None:
     with pytest.raises(ModelError, match=r"the model reads edge types \(edge_type\), and the graph has none"):
         compiled("rgcn-ts", Adjacency.from_edge_index(PAIRS, 120))
     with pytest.raises(ModelError, match="the model has no edge list among its inputs"):
@@ -138,5 +138,5 @@ def test_the_command_line(graph_file: Path, tmp_path: Path, capsys: Capture) -> 
     assert not (tmp_path / "no").exists()
 
 
-def test_what_is_left_is_reported_with_its_reason() -> None:
+def test_unrecovered_nodes_are_reported_with_a_reason() -> None:
     assert not pimflow.inspect(FOLDER / "gat-ts.onnx", graph=Adjacency.from_edge_index(PAIRS, 120)).notes

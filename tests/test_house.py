@@ -47,11 +47,11 @@ def imported_by(tree: ast.Module) -> Iterator[str]:
             yield from (name if name in modules() else statement.module or "" for name in names)
 
 
-def test_few_modules_lie_loose_at_the_root() -> None:
+def test_few_modules_are_at_the_root() -> None:
     assert len([path for path in SOURCES if len(path.parts) == 1]) <= 8
 
 
-def test_no_modules_import_each_other_in_a_circle() -> None:
+def test_no_modules_import_each_other_in_a_cycle() -> None:
     edges = {name: set(imported_by(tree)) & set(modules()) - {name} for name, tree in modules().items()}
     TopologicalSorter(edges).prepare()  # CycleError names the cycle
 
@@ -66,12 +66,12 @@ def test_an_op_is_named_in_few_files() -> None:
     assert len(files_with(re.compile("MatMul"))) <= 9
 
 
-def test_newtons_words_stay_in_its_rooms() -> None:
+def test_newtons_terms_stay_in_its_rooms() -> None:
     named = files_with(NEWTON, apart_from=("newton", "targets"))
     assert len(named) <= 6, named
 
 
-def test_a_frozen_dataclass_is_one_that_compiles_its_methods_later() -> None:
+def test_frozen_dataclasses_compile_their_methods_lazily() -> None:
     """Nor may `pimflow.records` leave it to Python because of other options, except for the one class with an order."""
     others = files_with(re.compile(r"frozen=True, (?!eq=|repr=|slots=)"))
     assert others == ["codegen/upmem/strategy.py"]

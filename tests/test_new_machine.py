@@ -171,7 +171,7 @@ def test_the_target_is_read_strictly_and_written_back() -> None:
     ("policy", "modes"),
     [("pim", {"tensor"}), ("md-dp", {"tensor", "md-dp"}), ("auto", {"tensor", "pipeline", "md-dp"}), ("gpu", set())],
 )
-def test_a_model_goes_all_the_way(policy: str, modes: set[str], tmp_path: Path) -> None:
+def test_a_model_is_supported_end_to_end(policy: str, modes: set[str], tmp_path: Path) -> None:
     compiled = pimflow.compile("zoo:toy", target=machine(), policy=policy, use_cache=False)
     used = {row.mode for row in compiled.report.nodes} - {"gpu"}
     assert used <= modes

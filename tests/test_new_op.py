@@ -216,7 +216,7 @@ def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, m
     assert loaded.report.as_json() == compiled.report.as_json()
 
 
-def test_a_wrong_rule_is_found_out_by_value() -> None:
+def test_a_wrong_rule_is_detected_by_value() -> None:
     """If the rule for units is wrong, verification by value detects it, which shows that this rule was executed
     above."""
     with scratch_registrations():

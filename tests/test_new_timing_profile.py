@@ -129,7 +129,7 @@ def machine() -> Target:
     return override(parse_target(target_text("pimflow") + TABLES, "machine.toml"), timing="fixed")
 
 
-def test_cycles_and_energy_are_those_of_the_rules() -> None:
+def test_cycles_and_energy_follow_the_rules() -> None:
     report = report_layer(ConvProblem(1, 64, 96, 14, 14, (3, 3), pads=(1, 1, 1, 1)), machine()).as_json()
     assert report["timing"] == "fixed"
     for channel in report["channels"]:
@@ -140,7 +140,7 @@ def test_cycles_and_energy_are_those_of_the_rules() -> None:
 
 
 @pytest.mark.parametrize("policy", ["pim", "auto"])
-def test_a_model_goes_all_the_way(policy: str, tmp_path: Path) -> None:
+def test_a_model_is_supported_end_to_end(policy: str, tmp_path: Path) -> None:
     compiled = pimflow.compile("zoo:toy", target=machine(), policy=policy, use_cache=False)
     assert compiled.programs
     assert compiled.verify(pim="values").passed

@@ -160,7 +160,7 @@ def test_a_wrong_value_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not compiled.verify(pim="values").passed
 
 
-def test_verdicts_name_what_it_does_not_accept_and_what_it_is_not_asked_for() -> None:
+def test_verdicts_name_unsupported_and_fused_ops() -> None:
     rows = {row.name: row for row in inspect(model(), target=machine()).nodes}
     assert rows["gate"].leaves_host
     assert rows["conv"].reasons == {"vector": "there is no table of Conv"}
@@ -170,7 +170,7 @@ def test_verdicts_name_what_it_does_not_accept_and_what_it_is_not_asked_for() ->
     assert last.reasons == {"vector": "Sigmoid is fused into conv"}
 
 
-def test_a_unit_that_says_nothing_of_itself_is_listed_by_its_kind() -> None:
+def test_a_unit_without_a_description_is_listed_by_its_kind() -> None:
     assert "VECTOR: a unit of kind vector" in targets_text([machine()])
 
 

@@ -14,7 +14,7 @@ NOTEBOOK = ROOT / "docs" / "notebook.ipynb"
 MADE = runpy.run_path(str(ROOT / "docs" / "site" / "executed.py"))
 
 
-def test_it_is_kept_without_what_it_shows() -> None:
+def test_it_is_committed_without_outputs() -> None:
     cells = json.loads(NOTEBOOK.read_text())["cells"]
     assert len(cells) > 10
     assert not any(cell.get("outputs") or cell.get("execution_count") for cell in cells)
@@ -38,7 +38,7 @@ def test_every_cell_runs_and_its_page_shows_the_charts(tmp_path: Path, monkeypat
     assert page.count("```python") == sum(cell["cell_type"] == "code" for cell in cells)
 
 
-def test_text_of_a_cell_is_no_markup() -> None:
+def test_text_of_a_cell_is_not_markup() -> None:
     output = {"output_type": "stream", "name": "stdout", "text": "<b> & </b>"}
     (cell,) = [{"cell_type": "code", "source": "print(1 < 2)", "outputs": [output]}]
     assert MADE["as_markdown"]([cell]) == (

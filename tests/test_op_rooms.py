@@ -46,7 +46,7 @@ def test_the_rules_of_every_room_are_listed_in_the_documentation() -> None:
     assert all(f"`{name}`" in text for name in homes.values())
 
 
-def test_the_rooms_are_those_that_are_known() -> None:
+def test_the_rooms_are_the_known_ones() -> None:
     assert sorted(room.what for room in ROOMS) == sorted(NAMES), "add the room here and to docs/architecture.md"
 
 
@@ -57,7 +57,7 @@ def test_no_room_lacks_a_rule(room: OpRules[Any]) -> None:
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.what)
-def test_what_a_room_leaves_out_has_a_reason_and_no_rule(room: OpRules[Any]) -> None:
+def test_ops_that_a_room_omits_have_a_reason_and_no_rule(room: OpRules[Any]) -> None:
     assert all(room.left_out.values())
     assert not set(room.left_out) & set(room)
 

@@ -64,7 +64,7 @@ def test_times_before_and_after_agree(name: str, tmp_path: Path) -> None:
     assert after.result.time_us == pytest.approx(before.result.time_us, rel=0.02)
 
 
-def test_an_optimised_model_computes_what_it_did(tmp_path: Path) -> None:
+def test_an_optimised_model_has_the_same_values(tmp_path: Path) -> None:
     path = optimised(residual(), tmp_path)
     assert not [node for node in load_model(path).nodes if isinstance(node.op, OnnxOp)]
     compiled = pimflow.compile(path, policy="pim")
@@ -88,7 +88,9 @@ ACTIVATIONS: list[tuple[str, list[float], Elementwise]] = [
 
 
 @pytest.mark.parametrize(("kind", "parameters", "expected"), ACTIVATIONS)
-def test_a_fused_convolution_is_what_was_fused(kind: str, parameters: list[float], expected: Elementwise) -> None:
+def test_a_fused_convolution_is_imported_as_its_parts(
+    kind: str, parameters: list[float], expected: Elementwise
+) -> None:
     extra = {"activation_params": parameters} if parameters else {}
     model = fused_conv(activation=kind, **extra)
     graph = load_model(model)
@@ -132,7 +134,7 @@ def test_transposes_within_a_batch_stay_fused() -> None:
     assert isinstance(node.op, OnnxOp)
 
 
-def test_a_fused_gemm_is_what_was_fused() -> None:
+def test_a_fused_gemm_is_imported_as_its_parts() -> None:
     node = helper.make_node(
         "FusedGemm", ["x", "w", "b"], ["y"], "n", domain=CONTRIB, transB=1, activation="LeakyRelu", activation_alpha=0.5
     )

@@ -56,13 +56,13 @@ def test_functions_spell_out_the_options_that_they_take(
     assert "\n".join(["", *told, "", "Returns:"]) in text  # nothing of the replaced line is left
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_is_described() -> None:
     for text in (*option_texts().values(), *option_texts(Debug).values()):
         assert text.help
         assert text.flag == "" or text.flag.startswith("--")
 
 
-def test_what_callers_write_becomes_what_the_compiler_reads(tmp_path: Path) -> None:
+def test_options_of_callers_are_converted(tmp_path: Path) -> None:
     asked = Options.of(
         target="hbm-pim",
         shapes={"x": (1, 3), "N": 2},
@@ -111,7 +111,7 @@ def test_an_unknown_keyword_is_a_type_error() -> None:
         pimflow.compile("zoo:toy", polcy="gpu")  # type: ignore[call-arg]
 
 
-def test_an_output_folder_keeps_what_changes_the_result() -> None:
+def test_an_output_folder_stores_options_that_affect_the_result() -> None:
     asked = Options(policy="md-dp", shapes={"x": (1, 3), "N": 2}, grid=5, stages=(2, 3), seed=7, profile="k.csv")
     asked = replace(asked, fixed={"r": 2, "s": (True, 0.5)})
     kept = encode(asked)
@@ -168,7 +168,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
         assert getattr(expected, field.name) != default, f"{field.name} is not tried"
 
 
-def test_without_arguments_the_defaults_hold() -> None:
+def test_without_arguments_the_defaults_apply() -> None:
     """Except for the time limit of the search, which the command line sets so that nobody waits too long."""
     for verb in ("compile", "compare"):
         assert asked([verb, "m.onnx"]) == Options(time_budget_s=TYPED_BUDGET_S)

@@ -68,7 +68,7 @@ def test_every_dependency_is_pinned_where_the_newest_are_tested() -> None:
                 assert requirement.specifier.contains(pin), requirement
 
 
-def test_what_runs_once_is_there() -> None:
+def test_tests_that_run_once_exist() -> None:
     names = [line for line in (ROOT / ".ci" / "once.txt").read_text().splitlines() if not line.startswith("#")]
     assert names
     assert not [name for name in names if not (ROOT / name).exists()]

@@ -129,7 +129,7 @@ SHAPES: list[tuple[Callable[[Decorator], Any], list[tuple[tuple[Any, ...], dict[
 
 
 @pytest.mark.parametrize(("define", "calls"), SHAPES, ids=[define.__name__ for define, _ in SHAPES])
-def test_it_is_as_pythons(define: Callable[[Decorator], Any], calls: list[Any]) -> None:
+def test_records_behave_like_pythons(define: Callable[[Decorator], Any], calls: list[Any]) -> None:
     ours, pythons = define(records.dataclass), define(dataclasses.dataclass)
     assert str(inspect.signature(ours)) == str(inspect.signature(pythons))
     assert ours.__match_args__ == pythons.__match_args__
@@ -258,13 +258,13 @@ def test_a_method_is_compiled_when_it_is_first_looked_up() -> None:
     assert [name for name in compiled if inspect.isfunction(vars(cls)[name])] == ["__init__", "__eq__"]
 
 
-def test_a_method_of_a_base_that_is_not_compiled_yet_is_bound_to_who_asks() -> None:
+def test_an_uncompiled_method_of_a_base_is_bound_to_the_caller() -> None:
     base = plain(records.dataclass)
     doubled: Any = type("Doubled", (base,), {"__init__": lambda self, a: super(doubled, self).__init__(2 * a)})
     assert doubled(2).a == 4
 
 
-def test_what_is_not_frozen_is_pythons() -> None:
+def test_unfrozen_classes_are_left_to_python() -> None:
     @records.dataclass
     class Open:
         a: int = 1

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(
 )
 
 
-def test_the_notebook_was_run_and_its_page_has_what_every_cell_shows() -> None:
+def test_the_notebook_was_run_and_its_page_has_every_output() -> None:
     cells = json.loads((Path(__file__).parent.parent / "docs" / "notebook.ipynb").read_text())["cells"]
     page = (SITE / "notebook.html").read_text(encoding="utf-8")
     assert page.count('class="output"') >= sum(cell["cell_type"] == "code" for cell in cells) > 5
@@ -94,6 +94,6 @@ def test_the_report_is_in_its_page(browser: Browser) -> None:
     assert complaints(browser) == []
 
 
-def test_what_cells_of_the_notebook_show_is_there(browser: Browser) -> None:
+def test_outputs_of_the_notebook_are_shown(browser: Browser) -> None:
     browser.open(SITE / "notebook.html")
     assert browser.evaluate("document.querySelectorAll('.output svg.chart').length") >= 3

@@ -22,7 +22,7 @@ def same(told: dict[str, Any], data: dict[str, Any]) -> bool:
     return {key: told[key] for key in data} == data and set(told) - set(data) == {"format", "pimflow", "command"}
 
 
-def test_layer_is_what_the_verb_prints(capsys: Capture) -> None:
+def test_layer_matches_the_verb(capsys: Capture) -> None:
     found = pimflow.layer(LAYER, mapping="newton++", target="aim-gddr6")
     assert same(
         document(capsys, "layer", "--matmul", "m=1,k=64,n=64", "--mapping", "newton++", "--target", "aim-gddr6"),
@@ -33,7 +33,7 @@ def test_layer_is_what_the_verb_prints(capsys: Capture) -> None:
     assert row["device"] == "pim"
 
 
-def test_simulate_is_what_the_verb_prints(capsys: Capture, tmp_path: Path) -> None:
+def test_simulate_matches_the_verb(capsys: Capture, tmp_path: Path) -> None:
     files = [tmp_path / f"{channel}.pim" for channel in (0, 1)]
     compiled = pimflow.compile("zoo:toy", policy="pim", use_cache=False)
     for channel, file in enumerate(files):
@@ -52,7 +52,7 @@ def kernels() -> pimflow.Profile:
     return replace(measured, kernels=tuple(timed))
 
 
-def test_calibrate_is_what_the_verb_prints(capsys: Capture, tmp_path: Path, kernels: pimflow.Profile) -> None:
+def test_calibrate_matches_the_verb(capsys: Capture, tmp_path: Path, kernels: pimflow.Profile) -> None:
     table, target = tmp_path / "toy.csv", tmp_path / "mine.toml"
     table.write_text(kernels.csv())
     with pytest.warns(CalibrationWarning, match="5 rows determine"):
@@ -69,7 +69,7 @@ def test_calibrate_is_what_the_verb_prints(capsys: Capture, tmp_path: Path, kern
     assert (checked.determined, checked.target) == (None, pimflow.load_target("pimflow"))
 
 
-def test_the_command_line_warns_of_what_is_not_determined(
+def test_the_command_line_warns_of_undetermined_parameters(
     capsys: Capture, tmp_path: Path, kernels: pimflow.Profile
 ) -> None:
     table = tmp_path / "toy.csv"
@@ -81,7 +81,7 @@ def test_the_command_line_warns_of_what_is_not_determined(
     assert "parameters are determined by the 5 rows" in captured.out
 
 
-def test_what_ships_is_listed(capsys: Capture) -> None:
+def test_shipped_items_are_listed(capsys: Capture) -> None:
     assert list(pimflow.zoo()) == document(capsys, "zoo", "list")["models"]
     names = [target["name"] for target in document(capsys, "targets", "list")["targets"]]
     assert pd.DataFrame(pimflow.list_targets())["name"].tolist() == names
@@ -105,7 +105,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_type_is_one_line_and_a_type_error(name: str) -> None:
+def test_a_wrong_type_is_a_one_line_type_error(name: str) -> None:
     assert_type_error(*WRONG[name])
 
 
@@ -123,7 +123,7 @@ def test_a_wrong_type_is_one_line_and_a_type_error(name: str) -> None:
         (pimflow.MatmulProblem(1, 2.5, 64), "'k' of the layer is 2.5; "),  # type: ignore[arg-type]
     ],
 )
-def test_a_layer_that_is_none_is_one_line(layer: Any, message: str) -> None:
+def test_an_invalid_layer_is_a_one_line_error(layer: Any, message: str) -> None:
     with pytest.raises(pimflow.PimflowError) as caught:
         pimflow.layer(layer)
     assert message in str(caught.value)

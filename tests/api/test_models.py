@@ -22,7 +22,7 @@ def compiled() -> pimflow.CompiledModel:
     return pimflow.compile("zoo:toy", policy="md-dp", use_cache=False)
 
 
-def test_compare_is_what_the_verb_prints(capsys: Capture) -> None:
+def test_compare_matches_the_verb(capsys: Capture) -> None:
     found = pimflow.compare("zoo:toy", policies=["gpu", "MDDP"], grid=20, use_cache=False)
     told = document(capsys, "compare", "zoo:toy", "--policies", "gpu,mddp", "--grid", "20", "--no-cache")
     for policy in (*told["policies"], *(data := found.as_json())["policies"]):
@@ -34,7 +34,7 @@ def test_compare_is_what_the_verb_prints(capsys: Capture) -> None:
     assert frame["energy_parts_mj.static.board"].notna().all()
 
 
-def test_inspect_is_what_the_verb_prints(capsys: Capture) -> None:
+def test_inspect_matches_the_verb(capsys: Capture) -> None:
     found = pimflow.inspect("zoo:toy", target="hbm-pim")
     told = document(capsys, "inspect", "zoo:toy", "--target", "hbm-pim")
     assert {key: told[key] for key in found.as_json()} == found.as_json()
@@ -54,7 +54,7 @@ def test_profile_gives_the_rows_of_its_file() -> None:
     assert told[-1] == "timing kernels: 5 of 5"
 
 
-def test_progress_is_told_of_reports_and_of_every_file(tmp_path: Path) -> None:
+def test_progress_covers_reports_and_every_file(tmp_path: Path) -> None:
     told: list[str] = []
     compiled = pimflow.compile("zoo:toy", use_cache=False, progress=told.append)
     assert f"report: 0 of {len(compiled.report.nodes)} nodes" in told
@@ -81,7 +81,7 @@ def test_a_verifications_outputs_are_rows(compiled: pimflow.CompiledModel) -> No
     assert frame["max_abs_err"].tolist() == [found.max_abs_err]
 
 
-def test_what_is_large_has_a_short_repr(compiled: pimflow.CompiledModel) -> None:
+def test_large_objects_have_a_short_repr(compiled: pimflow.CompiledModel) -> None:
     found = pimflow.opt("zoo:toy", "cleanup")
     for item in (compiled, compiled.graph, compiled.plan, compiled.machine.target, found, pimflow.inspect("zoo:toy")):
         assert len(repr(item)) < 300
@@ -113,7 +113,7 @@ WRONG: dict[str, tuple[Any, str]] = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_wrong_type_is_one_line_and_a_type_error(name: str) -> None:
+def test_a_wrong_type_is_a_one_line_type_error(name: str) -> None:
     assert_type_error(*WRONG[name])
 
 
@@ -140,7 +140,9 @@ def test_policies_are_a_list_of_names(arguments: Any, message: str) -> None:
         ({"rtol": "much"}, "'rtol' is 'much'; it must be a number"),
     ],
 )
-def test_what_verify_does_not_take_is_one_line(compiled: pimflow.CompiledModel, arguments: Any, message: str) -> None:
+def test_invalid_arguments_of_verify_are_a_one_line_error(
+    compiled: pimflow.CompiledModel, arguments: Any, message: str
+) -> None:
     with pytest.raises(pimflow.PimflowError) as caught:
         compiled.verify(**arguments)
     assert str(caught.value).startswith(message)
@@ -170,7 +172,7 @@ def test_a_policy_that_no_unit_can_follow(ask: Callable[..., object]) -> None:
         ask("zoo:toy", policy="newton++", target="upmem")
 
 
-def test_units_without_a_policys_mapping_do_as_they_do_by_default() -> None:
+def test_units_without_a_policys_mapping_use_their_default() -> None:
     compiled = pimflow.compile("zoo:toy", policy="newton+", target="pimflow-cpu", use_cache=False)
     assert {item.choice for item in compiled.plan.decisions if isinstance(item, OnDevice) and item.device == "pim"} == {
         "newton+"

@@ -23,7 +23,7 @@ def test_a_folder_and_a_model_give_the_same_page(tmp_path: Path) -> None:
     assert "not checked" in report.html
 
 
-def test_what_is_no_compiled_model(tmp_path: Path) -> None:
+def test_anything_but_a_compiled_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ArgumentError, match="'compiled'"):
         pimflow.html_report(5)  # type: ignore[arg-type]
     with pytest.raises(ModelError, match="not an output folder"):

@@ -43,14 +43,14 @@ def test_keeping_everything_is_the_step_as_it_is(kept: Training) -> None:
     assert kept.fits
 
 
-def test_the_peak_holds_all_that_is_saved(kept: Training) -> None:
+def test_the_peak_includes_all_saved_activations(kept: Training) -> None:
     """It also holds what the last layers work on. The whole step has more, but not at the same time."""
     trace = kept.trace
     assert trace.saved_bytes < kept.kept.peak_bytes < sum(buffer.bytes for buffer in trace.buffers if not buffer.fixed)
     assert 2.5 * trace.forward_us < trace.time_us, "each product has two of its size behind it"
 
 
-def test_zeros_that_are_added_to_are_no_parameters() -> None:
+def test_initial_zeros_of_sums_are_not_parameters() -> None:
     """A loop over relations starts from such zeros, which constant folding creates."""
     trained = pimflow.train("zoo:rgcn", activations="keep")
     assert trained.parameters == pimflow_zoo.entry("rgcn").parameters
@@ -71,7 +71,7 @@ def test_relational_layers_are_trained_in_the_form_whose_step_is_fastest(export:
     assert times["auto"] < times["never"]
 
 
-def test_where_the_fastest_form_has_no_room_one_that_has_is_weighed() -> None:
+def test_a_form_that_fits_is_considered_if_the_fastest_does_not() -> None:
     """With a byte less than the fastest form saves, another form fits with all kept; a plan of either is no slower than
     that."""
     rng = np.random.default_rng(0)
@@ -121,7 +121,7 @@ def _learnt(*shape: int) -> npt.NDArray[np.float32]:
     ],
     ids=["low-rank", "bases", "weight-norm", "sum", "mask", "square"],
 )
-def test_weights_that_are_made_of_others_are_not_what_is_learnt(
+def test_weights_computed_from_parameters_are_not_parameters(
     made: list[tuple[str, str]], constants: dict[str, npt.NDArray[Any]], parameters: int
 ) -> None:
     """`w` stands for the result of the previous node."""
@@ -147,7 +147,7 @@ def test_a_step_that_needs_a_newer_opset_is_made_in_one() -> None:
     assert old.trace.time_us == pytest.approx(new.trace.time_us)
 
 
-def test_what_no_opset_helps_is_said_of_the_model_that_was_given() -> None:
+def test_errors_that_no_opset_avoids_name_the_given_model() -> None:
     nodes = [helper.make_node("Conv", ["x", "w"], ["a"]), helper.make_node("Det", ["a"], ["y"], name="det")]
     weights = np.random.default_rng(0).standard_normal((4, 3, 1, 1)).astype(np.float32)
     with pytest.raises(ModelError) as caught:
@@ -163,7 +163,7 @@ def test_a_model_without_parameters() -> None:
         pimflow.train(to_onnx(build.graph(build.add(x, zeros))))
 
 
-def test_a_model_whose_outputs_hang_on_no_input() -> None:
+def test_a_model_whose_outputs_depend_on_no_input() -> None:
     nodes = [helper.make_node("Sigmoid", ["a"], ["y"]), helper.make_node("Relu", ["x"], ["unread"])]
     weights = {"a": np.ones((2, 2), np.float32)}
     with pytest.raises(ModelError, match="computes the same for every input"):
@@ -184,7 +184,7 @@ def test_a_plan_takes_less_and_no_longer(kept: Training) -> None:
     assert planned.endurance.years == pytest.approx(1_168_000 / a_day / 365)
 
 
-def test_the_peak_is_the_one_that_a_replay_measures() -> None:
+def test_the_peak_matches_a_simulation() -> None:
     """Replayed tick by tick, to within a tick's error; with SSDs, replayed exactly from transfer to transfer, since
     transfers slow no kernel on that machine."""
     channel = Channel(24_400.0, 24_600.0, 10.0)
@@ -200,7 +200,7 @@ def test_the_peak_is_the_one_that_a_replay_measures() -> None:
 
 
 @pytest.mark.parametrize("share", [0.99, 1.0])
-def test_what_one_kernel_touches_is_what_no_plan_goes_below(share: float) -> None:
+def test_no_plan_needs_less_than_a_single_kernel(share: float) -> None:
     least = pimflow.train("zoo:toy", target="a100-ssd", activations="keep").as_json()["least_bytes"]
     planned = pimflow.train("zoo:toy", target="a100-ssd", limit_gib=share * least / 2**30)
     told = planned.as_json()
@@ -211,7 +211,7 @@ def test_what_one_kernel_touches_is_what_no_plan_goes_below(share: float) -> Non
     assert told["plan"]["peak_bytes"] == least
 
 
-def test_what_does_not_fit_becomes_a_plan_that_fits(kept: Training) -> None:
+def test_a_step_that_does_not_fit_gets_a_plan_that_does(kept: Training) -> None:
     limit = 0.55 * kept.kept.peak_bytes / 2**30
     planned = trained(limit_gib=limit)
     assert planned.available_bytes == round(limit * 2**30)
@@ -220,7 +220,7 @@ def test_what_does_not_fit_becomes_a_plan_that_fits(kept: Training) -> None:
     assert not trained("keep", limit_gib=limit).fits
 
 
-def test_where_there_is_room_for_all_nothing_is_written(kept: Training) -> None:
+def test_nothing_is_offloaded_if_everything_fits(kept: Training) -> None:
     planned = trained(limit_gib=1.01 * kept.kept.peak_bytes / 2**30)
     assert planned.found.run == kept.found.run
 

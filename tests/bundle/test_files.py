@@ -17,7 +17,7 @@ def test_missing_folders_are_made(tmp_path: Path) -> None:
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"data"
 
 
-def test_folders_that_were_made_go_again_if_nothing_is_written(tmp_path: Path) -> None:
+def test_created_folders_are_removed_if_nothing_is_written(tmp_path: Path) -> None:
     (tmp_path / "there").mkdir()
 
     def fail() -> None:
@@ -30,13 +30,13 @@ def test_folders_that_were_made_go_again_if_nothing_is_written(tmp_path: Path) -
     assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
 
 
-def test_a_file_in_the_way_is_one_line(tmp_path: Path) -> None:
+def test_a_file_in_the_way_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
         write_whole(tmp_path / "file" / "more", b"data")
 
 
-def test_a_packed_file_holds_about_what_its_size_says(tmp_path: Path) -> None:
+def test_a_packed_file_must_not_unpack_to_far_more_than_its_size(tmp_path: Path) -> None:
     path = tmp_path / "file.gz"
     path.write_bytes(gzip.compress(b"[]," * 1000))
     assert read_packed(path) == b"[]," * 1000
@@ -51,7 +51,7 @@ def test_a_packed_file_holds_about_what_its_size_says(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("count", [0, 1, 1000, 1001, 3000])
-def test_a_line_that_is_written_in_pieces_is_the_whole_line(tmp_path: Path, count: int) -> None:
+def test_a_line_written_in_pieces_is_complete(tmp_path: Path, count: int) -> None:
     document = {"rows": [{"x": [i, None], "né": 1.5} for i in range(count)], "n": {"y": [[]]}, "last": [[1, 2]]}
     for part in ({}, document, {"only": document["rows"]}):
         write_line(tmp_path / "line", part)

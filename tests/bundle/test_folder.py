@@ -146,7 +146,7 @@ def test_a_changed_output_is_refused_and_stays(change: Callable[[Path], str], ou
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_what_is_changed_while_pimflow_writes_stays(change: Callable[[Path], str], out: Path) -> None:
+def test_changes_made_while_pimflow_writes_survive(change: Callable[[Path], str], out: Path) -> None:
     def save_meanwhile() -> None:
         with new_output(out) as made:
             fill(made, "second")
@@ -161,7 +161,7 @@ def test_what_is_changed_while_pimflow_writes_stays(change: Callable[[Path], str
     assert not list(out.parent.glob(".*"))
 
 
-def test_a_folder_that_is_made_while_pimflow_writes_stays(tmp_path: Path) -> None:
+def test_a_folder_created_while_pimflow_writes_survives(tmp_path: Path) -> None:
     def save_meanwhile() -> None:
         with new_output(tmp_path / "out") as made:
             fill(made, "second")
@@ -190,7 +190,7 @@ def rename_then(monkeypatch: pytest.MonkeyPatch, at: int, then: Callable[[Path],
     monkeypatch.setattr(Path, "rename", renamed)
 
 
-def test_what_is_saved_while_the_folder_is_moved_aside_stays(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_files_saved_while_the_folder_is_moved_aside_survive(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rename_then(monkeypatch, 1, lambda old: (old / "notes.txt").write_text("mine"))
     with pytest.raises(OutputError, match=r"notes\.txt was added or changed"):
         save(out, "second")
@@ -199,7 +199,7 @@ def test_what_is_saved_while_the_folder_is_moved_aside_stays(out: Path, monkeypa
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "original/notes.txt", "target.toml"])
-def test_what_is_saved_into_the_folder_that_was_replaced_is_kept_and_said(
+def test_files_saved_into_the_replaced_folder_survive_with_a_warning(
     name: str, out: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def write(new: Path) -> None:
@@ -235,14 +235,14 @@ def test_the_old_output_survives_a_rename_that_fails(at: int, out: Path, monkeyp
     assert alone(out)
 
 
-def test_nothing_is_left_where_the_only_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_is_left_if_the_only_rename_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fail_renames(monkeypatch, lambda _: True)
     with pytest.raises(OutputError, match="No space left on device"):
         save(tmp_path / "out", "first")
     assert not list(tmp_path.iterdir())
 
 
-def test_where_every_further_rename_fails_the_place_is_said(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_if_restoring_fails_the_error_names_the_place(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
         fail_renames(patch, lambda count: count > 1)
         with pytest.raises(OutputError, match="cannot put back") as caught:
@@ -325,7 +325,7 @@ def test_a_kill_at_any_step_of_a_first_save_leaves_nothing_or_all(tmp_path: Path
     assert outcomes_of_kills(lambda out: None, tmp_path) == {"nothing", "second"}
 
 
-def test_what_a_killed_run_moved_aside_stays_beside_what_took_its_place(out: Path) -> None:
+def test_an_output_moved_aside_by_a_killed_run_survives_next_to_its_replacement(out: Path) -> None:
     moved = out.with_name(".out.pimflow-abcdefgh")
     (moved / "new").mkdir(parents=True)
     out.rename(moved / "old")
@@ -336,7 +336,7 @@ def test_what_a_killed_run_moved_aside_stays_beside_what_took_its_place(out: Pat
     assert held(moved / "old") == "first"
 
 
-def test_what_a_living_process_makes_is_not_swept(out: Path) -> None:
+def test_the_scratch_folder_of_a_live_process_is_not_swept(out: Path) -> None:
     with new_output(out) as made:
         check_output(out)
         assert made.exists()
@@ -389,7 +389,7 @@ def test_a_process_that_never_ends_is_not_waited_for_forever(out: Path, monkeypa
     assert held(out) == "second"
 
 
-def test_where_there_are_no_locks_a_race_gets_the_right_word(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_locks_a_race_is_reported_correctly(out: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def no_locks(_handle: int, _operation: int) -> None:
         raise OSError(95, "Operation not supported")
 
@@ -414,7 +414,7 @@ def test_an_empty_folder_is_written_to(tmp_path: Path) -> None:
     assert alone(tmp_path / "out")
 
 
-def test_an_output_of_another_version_is_refused_as_that(out: Path) -> None:
+def test_an_output_of_another_version_is_refused_with_that_reason(out: Path) -> None:
     (out / "manifest.json").write_text(json.dumps({"format": "pimflow-output/1", "files": {"target.toml": 5}}))
     before = picture(out)
     with pytest.raises(OutputError, match="another version of pimflow"):
@@ -437,7 +437,7 @@ def test_a_name_too_long_is_refused_before_the_work(tmp_path: Path, capsys: Capt
     save(tmp_path / ("x" * 237), "first")
 
 
-def test_the_command_line_says_what_was_put_back(tmp_path: Path, capsys: Capture) -> None:
+def test_the_command_line_reports_restored_outputs(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", out, "--policy", "gpu", "--no-cache") == 0
     capsys.readouterr()
@@ -458,13 +458,13 @@ def test_missing_folders_around_it_are_made(tmp_path: Path) -> None:
     assert held(tmp_path / "a" / "b" / "out") == "first"
 
 
-def test_what_lies_in_a_file_cannot_be_written(tmp_path: Path) -> None:
+def test_a_folder_inside_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="file is not a folder"):
         check_output(tmp_path / "file" / "a" / "out")
 
 
-def test_digests_that_the_block_knows_are_taken(out: Path) -> None:
+def test_digests_known_to_the_block_are_used(out: Path) -> None:
     known: dict[str, str] = {}
     with new_output(out, known) as made:
         fill(made, "text")
@@ -502,7 +502,7 @@ def test_an_output_that_is_replaced_is_read_once(out: Path, reads: list[str]) ->
 
 
 @pytest.mark.usefixtures("all_old")
-def test_a_change_is_seen_in_what_was_read_before(out: Path) -> None:
+def test_a_change_of_a_file_that_was_read_before_is_noticed(out: Path) -> None:
     check_output(out)
     changed, before = out / "original/model.onnx", (out / "original/model.onnx").stat()
     while changed.stat().st_ctime_ns == before.st_ctime_ns:  # wait for a tick of the file system's clock
@@ -544,7 +544,7 @@ def test_files_that_an_earlier_run_wrote_are_not_read(out: Path, seen: dict[str,
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=list(CHANGES))
-def test_a_change_of_what_an_earlier_run_wrote_is_refused(
+def test_a_change_of_an_earlier_runs_file_is_noticed(
     change: Callable[[Path], str], out: Path, seen: dict[str, str]
 ) -> None:
     name = change(out)
@@ -556,7 +556,7 @@ def test_a_change_of_what_an_earlier_run_wrote_is_refused(
     assert picture(out.parent) == before
 
 
-def test_what_another_process_put_there_is_read(out: Path, seen: dict[str, str], reads: list[str]) -> None:
+def test_a_file_replaced_by_another_process_is_read(out: Path, seen: dict[str, str], reads: list[str]) -> None:
     shutil.copytree(out, out.parent / "copy")
     shutil.rmtree(out)
     (out.parent / "copy").rename(out)

@@ -35,7 +35,7 @@ GRAPHS = {
 
 @pytest.mark.parametrize("inline", [False, True])
 @pytest.mark.parametrize("graph", GRAPHS.values(), ids=GRAPHS)
-def test_what_is_written_is_read_again(graph: Graph, inline: bool, tmp_path: Path) -> None:
+def test_graphs_survive_a_round_trip(graph: Graph, inline: bool, tmp_path: Path) -> None:
     path = tmp_path / "graph.pimir"
     write_graph(graph, path, inline=inline)
     assert first_difference(read_graph(path), graph) is None
@@ -58,7 +58,7 @@ def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:
     assert (tmp_path / "a.pimir.npz").read_bytes() == (tmp_path / "b.pimir.npz").read_bytes()
 
 
-def test_nothing_is_left_behind_where_writing_fails(tmp_path: Path) -> None:
+def test_nothing_is_left_if_writing_fails(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
         write_graph(GRAPHS["large"], tmp_path / "file" / "graph.pimir")

@@ -54,7 +54,7 @@ def test_distinct_programs_are_written_once_and_read_back_in_their_places(tmp_pa
     assert written(read, backend) == path.read_bytes()
 
 
-def test_the_bytes_do_not_tell_which_programs_were_made_together() -> None:
+def test_the_bytes_do_not_depend_on_which_programs_were_made_together() -> None:
     backend = NewtonBackend("pim", PIM)
     found = programs(backend)
     apart = {**found, "conv4": programs(NewtonBackend("pim", PIM))["conv4"]}
@@ -64,7 +64,7 @@ def test_the_bytes_do_not_tell_which_programs_were_made_together() -> None:
     assert ProgramTable(changed, DEVICES, {"pim": backend}).made_of == ""
 
 
-def test_what_it_is_made_of_is_all_of_it() -> None:
+def test_made_of_covers_everything_that_the_file_depends_on() -> None:
     backend = NewtonBackend("pim", PIM)
     found = programs(backend)
     others = (
@@ -90,7 +90,7 @@ def test_what_it_is_made_of_is_all_of_it() -> None:
         ({"programs": {}}, "'programs' is {}"),
     ],
 )
-def test_what_does_not_fit_the_model_is_named(change: Mapping[str, Any], words: str, tmp_path: Path) -> None:
+def test_content_that_does_not_match_the_model_is_named(change: Mapping[str, Any], words: str, tmp_path: Path) -> None:
     backend = NewtonBackend("pim", PIM)
     document = json.loads(gzip.decompress(written(programs(backend), backend)))
     path = tmp_path / "streams.json.gz"

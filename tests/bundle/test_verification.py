@@ -34,7 +34,7 @@ def test_checks_are_kept_by_what_was_run(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
-def test_what_is_said_of_another_output_does_not_count(tmp_path: Path) -> None:
+def test_checks_of_another_output_do_not_count(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "a"), saved(tmp_path / "b", "other")
     keep_check(tmp_path / "a", first, CHECK)
     (tmp_path / "b" / VERIFICATION).write_bytes((tmp_path / "a" / VERIFICATION).read_bytes())
@@ -43,14 +43,14 @@ def test_what_is_said_of_another_output_does_not_count(tmp_path: Path) -> None:
         keep_check(tmp_path / "b", first, CHECK)
 
 
-def test_an_output_that_was_verified_may_be_replaced_and_is_then_not_verified(tmp_path: Path) -> None:
+def test_replacing_a_verified_output_discards_its_checks(tmp_path: Path) -> None:
     keep_check(tmp_path, saved(tmp_path), CHECK)
     saved(tmp_path, "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "model.onnx"]
 
 
 @pytest.mark.parametrize("text", ["{}", "[]", "no json", '{"a": NaN}', ""])
-def test_a_verification_that_was_changed_is_a_users(tmp_path: Path, text: str) -> None:
+def test_a_changed_verification_counts_as_a_users_file(tmp_path: Path, text: str) -> None:
     digest = saved(tmp_path)
     (tmp_path / VERIFICATION).write_text(text)
     with pytest.raises((ValueError, DataError)):
@@ -61,7 +61,7 @@ def test_a_verification_that_was_changed_is_a_users(tmp_path: Path, text: str) -
     assert kept_checks(tmp_path, digest) == (CHECK,)
 
 
-def test_a_verdict_cannot_be_turned(tmp_path: Path) -> None:
+def test_a_verdict_cannot_be_forged(tmp_path: Path) -> None:
     digest = saved(tmp_path)
     keep_check(tmp_path, digest, OTHER)
     document = json.loads((tmp_path / VERIFICATION).read_text())
@@ -72,7 +72,7 @@ def test_a_verdict_cannot_be_turned(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a user whom permissions bind")
-def test_a_folder_that_cannot_be_written_is_one_line(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_a_one_line_error(tmp_path: Path) -> None:
     digest = saved(tmp_path / "around" / "out")
     (tmp_path / "around").chmod(0o500)
     try:

@@ -27,7 +27,7 @@ def test_folder_follows_the_environment(monkeypatch: pytest.MonkeyPatch, tmp_pat
     assert cache_folder() == tmp_path / "local" / "pimflow" / "cache"
 
 
-def test_without_a_home_folder_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_home_folder_there_is_no_cache_folder(monkeypatch: pytest.MonkeyPatch) -> None:
     leave_home(monkeypatch)
     with pytest.raises(OptionError, match="home folder"):
         cache_folder()

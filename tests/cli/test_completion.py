@@ -75,6 +75,6 @@ def test_without_shtab_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch, 
     assert_one_line(capsys, "pip install 'pimflow[completion]'")
 
 
-def test_a_shell_that_there_is_none_for(capsys: Capture) -> None:
+def test_an_unsupported_shell_is_refused(capsys: Capture) -> None:
     assert run("--completion", "fish") == 2
     assert_one_line(capsys, "bash, zsh, tcsh")

@@ -17,7 +17,7 @@ def test_reads_numbers_words_and_lists() -> None:
 
 
 @pytest.mark.parametrize("text", ["sr", "=1", "sr=", "sr=16k", "sr=1,,2", "sr=yes"])
-def test_refuses_what_it_cannot_read(text: str) -> None:
+def test_refuses_unreadable_values(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_fixed([text])
     assert "--fix" in str(caught.value)

@@ -36,13 +36,13 @@ def test_convolutions_are_read() -> None:
         ("ic=99999999999999,oc=4,h=8,w=8,k=1", "out of range"),
     ],
 )
-def test_mistakes_are_told(text: str, message: str) -> None:
+def test_mistakes_are_reported(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=message):
         parse_conv(text)
 
 
 @pytest.mark.parametrize("text", ["m=" + "9" * 5000 + ",k=1,n=1", "m=1,k=1,n=" + "0" * 5000 + "1"])
-def test_a_number_of_thousands_of_digits_is_one_short_line(text: str) -> None:
+def test_a_number_of_thousands_of_digits_gives_a_short_error(text: str) -> None:
     with pytest.raises(OptionError) as caught:
         parse_matmul(text)
     assert len(str(caught.value)) < 200

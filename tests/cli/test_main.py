@@ -31,7 +31,7 @@ FULL = Path("/dev/full")
         (["compile", "-o", "out", "--", "-oo.onnx"], "pimflow compile -- -oo.onnx"),
     ],
 )
-def test_the_record_of_a_command_leaves_out_where_it_writes_to(words: list[str], command: str) -> None:
+def test_the_recorded_command_leaves_out_the_output(words: list[str], command: str) -> None:
     assert command_line(words) == command
 
 
@@ -62,7 +62,7 @@ def test_a_verb_collects_garbage_rarely_and_leaves_its_caller_as_it_was(monkeypa
 
 
 @pytest.mark.parametrize("given", [None, "20"])
-def test_the_program_wastes_no_time_on_threads_that_wait_or_on_garbage_at_its_end(given: str | None) -> None:
+def test_the_program_spends_no_time_on_idle_threads_or_final_garbage(given: str | None) -> None:
     code = (
         "import contextlib, gc, os, sys; from pimflow.__main__ import outcome; sys.argv[1:] = ['--version']\n"
         "with contextlib.suppress(SystemExit): outcome()\n"
@@ -75,7 +75,7 @@ def test_the_program_wastes_no_time_on_threads_that_wait_or_on_garbage_at_its_en
 
 
 @pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
-def test_a_full_disk_behind_stdout_is_one_line() -> None:
+def test_a_full_disk_on_stdout_is_a_one_line_error() -> None:
     with FULL.open("w") as full:
         command = [sys.executable, "-m", "pimflow", "zoo", "list"]
         done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
@@ -103,7 +103,7 @@ def test_help_of_a_verb(capsys: Capture) -> None:
     assert "usage: pimflow compile" in shown[0]
 
 
-def test_help_of_what_is_no_verb(capsys: Capture) -> None:
+def test_help_of_an_unknown_verb(capsys: Capture) -> None:
     assert run("help", "compil") == 2
     assert_one_line(capsys, "unknown verb 'compil'; did you mean 'compile'?")
 
@@ -141,14 +141,14 @@ def test_every_verb_can_be_quiet(
 
 
 @pytest.mark.parametrize("verb", verb_names())
-def test_every_verb_says_that_it_can(verb: str, capsys: Capture) -> None:
+def test_every_verb_lists_the_quiet_option(verb: str, capsys: Capture) -> None:
     with pytest.raises(SystemExit):
         run(verb.replace("_", "-"), "--help")
     assert "-q, --quiet" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("verb", "action"), [("cache", "info"), ("targets", "list"), ("zoo", "list")])
-def test_a_verb_of_several_actions_shows_what_there_is(verb: str, action: str, capsys: Capture) -> None:
+def test_a_verb_with_several_actions_lists_them(verb: str, action: str, capsys: Capture) -> None:
     assert run(verb) == 0
     shown = capsys.readouterr().out
     assert run(verb, action) == 0
@@ -162,7 +162,7 @@ def test_data_are_printed_quietly_too(capsys: Capture) -> None:
     assert "description" in capsys.readouterr().out
 
 
-def test_a_slip_in_an_option(capsys: Capture) -> None:
+def test_a_misspelled_option_is_corrected(capsys: Capture) -> None:
     assert run("compile", "zoo:toy", "--polcy=md-dp") == 2
     assert_one_line(capsys, "unrecognized arguments: --polcy=md-dp; did you mean '--policy'?")
     assert run("targets", "list", "--jsn") == 2
@@ -210,7 +210,7 @@ def test_no_verb_fails_on_a_stdout_that_is_not_utf_8(
 
 
 @pytest.mark.parametrize("words", [("zoo", "list"), ("inspect", "zoo:toy"), ("layer", "--matmul", "m=1,k=64,n=64")])
-def test_no_window_and_no_encoding_touches_json(
+def test_json_does_not_depend_on_window_or_encoding(
     words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     plain = document(capsys, *words)

@@ -29,7 +29,7 @@ THREAD = "import threading, time; threading.Thread(target=time.sleep, args=(0.05
     [("", "done "), ("import multiprocessing", "done taken apart\n"), (THREAD, "done taken apart\n")],
     ids=["alone", "processes", "thread"],
 )
-def test_the_program_ends_at_once_where_nothing_else_runs(other: str, said: str) -> None:
+def test_the_program_ends_at_once_if_nothing_else_runs(other: str, said: str) -> None:
     command = [sys.executable, "-c", PROGRAM.format(other=other)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout, done.stderr) == (3, said, "said ")

@@ -41,11 +41,11 @@ def shown(monkeypatch: pytest.MonkeyPatch, *texts: str, terminal: bool = True, c
     return screen.getvalue()
 
 
-def test_a_line_is_written_anew_and_wiped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_progress_line_is_rewritten_and_erased(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, "searching", "done") == "searching\rdone     \r    \r"
 
 
-def test_nothing_is_shown_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_only_on_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, "searching", "done", terminal=False) == ""
 
 
@@ -54,12 +54,12 @@ def test_a_line_does_not_wrap(monkeypatch: pytest.MonkeyPatch) -> None:
     assert shown(monkeypatch, "节点节点节点", columns="8") == "节点节 \r       \r"
 
 
-def test_nothing_is_rewritten_where_lines_cannot_be(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_dumb_terminal_gets_no_progress_line(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TERM", "dumb")
     assert shown(monkeypatch, "searching") == ""
 
 
-def test_it_is_not_written_more_often_than_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_is_shown_at_most_ten_times_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     screen = Screen(terminal=True)
     monkeypatch.setattr("sys.stderr", screen)
     with Progress() as progress:
@@ -75,7 +75,7 @@ class Clock:
         monkeypatch.setattr("time.monotonic", lambda: self.now)
 
 
-def test_what_takes_long_is_told_again_with_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_steps_are_shown_again_with_their_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("sys.stderr", screen := Screen(terminal=True))
     clock, progress = Clock(monkeypatch), Progress()
     progress("load net")  # too early to be shown
@@ -94,7 +94,7 @@ def test_what_takes_long_is_told_again_with_its_time(monkeypatch: pytest.MonkeyP
     assert screen.getvalue().split("\r")[2:] == ["clean net (40 s so far)", ""]
 
 
-def test_time_is_told_while_work_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_is_shown_while_work_reports_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     told = threading.Event()
 
     class Watched(Screen):
@@ -147,7 +147,7 @@ def test_no_name_reaches_the_terminal_raw(tmp_path: Path, capsys: Capture) -> No
     assert all(char.isprintable() or char == "\n" for char in captured.out + captured.err)
 
 
-def test_every_verb_prints_in_one_way() -> None:
+def test_all_verbs_print_through_the_same_functions() -> None:
     for path in sorted(Path(verbs.__path__[0]).glob("*.py")):
         calls = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)]
         assert "print" not in {ast.unparse(call.func) for call in calls}, path
@@ -168,7 +168,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
     return written
 
 
-def test_signs_that_stdout_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_characters_that_stdout_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     written = windows(monkeypatch)
     with any_text():
         print("Größe ─ 模型 \udcff")
@@ -178,7 +178,7 @@ def test_signs_that_stdout_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) ->
     assert (sys.stdout.encoding, sys.stdout.errors) == ("cp1252", "strict")
 
 
-def test_what_programs_read_again_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_output_for_programs_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     written = windows(monkeypatch)
     with any_text():
         print_data(("模", "型\n"))

@@ -38,12 +38,12 @@ def test_a_name_bound_twice() -> None:
 
 @settings(max_examples=60)
 @given(st.dictionaries(st.text("abc/_.:=0", min_size=1), st.lists(st.integers(1, 10**6), min_size=1, max_size=5)))
-def test_parse_reads_what_is_written(shapes: dict[str, list[int]]) -> None:
+def test_parse_reads_spelled_shapes(shapes: dict[str, list[int]]) -> None:
     texts = [f"{name}:{'x'.join(map(str, dims))}" for name, dims in shapes.items()]
     assert parse_shapes(texts) == {name: tuple(dims) for name, dims in shapes.items()}
 
 
-def test_a_number_of_thousands_of_digits_is_one_short_line() -> None:
+def test_a_number_of_thousands_of_digits_gives_a_short_error() -> None:
     for text in (f"N={'9' * 5000}", f"x:1x{'9' * 5000}"):
         with pytest.raises(ShapeError) as caught:
             parse_shapes([text])

@@ -28,7 +28,7 @@ def test_a_model_is_compiled_from_stdin(tmp_path: Path, monkeypatch: pytest.Monk
     assert document(capsys, "inspect", "-")["nodes"] == document(capsys, "inspect", "zoo:toy")["nodes"]
 
 
-def test_a_stdin_without_a_model_is_one_line(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+def test_stdin_without_a_model_is_a_one_line_error(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
     on_stdin(monkeypatch, b"")
     assert run("inspect", "-") == 2
     assert_one_line(capsys, "stdin is empty")
@@ -40,7 +40,7 @@ def test_a_stdin_without_a_model_is_one_line(monkeypatch: pytest.MonkeyPatch, ca
     assert_one_line(capsys, "stdin is closed")
 
 
-def test_no_more_is_read_than_a_model_can_have(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_more_is_read_than_a_model_can_hold(monkeypatch: pytest.MonkeyPatch) -> None:
     on_stdin(monkeypatch, b"123")
     assert stdin_bytes(most=3) == b"123"
     on_stdin(monkeypatch, b"1234")

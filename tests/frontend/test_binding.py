@@ -45,7 +45,7 @@ def test_bound_by_input_and_by_symbol() -> None:
 
 
 @pytest.mark.parametrize("nameless", ["?", "-1", "*"])
-def test_dims_that_are_called_alike_for_want_of_a_name_are_bound_apart(nameless: str) -> None:
+def test_unnamed_dims_with_equal_placeholders_are_bound_separately(nameless: str) -> None:
     model = add_model(x=(nameless, 3, nameless, nameless))
     refused(model, {}, "x:?x3x?x?", "3 without a name", "--shape x:1x3x1x1")
     assert load_model(model, {"x": (1, 3, 48, 192)}).shape("y") == (1, 3, 48, 192)
@@ -62,7 +62,7 @@ def test_all_unbound_dims_are_listed() -> None:
     assert graph.shape("y") == (2, 3, 5, 6)
 
 
-def test_what_the_error_says_to_type_works() -> None:
+def test_the_suggestion_in_the_error_works() -> None:
     model = add_model(x=("batch", 3, "h", 2), z=(None, 3, 1, 2))
     with pytest.raises(ShapeError) as caught:
         load_model(model)
@@ -100,7 +100,7 @@ def test_fixed_input_may_be_bound_to_its_own_shape() -> None:
     assert load_model(add_model(x=(2, 3)), {"x": (2, 3)}).shape("y") == (2, 3)
 
 
-def test_what_shape_arithmetic_gives_is_known() -> None:
+def test_shape_arithmetic_is_folded() -> None:
     """Once the batch is bound, nothing reads an exporter's Shape/Gather/Unsqueeze/Concat/Reshape chain any more."""
     i = {name: np.array(value, np.int64) for name, value in {"zero": 0, "axes": [0], "rest": [-1], "two": 2}.items()}
     nodes = [
@@ -123,7 +123,7 @@ def test_what_shape_arithmetic_gives_is_known() -> None:
     np.testing.assert_array_equal(run_graph(graph, inputs)["y"], run_plain(model, inputs)["y"])
 
 
-def test_data_dependent_shapes_are_unknown_and_nothing_else_is() -> None:
+def test_only_data_dependent_shapes_are_unknown() -> None:
     nodes = [
         helper.make_node("NonZero", ["x"], ["i"]),
         helper.make_node("Cast", ["i"], ["f"], to=onnx.TensorProto.FLOAT),

@@ -269,7 +269,7 @@ def test_ceil_mode_of_a_pool_that_stays_opaque(size: int) -> None:
     assert graph.shape("y") == run_plain(model, random_inputs(graph, 0))["y"].shape
 
 
-def test_an_stft_is_one_sided_unless_it_says_otherwise() -> None:
+def test_an_stft_is_one_sided_by_default() -> None:
     """ONNX's shape inference assumes the opposite default."""
     nodes = [helper.make_node("STFT", ["x", "step", "window"], ["s"]), helper.make_node("Mul", ["s", "gain"], ["y"])]
     given = {"step": np.array(8), "window": weights(16), "gain": weights(9, 2)}
@@ -302,7 +302,7 @@ def reshaped_to(target: list[str], rank: int, opset: int = 17) -> onnx.ModelProt
         ((3, 0), ["one", "sizes"], (1, 3, 0)),
     ],
 )
-def test_a_size_of_zero_where_no_size_is_to_copy(
+def test_a_zero_size_without_a_dimension_to_copy(
     shape: tuple[int, ...], target: list[str], made: tuple[int, ...]
 ) -> None:
     """Exporters mean it as a size, for a relation without edges, for example: the same as a model with allowzero=1."""
@@ -315,14 +315,14 @@ def test_a_size_of_zero_where_no_size_is_to_copy(
 
 
 @pytest.mark.parametrize("rows", [0, 2])
-def test_a_size_of_zero_that_copies_one_still_does(rows: int) -> None:
+def test_a_zero_size_that_copies_a_dimension_still_does(rows: int) -> None:
     model = reshaped_to(["zero", "zero", "one"], 2)
     graph = load_model(model, {"e": rows, "f": 3})
     inputs = random_inputs(graph, 0)
     assert graph.shape("y") == run_plain(model, inputs)["y"].shape == (rows, 3, 1)
 
 
-def test_a_size_of_zero_that_cannot_be() -> None:
+def test_an_impossible_zero_size() -> None:
     with pytest.raises(ModelError, match="cannot run: "):
         load_model(reshaped_to(["rest", "sizes"], 1), {"e": 0})
     with pytest.raises(ModelError, match=r"cannot run: (?!.*allowzero)"):
@@ -331,7 +331,7 @@ def test_a_size_of_zero_that_cannot_be() -> None:
         load_model(reshaped_to(["one", "zero"], 1), {"e": 3})
 
 
-def test_cast_like_waits_for_no_value() -> None:
+def test_cast_like_needs_no_value() -> None:
     """A bias cast to the input's type, as PyTorch exports it without optimisation, is a constant."""
     nodes = [
         helper.make_node("CastLike", ["zero", "x"], ["typed"]),
@@ -366,7 +366,7 @@ KEPT = {
 
 
 @pytest.mark.parametrize("what", KEPT)
-def test_what_has_no_typed_form_is_kept_as_it_is(what: str) -> None:
+def test_operators_without_a_typed_form_stay_unchanged(what: str) -> None:
     model = KEPT[what]()
     graph = check(model, load_model(model).nodes[0].op)
     assert isinstance(graph.nodes[0].op, OnnxOp)

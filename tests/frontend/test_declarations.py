@@ -38,20 +38,20 @@ def chain(info: onnx.ValueInfoProto) -> onnx.ModelProto:
         (INFO("a", TensorProto.UNDEFINED, (2, 3)), "no element type[2, 3]"),
     ],
 )
-def test_a_value_that_is_declared_as_something_else(info: onnx.ValueInfoProto, words: str) -> None:
+def test_a_contradictory_declaration_is_refused(info: onnx.ValueInfoProto, words: str) -> None:
     with pytest.raises(ModelError) as caught:
         load_model(chain(info))
     assert f"the value 'a' is declared as {words}, node 'r' (Relu) makes float32[2, 3]" in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(2, 4), (2, 3, 1)])
-def test_a_wrong_shape_that_onnx_runtime_overlooks_is_overlooked(shape: tuple[int, ...]) -> None:
+def test_a_wrong_shape_that_onnx_runtime_ignores_is_ignored(shape: tuple[int, ...]) -> None:
     model = chain(INFO("a", TensorProto.FLOAT, shape))
     np.testing.assert_array_equal(run_plain(model, {"x": X})["y"], -X)
     assert load_model(model).shape("a") == (2, 3)
 
 
-def test_an_initialiser_that_is_not_what_its_input_says() -> None:
+def test_an_initialiser_that_contradicts_its_input() -> None:
     model = model_of([helper.make_node("Add", ["x", "w"], ["y"])], {"x": (2, 3), "w": (3, 3)})
     model.graph.initializer.append(numpy_helper.from_array(ones(3), "w"))
     with pytest.raises(ModelError) as caught:
@@ -113,7 +113,7 @@ def with_result(model: onnx.ModelProto) -> onnx.ModelProto:
     return model
 
 
-def test_what_shows_only_when_shapes_are_known_is_found() -> None:
+def test_contradictions_that_need_known_shapes_are_found() -> None:
     """ONNX Runtime does not compute the Reshape's sizes when it loads the model, so it finds nothing wrong."""
     nodes = [
         helper.make_node("Shape", ["x"], ["s"]),
@@ -125,7 +125,7 @@ def test_what_shows_only_when_shapes_are_known_is_found() -> None:
         load_model(with_result(model))
 
 
-def test_a_branch_that_is_never_taken_may_hold_what_cannot_run() -> None:
+def test_a_branch_that_is_never_taken_may_be_invalid() -> None:
     convolve = helper.make_node("Conv", ["x", "w", "b"], ["a"])
     wrong = helper.make_graph([convolve], "then", [], [INFO("a", 1, None)])
     right = helper.make_graph([helper.make_node("Relu", ["x"], ["r"])], "else", [], [INFO("r", 1, None)])

@@ -79,7 +79,7 @@ def test_a_graph_is_the_same_either_way(path: Path, monkeypatch: pytest.MonkeyPa
     assert_alike(apart, whole)
 
 
-def test_large_data_beside_a_size_are_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_large_data_next_to_a_size_are_left_alone(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = single("STFT", (1, 1024, 1), [np.array(8), np.hanning(256).astype(np.float32)])
     path.write_bytes(model.SerializeToString())
     outline = file_outline(path)
@@ -90,7 +90,7 @@ def test_large_data_beside_a_size_are_left_alone(path: Path, monkeypatch: pytest
     assert_alike(apart, whole)
 
 
-def test_all_but_the_data_are_parsed_as_they_are(path: Path) -> None:
+def test_everything_but_the_data_is_parsed_unchanged(path: Path) -> None:
     found = file_outline(path)
     assert found is not None
     for tensor in found.proto.graph.initializer:
@@ -101,13 +101,13 @@ def test_all_but_the_data_are_parsed_as_they_are(path: Path) -> None:
 
 
 @pytest.mark.parametrize("cut", range(0, 2400, 67))
-def test_a_truncated_file_is_judged_alike(cut: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_truncated_file_gives_the_same_error(cut: int, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = path.read_bytes()
     path.write_bytes(data[: max(len(data) - cut, 1000)])
     assert_alike(*both_ways(path, monkeypatch))
 
 
-def test_damaged_bytes_are_judged_alike(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_damaged_bytes_give_the_same_error(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = path.read_bytes()
     raw = data.index(WEIGHTS.tobytes())
     places = [at for at in range(len(data)) if not raw <= at < raw + WEIGHTS.nbytes]
@@ -132,7 +132,7 @@ def test_data_that_do_not_fill_their_tensor_are_parsed_whole(path: Path) -> None
     assert isinstance(outcome(path), str)
 
 
-def test_a_copy_has_the_files_beside_a_model_and_no_others(path: Path, tmp_path: Path) -> None:
+def test_a_copy_has_the_models_data_files_and_no_others(path: Path, tmp_path: Path) -> None:
     model = conv_model()
     bias = numpy_helper.to_array(model.graph.initializer[0])
     onnx.external_data_helper.set_external_data(model.graph.initializer[0], "bias.bin", 0, bias.nbytes)

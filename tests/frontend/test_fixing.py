@@ -108,7 +108,7 @@ def test_numbers_take_the_declared_shape_and_type(
         ("seq(float32)", None, {"rate": 1}, "only bools, integers and floats can be fixed"),
     ],
 )
-def test_what_an_input_cannot_hold_is_refused(
+def test_values_that_an_input_cannot_hold_are_refused(
     dtype: str, shape: tuple[int, ...] | None, fixed: FixedValues, words: str
 ) -> None:
     with pytest.raises(OptionError) as caught:

@@ -74,7 +74,7 @@ def test_a_function_of_another_opset(what: str, own: int, models: int) -> None:
     assert same(model_with(calls, [function("f", body, own)], models)).opset[""] == models
 
 
-def test_what_means_something_else_in_the_models_opset_is_one_line() -> None:
+def test_operators_whose_meaning_differs_between_opsets_are_refused() -> None:
     """ONNX Runtime uses the meaning in the model's opset, which differs from that in the function's."""
     made = function("f", [node("Softmax", "x", "y")], 12)
     with pytest.raises(ModelError, match=r"the function 'f' is of opset 12 and the model of 13: Softmax has"):
@@ -103,7 +103,7 @@ def test_a_function_whose_body_has_branches() -> None:
     same(model_with([node("f", "x", "a", domain="d"), node("Abs", "a", "y")], [function("f", body, 17)], 13))
 
 
-def test_operands_that_a_call_leaves_out() -> None:
+def test_omitted_operands_of_a_call() -> None:
     clip = function("clip", [node("Clip", "x low high", "y")], 17, "x low high")
     call = helper.make_node("clip", ["x", "", "top"], ["a"], domain="d")
     same(model_with([node("Constant", "", "top", value_float=0.5), call, node("Abs", "a", "y")], [clip]))
@@ -127,7 +127,7 @@ def test_attributes_of_a_call_and_their_defaults() -> None:
     assert slopes == [0.5, 0.25, 0.125]
 
 
-def test_functions_without_end_are_refused() -> None:
+def test_recursive_functions_are_refused() -> None:
     loop = [function("f", [node("g", "x", "y", domain="d")], 17), function("g", [node("f", "x", "y", domain="d")], 17)]
     with pytest.raises(ModelError, match="the function 'f' calls itself"):
         load_model(model_with([node("f", "x", "y", domain="d")], loop))
@@ -145,7 +145,7 @@ def test_functions_without_end_are_refused() -> None:
         load_model(model_with([node("f199", "x", "y", domain="d")], chain))
 
 
-def test_a_call_with_more_than_its_function_has() -> None:
+def test_a_call_with_too_many_operands() -> None:
     one = function("f", [node("Relu", "x", "y")], 17)
     with pytest.raises(ModelError, match=r"node 'y' \(f\) has 2 inputs, the function 'f' has 1"):
         load_model(model_with([node("f", "x x", "y", domain="d")], [one]))
@@ -156,7 +156,7 @@ def test_a_call_with_more_than_its_function_has() -> None:
         load_model(model_with([node("g", "x", "y", domain="d")], [one, outer]))
 
 
-def test_what_the_inliner_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_errors_of_the_inliner_are_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: onnx.ModelProto) -> onnx.ModelProto:
         raise onnx.checker.ValidationError("no, never")
 
@@ -165,7 +165,7 @@ def test_what_the_inliner_refuses_is_one_line(monkeypatch: pytest.MonkeyPatch) -
         load_model(model_with([node("f", "x", "y", domain="d")], [function("f", [node("Relu", "x", "y")], 17)]))
 
 
-def test_an_inlined_name_takes_nobody_elses() -> None:
+def test_inlined_names_do_not_collide() -> None:
     made = function("f", [node("Abs", "x", "t"), node("Neg", "t", "y")], 17)
     calls = [node("Relu", "x", "call/t"), node("f", "call/t", "y", domain="d", name="call")]
     model = model_with(calls, [made])

@@ -50,7 +50,7 @@ def names(items: Sequence[Any]) -> list[str]:
     return [item.name for item in items]
 
 
-def test_inputs_are_told_apart_by_the_sizes_that_they_share() -> None:
+def test_inputs_are_identified_by_shared_sizes() -> None:
     found = graph_inputs(network(DYNAMIC))
     assert found is not None
     assert found.weight is not None
@@ -61,7 +61,7 @@ def test_inputs_are_told_apart_by_the_sizes_that_they_share() -> None:
     assert graph_inputs(network({"x": (FLOAT, ["N", 2])})) is None
 
 
-def test_of_several_edge_lists_one_has_to_say_that_it_is() -> None:
+def test_of_several_edge_lists_one_must_be_named() -> None:
     two: Inputs = {"a": (LONG, [2, "E"]), "b": (LONG, [2, "M"])}
     with pytest.raises(ModelError, match="the inputs a, b may all be edge lists"):
         graph_inputs(network(two))
@@ -95,7 +95,7 @@ def test_in_rows_every_edge_keeps_its_values() -> None:
     assert {name: array.dtype for name, array in given.items()} == {name: in_rows[name].dtype for name in in_rows}
 
 
-def test_what_the_graph_lacks_stays_or_is_refused() -> None:
+def test_inputs_that_the_graph_lacks_stay_or_are_refused() -> None:
     bound = bind_graph(network(DYNAMIC), adjacency(weighted=False), {})
     assert bound.notes == ("w: the graph has no weights, so it stays an input",)
     assert set(bound.arrays()) == {"edges", "kind"}
@@ -153,7 +153,7 @@ def test_vertices_are_found_along_another_axis(inputs: Inputs, given: dict[str, 
         (["", "", 8], "x:20x1x8 or --shape x:1x20x8"),
     ],
 )
-def test_where_several_sizes_may_be_that_of_vertices_the_user_is_told_what_to_say(dims: list[Any], ways: str) -> None:
+def test_an_ambiguous_number_of_vertices_is_reported_with_a_fix(dims: list[Any], ways: str) -> None:
     with pytest.raises(ShapeError) as caught:
         bind_graph(network({"edges": (LONG, [2, "E"]), "x": (FLOAT, dims)}), adjacency(), {})
     spelled = ", ".join(str(dim) or "?" for dim in dims)
@@ -181,7 +181,7 @@ def test_a_model_aggregates_if_a_scatter_reduces() -> None:
 
 
 @pytest.mark.parametrize("name", ["gcn-weighted-ts", "gat-dynamo", "rgcn-fast-mean-ts", "sage-max-dynamo", "tag-ts"])
-def test_edges_in_rows_give_what_edges_as_given_do(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edges_in_rows_give_the_same_values_as_edges_as_given(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(load, "SORTED_EDGES", 0)
     model, graph = str(FOLDER / f"{name}.onnx"), adjacency()
     loaded = load_with_graph(model, {}, graph)

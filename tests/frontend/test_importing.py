@@ -180,7 +180,7 @@ def test_operators_outside_the_standard() -> None:
     np.testing.assert_array_equal(run_graph(graph, {"x": X})["y"], run_plain(model, {"x": X})["y"])
 
 
-def test_nameless_nodes_get_names_that_no_other_has() -> None:
+def test_unnamed_nodes_get_unique_names() -> None:
     nodes = [
         helper.make_node("Abs", ["x"], ["a"]),
         helper.make_node("Relu", ["a"], ["b"]),
@@ -293,7 +293,7 @@ def test_pads_beyond_64_bits_are_refused() -> None:
         (np.array([2.0]), "takes a list of sizes"),
     ],
 )
-def test_sizes_that_are_none_are_refused(sizes: Array, words: str) -> None:
+def test_invalid_sizes_are_refused(sizes: Array, words: str) -> None:
     with pytest.raises(ModelError, match=words):
         load_model(with_ranks(beside_relu("ConstantOfShape", sizes), 2, 2))
 
@@ -334,12 +334,12 @@ def test_a_loop_without_a_condition() -> None:
     assert load_model(to_onnx(graph)).value("y").shape == (3, 2)
 
 
-def test_a_loop_of_very_many_rounds_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loop_with_very_many_iterations_is_not_folded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inference, "TRIAL_S", 0.1)
     assert load_model(counted_loop(10**9)).value("y").shape is None
 
 
-def test_a_node_that_makes_nothing_is_left_out() -> None:
+def test_a_node_without_outputs_is_removed() -> None:
     weights = {"w": np.zeros((1, 12, 3), np.float32), "r": np.zeros((1, 12, 4), np.float32)}
     nodes = [helper.make_node("GRU", ["x", "w", "r"], [], hidden_size=4), helper.make_node("Relu", ["x"], ["y"])]
     assert [node.kind for node in load_model(model_of(nodes, {"x": (5, 2, 3)}, constants=weights)).nodes] == ["Relu"]
@@ -373,12 +373,12 @@ def test_sparse_tensors_that_cannot_be_arrays(values: Array, dims: list[int], wo
     ],
     ids=["bound", "widths"],
 )
-def test_texts_that_nothing_takes(model: onnx.ModelProto) -> None:
+def test_texts_that_no_kernel_accepts(model: onnx.ModelProto) -> None:
     with pytest.raises(ModelError, match=r"Type 'tensor\(string\)' of input parameter"):
         load_model(with_ranks(model, 2))
 
 
-def test_a_pad_with_an_empty_fill_is_onnx_runtimes() -> None:
+def test_a_pad_with_an_empty_fill_stays_an_onnx_op() -> None:
     (node,) = load_model(single("Pad", (2, 3), [np.ones(4, np.int64), np.zeros(0, np.float32)])).nodes
     assert isinstance(node.op, OnnxOp)
 
@@ -403,7 +403,7 @@ def test_a_branch_that_does_not_fit_its_if(
         load_model(model)
 
 
-def test_a_value_that_nothing_makes() -> None:
+def test_a_value_without_a_producer() -> None:
     """ONNX's checker does not check that a function makes the values that it returns."""
     opsets = [helper.make_opsetid("", 17)]
     made = helper.make_function("d", "f", ["x"], ["y"], [helper.make_node("Relu", ["x"], ["t"])], opsets)

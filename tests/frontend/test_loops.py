@@ -87,7 +87,7 @@ def test_a_body_that_counts_to_a_constant() -> None:
 
 
 @pytest.mark.parametrize(("start", "length"), [(2, 2), (4, 1)])
-def test_a_count_that_begins_elsewhere(start: int, length: int) -> None:
+def test_a_count_with_another_start(start: int, length: int) -> None:
     """The condition is evaluated after the body, which runs at least once."""
     assert_of_length(recurrent([MAKE("Less", ["after", "few"], ["on"])], start=start, constants=FEW), length)
 
@@ -101,7 +101,7 @@ def test_a_condition_that_is_false_before_the_first_run() -> None:
     assert_of_length(recurrent([MAKE("Less", ["after", "few"], ["on"])], goes_on="false", constants=FEW), 0)
 
 
-def test_a_condition_of_the_run_and_of_the_one_before() -> None:
+def test_a_condition_on_this_iteration_and_the_previous_one() -> None:
     condition = [
         MAKE("Mul", ["run", "run"], ["square"]),
         MAKE("Less", ["square", "few"], ["small"]),
@@ -111,7 +111,7 @@ def test_a_condition_of_the_run_and_of_the_one_before() -> None:
 
 
 @pytest.mark.parametrize(("most", "length"), [(3, None), (4, 4)])
-def test_what_runs_too_often_stays(most: int, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loops_with_too_many_iterations_stay(most: int, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit does not depend on the machine. Endless loops, and limits beyond it, take no longer to reject."""
     monkeypatch.setattr(loops, "MOST_RUNS", most)
     far = {**FEW, "far": np.array(1 << 40)}
@@ -132,7 +132,7 @@ def test_what_runs_too_often_stays(most: int, length: int | None, monkeypatch: p
     ],
     ids=["a limit that is an input", "a sum of what it computes"],
 )
-def test_a_condition_that_data_decide_stays(condition: list[onnx.NodeProto]) -> None:
+def test_a_data_dependent_condition_stays(condition: list[onnx.NodeProto]) -> None:
     model = recurrent(condition, constants={"high": np.array(1.5, np.float32)}, inputs={"asked": ()})
     model.graph.input[1].type.tensor_type.elem_type = INT
     graph = load_model(model)

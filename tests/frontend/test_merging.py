@@ -47,7 +47,7 @@ def test_constants_are_the_same_by_type_shape_and_elements() -> None:
         ]
 
 
-def test_what_makes_results_of_the_model_or_draws_numbers_stays() -> None:
+def test_outputs_and_random_ops_are_not_merged() -> None:
     build = Builder("kept")
     x = build.input(2, 2, name="x")
     drawn = [build.onnx("RandomNormalLike", x) for _ in range(2)]

@@ -70,7 +70,7 @@ def test_damaged_bytes_never_escape(capfd: pytest.CaptureFixture[str]) -> None:
     assert not any("\n" in message for message in messages if message)
 
 
-def test_a_tensor_whose_size_no_number_holds_is_one_line(capfd: pytest.CaptureFixture[str]) -> None:
+def test_a_tensor_of_overflowing_size_is_a_one_line_error(capfd: pytest.CaptureFixture[str]) -> None:
     model = single("Slice", (2, 4), [np.array([0]), np.array([1])])
     model.graph.initializer[1].dims[0] = 2**63 - 1
     model.graph.output[0].type.tensor_type.shape.dim.add(dim_param="n")
@@ -295,12 +295,12 @@ def test_external_data_of_attributes_is_guarded_too(tmp_path: Path) -> None:
         ("d" * 300, {}),
     ],
 )
-def test_external_data_that_no_reader_means(location: str, entries: dict[str, object], tmp_path: Path) -> None:
+def test_malformed_external_data(location: str, entries: dict[str, object], tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(WEIGHTS.tobytes())
     refused(with_external(tmp_path, location, **entries), "external data of tensor")
 
 
-def test_external_data_of_a_shape_that_is_none(tmp_path: Path) -> None:
+def test_external_data_with_an_invalid_shape(tmp_path: Path) -> None:
     (tmp_path / "data.bin").write_bytes(WEIGHTS.tobytes())
     path = with_external(tmp_path, "data.bin")
     model = onnx.load(path, load_external_data=False)
@@ -327,7 +327,7 @@ def apart(model: onnx.ModelProto) -> SplitModel:
     return SplitModel.of(light, {item.name: numpy_helper.to_array(item) for item in model.graph.initializer})
 
 
-def test_weights_beside_a_model_are_read_as_if_they_were_in_it() -> None:
+def test_separate_weights_are_read_as_if_embedded() -> None:
     whole, split = load_model(conv_model()), load_model(apart(conv_model()))
     assert (split.nodes, split.values) == (whole.nodes, whole.values)
     assert list(split.constants) == list(whole.constants)
@@ -335,7 +335,7 @@ def test_weights_beside_a_model_are_read_as_if_they_were_in_it() -> None:
     assert not load_with_graph(apart(conv_model()), None, None).has_external_data
 
 
-def test_a_faulty_model_with_weights_beside_it_is_refused() -> None:
+def test_a_faulty_model_with_separate_weights_is_refused() -> None:
     model = apart(conv_model())
     model.proto.graph.node[0].op_type = "Konv"
     assert "Konv" in refused(model)

@@ -144,14 +144,14 @@ def test_operands_on_which_kernels_abort_are_refused(model: onnx.ModelProto, wor
         load_model(model)
 
 
-def test_operands_that_kernels_take() -> None:
+def test_operands_that_kernels_accept() -> None:
     steps = recurrent("LSTM", 4, (0, 2, 3)), recurrent("RNN", 1, (5, 0, 3)), stft(np.ones(16, np.float32))
     splits = split(2), computed_split(2), in_function(split(2))
     for model in (*steps, *splits, loop(0), loop([3]), one_hot(4), one_hot(4, in_branch=True)):
         assert load_model(model).nodes
 
 
-def test_an_attribute_that_holds_another_type_than_it_says_is_refused() -> None:
+def test_an_attribute_with_the_wrong_type_is_refused() -> None:
     model = single("LeakyRelu", (2, 3), alpha=0.5)
     model.graph.node[0].attribute[0].type = AttributeProto.INT
     assert "'alpha' is declared as INT but holds FLOAT" in refusal(model)
@@ -162,7 +162,7 @@ def test_an_attribute_that_holds_another_type_than_it_says_is_refused() -> None:
     assert "'value_int' is declared as STRING but holds INT" in refusal(made)
 
 
-def test_a_zero_that_its_writer_left_out_is_read() -> None:
+def test_an_omitted_zero_is_read() -> None:
     model = single("Softmax", (2, 3), axis=0)
     model.graph.node[0].attribute[0].ClearField("i")
     assert [node.kind for node in load_model(model).nodes] == ["Softmax"]
@@ -183,7 +183,7 @@ CRASHES = {  # each crashed the process, in ONNX's shape inference or in ONNX Ru
 
 
 @pytest.mark.parametrize("what", list(CRASHES))
-def test_what_crashes_below_python_is_refused(what: str) -> None:
+def test_models_that_crash_native_code_are_refused(what: str) -> None:
     model = CRASHES[what]
     model.graph.node[0].name = "n"
     message = refusal(model)
@@ -191,7 +191,7 @@ def test_what_crashes_below_python_is_refused(what: str) -> None:
     assert what in message
 
 
-def test_what_is_right_is_not_refused() -> None:
+def test_valid_models_are_not_refused() -> None:
     for model in (attention(q_num_heads=3, kv_num_heads=3), grouped_attention(4), vectoriser()):
         assert load_model(model).nodes[0].name == "n"
 
@@ -216,7 +216,7 @@ def test_two_nodes_of_one_name_are_refused() -> None:
     assert "function 'f': 2 nodes (Relu, Neg) are named 'n'" in refusal(called)
 
 
-def test_constants_of_one_name_are_none_for_onnx_runtime() -> None:
+def test_two_constants_of_one_name_are_accepted() -> None:
     values = [np.float32(2), np.float32(3)]
     nodes = [helper.make_node("Constant", [], [f"c{i}"], name="n", value_float=value) for i, value in enumerate(values)]
     nodes += [helper.make_node("Mul", ["x", "c0"], ["a"]), helper.make_node("Add", ["a", "c1"], ["y"])]
@@ -226,7 +226,7 @@ def test_constants_of_one_name_are_none_for_onnx_runtime() -> None:
     np.testing.assert_array_equal(run_graph(load_model(model), {"x": x})["y"], 2 * x + 3)
 
 
-def test_more_nodes_than_anybody_waits_for_are_refused_at_once() -> None:
+def test_too_many_nodes_are_refused_at_once() -> None:
     large = model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": (2, 3)})
     large.graph.node.MergeFrom([large.graph.node[0]] * MOST_NODES)
     started = time.process_time()

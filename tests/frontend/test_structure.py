@@ -87,9 +87,7 @@ CASES: list[tuple[str, list[Anything], dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "operands", "attributes"), CASES, ids=[case[0] for case in CASES])
-def test_a_rule_computes_what_onnx_runtime_does(
-    kind: str, operands: list[Anything], attributes: dict[str, Any]
-) -> None:
+def test_a_rule_matches_onnx_runtime(kind: str, operands: list[Anything], attributes: dict[str, Any]) -> None:
     operands = [np.asarray(operand) for operand in operands]
     result: Anything | None = evaluate_structure(kind, operands, attributes)
     assert result is not None
@@ -124,7 +122,7 @@ def test_other_forms_are_left_to_onnx_runtime(kind: str, operands: list[Any], at
     assert evaluate_structure(kind, [np.asarray(operand) for operand in operands], attributes) is None
 
 
-def test_an_index_of_edges_by_features_takes_as_much_as_one_of_edges() -> None:
+def test_an_index_expanded_to_features_takes_no_more_memory() -> None:
     edges, features = 1_000, 1 << 40
     column = evaluate_structure("Reshape", [np.arange(edges), ints(-1, 1)], {})
     index = evaluate_structure("Expand", [column, ints(edges, features)], {})
@@ -146,7 +144,7 @@ def test_an_index_of_edges_by_features_takes_as_much_as_one_of_edges() -> None:
     assert repeated.shape == (edges, 2 * features)
 
 
-def test_what_repeats_is_seen_by_strides_and_by_elements() -> None:
+def test_repetition_is_recognised_by_strides_and_by_elements() -> None:
     vector = np.arange(3)
     spread = np.broadcast_to(vector[:, None], (3, 5))
     assert compact(spread).shape == (3, 1)
@@ -163,7 +161,7 @@ def test_what_repeats_is_seen_by_strides_and_by_elements() -> None:
     assert not is_uniform(vector)
 
 
-def test_views_of_the_same_elements_show_the_same_memory() -> None:
+def test_views_of_the_same_elements_share_memory() -> None:
     matrix = np.arange(12).reshape(3, 4)
     assert memory_of(matrix[1]) == memory_of(matrix[1:2].reshape(4))
     assert len({memory_of(view) for view in (matrix, matrix[:2], matrix.T, matrix.view(np.uint64))}) == 4

@@ -125,7 +125,7 @@ def test_channels_that_come_last_are_brought_before_the_others() -> None:
     assert compiled.verify(pim="values").passed
 
 
-def test_what_reads_blocks_without_knowing_them_leaves_them(tmp_path: Path) -> None:
+def test_unknown_readers_of_blocks_keep_them(tmp_path: Path) -> None:
     nodes = [
         helper.make_node("ReorderInput", ["x"], ["b"], "in", domain=BLOCKED),
         helper.make_node("Softmax", ["b"], ["s"], "odd", axis=1),

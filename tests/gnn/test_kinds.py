@@ -18,7 +18,7 @@ CITES, WRITES = np.array([[0, 4], [1, 1]]), np.array([[2, 2, 0], [3, 0, 3]])
 LISTS = {("paper", "cites", "paper"): CITES, ("author", "writes", "paper"): WRITES}
 
 
-def test_kinds_have_as_many_vertices_as_their_largest_id_says_in_any_list() -> None:
+def test_the_largest_id_determines_the_number_of_vertices() -> None:
     found = heterogeneous(graph_of(LISTS), {}, "graph")
     assert found.vertices == {"paper": 5, "author": 3}
     writes = found.relations["author__writes__paper"]
@@ -28,7 +28,7 @@ def test_kinds_have_as_many_vertices_as_their_largest_id_says_in_any_list() -> N
     assert heterogeneous(graph_of(LISTS), {"paper": 9}, "graph").vertices == {"paper": 9, "author": 3}
 
 
-def test_a_file_has_the_names_and_pytorch_geometric_the_triples(tmp_path: Path) -> None:
+def test_files_use_names_and_pytorch_geometric_triples(tmp_path: Path) -> None:
     stored: Any = {"__".join(triple): pairs for triple, pairs in LISTS.items()}
     np.savez(tmp_path / "mag.npz", **stored)
 
@@ -61,7 +61,7 @@ def test_a_file_has_the_names_and_pytorch_geometric_the_triples(tmp_path: Path) 
         (LISTS, {"author": 2}, "has an edge of author 2, but only 2 vertices of that kind; number them from 0"),
     ],
 )
-def test_what_is_no_heterogeneous_graph_is_one_line(lists: Any, vertices: dict[str, int], message: str) -> None:
+def test_invalid_heterogeneous_graphs_are_one_line_errors(lists: Any, vertices: dict[str, int], message: str) -> None:
     with pytest.raises(GraphDataError) as caught:
         workload(lists, vertices=vertices)
     assert message in str(caught.value)

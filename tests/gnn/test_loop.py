@@ -44,7 +44,7 @@ def test_parts_add_up_and_an_epoch_is_all_its_batches() -> None:
         found["gpu"]
 
 
-def test_batches_are_those_that_the_seed_draws() -> None:
+def test_batches_follow_the_seed() -> None:
     """Drawn again by the test: the same vertices, edges and requests."""
     random = np.random.default_rng(5)
     order = random.permutation(3000)
@@ -58,7 +58,7 @@ def test_batches_are_those_that_the_seed_draws() -> None:
 
 
 @pytest.mark.parametrize("placement", ["resident", "gather", "gather-pageable", "zero-copy"])
-def test_what_overlaps_takes_the_longest(placement: str) -> None:
+def test_overlapping_stages_take_the_maximum(placement: str) -> None:
     """One batch per epoch, so that means are the batch's own."""
     times = {}
     for loader in ("none", "sampling", "all"):
@@ -73,12 +73,12 @@ def test_what_overlaps_takes_the_longest(placement: str) -> None:
     assert times["all"] >= max(loop.sampling_us, training)
 
 
-def test_sampling_may_be_what_an_epoch_waits_for() -> None:
+def test_sampling_can_be_the_bottleneck() -> None:
     slow = small(target=override("rtx3090", {"memory.host.sampled_edges_per_us": 0.01}))
     assert all(row.batch_us == pytest.approx(slow.loop.sampling_us) for row in slow.rows)
 
 
-def test_features_that_the_gpu_does_not_hold_stay_in_the_host() -> None:
+def test_features_that_do_not_fit_on_the_gpu_stay_on_the_host() -> None:
     found = small(target=TIGHT, features=2000, batch=16)
     assert "GB of features, room for" in found["resident"].refused
     assert found.best.placement.startswith("zero-copy")
@@ -172,7 +172,9 @@ def test_a_graph_may_be_a_file(tmp_path: Path) -> None:
         ({"target": TINY, "features": 1 << 20}, TargetError, "features fit nowhere"),
     ],
 )
-def test_what_cannot_be_is_one_line(changes: dict[str, object], error: type[PimflowError], message: str) -> None:
+def test_invalid_arguments_are_one_line_errors(
+    changes: dict[str, object], error: type[PimflowError], message: str
+) -> None:
     with pytest.raises(error) as caught:
         small(**changes)
     assert message in str(caught.value)
@@ -188,7 +190,7 @@ def test_what_cannot_be_is_one_line(changes: dict[str, object], error: type[Pimf
         (Graph.from_edge_index(np.zeros((2, 0), np.int64), 0), "the graph has no vertices"),
     ],
 )
-def test_a_graph_that_is_none_is_told(graph: object, message: str) -> None:
+def test_an_invalid_graph_is_reported(graph: object, message: str) -> None:
     with pytest.raises(GraphDataError) as caught:
         gnn.epoch(graph, features=4)
     assert message in str(caught.value)

@@ -46,7 +46,7 @@ def small(**changes: Any) -> gnn.Epoch:
     return gnn.epoch(LISTS, **(keywords | changes))
 
 
-def test_rows_of_every_kind_are_read_of_a_table_of_their_own() -> None:
+def test_each_kind_has_its_own_feature_table() -> None:
     """Drawn again by the test: the same vertices, edges and requests."""
     random = np.random.default_rng(5)
     graph = heterogeneous(graph_of(LISTS), {}, "graph")
@@ -69,7 +69,7 @@ def test_rows_of_every_kind_are_read_of_a_table_of_their_own() -> None:
     assert sum(one.drawn for one in found.loop.relations) == np.mean(found.loop.batch_edges)
 
 
-def test_every_table_and_every_list_of_a_hop_is_copied_for_itself() -> None:
+def test_every_table_and_edge_list_is_a_separate_copy() -> None:
     """Two tables are gathered, copied and read one after the other; a hop has three lists."""
     found = small()
     one = gnn.epoch(LISTS, "rgcn", kind="paper", features=100, fan_outs={"cites": (4,), "*": (0,)}, batch=32, batches=2)
@@ -126,7 +126,7 @@ def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
         ({"vertices": {"paper": 3}}, "has an edge of paper 299, but only 3 vertices of that kind"),
     ],
 )
-def test_what_cannot_be_is_one_line(changes: dict[str, Any], message: str) -> None:
+def test_invalid_arguments_are_one_line_errors(changes: dict[str, Any], message: str) -> None:
     with pytest.raises(PimflowError) as caught:
         small(**changes)
     assert message in str(caught.value)

@@ -33,7 +33,7 @@ AMOUNTS: dict[str, Any] = {
         {"memory.host.spin_us": 1e6, "gpu.energy.static_w": 7, "memory.host.sampled_edges_per_us": 0.5},
     ],
 )
-def test_other_tiers_need_no_other_batches(values: dict[str, float]) -> None:
+def test_batches_are_reused_for_other_memory_tiers(values: dict[str, float]) -> None:
     other = override(MACHINE, values)
     rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=3, **AMOUNTS)
     assert rehearsal.on(other) == gnn.epoch(GRAPH, "sage", target=other, batches=3, **AMOUNTS)
@@ -41,7 +41,7 @@ def test_other_tiers_need_no_other_batches(values: dict[str, float]) -> None:
 
 
 @pytest.mark.parametrize("spin_w", [0.0, 30.0, 110.0])
-def test_threads_that_wait_awake_draw_their_power_for_the_rest_of_the_batch_and_no_longer(spin_w: float) -> None:
+def test_busy_waiting_threads_draw_power_for_the_rest_of_the_batch_only(spin_w: float) -> None:
     rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=1, **AMOUNTS)
     always = rehearsal.on(
         override(MACHINE, {"memory.host.spin_us": 1e9, "memory.host.spin_w": spin_w, "memory.host.gather_w": 110})
@@ -52,14 +52,14 @@ def test_threads_that_wait_awake_draw_their_power_for_the_rest_of_the_batch_and_
     assert always["zero-copy"].power_parts_w["gather"] == 0
 
 
-def test_threads_of_a_target_that_does_not_say_it_draw_as_much_while_they_wait_as_gathering() -> None:
+def test_by_default_waiting_threads_draw_the_power_of_gathering() -> None:
     tier = MACHINE.memory.host if MACHINE.memory else None
     assert tier is not None
     assert tier.waiting_w == tier.spin_w != tier.gather_w
     assert replace(tier, spin_w=None).waiting_w == tier.gather_w
 
 
-def test_another_loader_needs_no_other_batches() -> None:
+def test_batches_are_reused_for_another_loader() -> None:
     rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=2, **AMOUNTS)
     other = replace(rehearsal, loader="none").on(MACHINE)
     assert other == gnn.epoch(GRAPH, "sage", loader="none", batches=2, **AMOUNTS)

@@ -46,7 +46,7 @@ def test_nothing_is_computed_for_the_features() -> None:
     assert sum(node.op.is_contraction for node in whole.nodes) == 5
 
 
-def test_relational_layers_are_trained_in_the_form_that_costs_least() -> None:
+def test_relational_layers_are_trained_in_the_cheapest_form() -> None:
     graph = LAYERS["attention"](random_edges(300, 3, 20_000))
     plain, best = step_cost(graph, COSTS), cheapest_step(graph, COSTS)
     assert best.time_us < plain.time_us
@@ -54,7 +54,7 @@ def test_relational_layers_are_trained_in_the_form_that_costs_least() -> None:
     assert cheapest_step(network(), COSTS) == step_cost(network(), COSTS)
 
 
-def test_a_form_that_has_no_room_is_not_chosen_where_another_has() -> None:
+def test_a_form_that_does_not_fit_is_not_chosen_if_another_does() -> None:
     """With a byte less than the fastest form's step needs, whatever else uses that byte, another form is chosen."""
     graph = LAYERS["attention"](random_edges(300, 3, 20_000))
     fastest = cheapest_step(graph, COSTS)

@@ -59,7 +59,7 @@ def one_by_one(network: str, graph: Heterogeneous, batch: TypedBatch, tables: di
 
 @pytest.mark.parametrize("network", ["sage", "rgcn"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_a_vertex_has_the_sum_of_what_its_relations_bring_it(network: str, seed: int) -> None:
+def test_a_vertex_has_the_sum_over_its_relations(network: str, seed: int) -> None:
     graph, random = mag(seed), np.random.default_rng(seed)
     fan_outs = dict.fromkeys(graph.relations, (3, 2))
     batch = sample_typed(graph, "paper", np.arange(4), fan_outs, random)
@@ -74,7 +74,7 @@ def test_a_vertex_has_the_sum_of_what_its_relations_bring_it(network: str, seed:
 @pytest.mark.parametrize("network", sorted(TYPED_LAYERS))
 @pytest.mark.parametrize("hops", [1, 3])
 @pytest.mark.parametrize("kind", ["field", "author"])
-def test_every_network_ends_with_the_vertices_that_are_trained(network: str, hops: int, kind: str) -> None:
+def test_every_networks_output_has_the_trained_vertices(network: str, hops: int, kind: str) -> None:
     """Even if the relation has no edges to them, or no relation leads to them."""
     graph = mag(5)
     fan_outs = dict.fromkeys(graph.relations, (2,) * hops)

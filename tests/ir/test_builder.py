@@ -117,7 +117,7 @@ def test_one_builder_makes_several_graphs() -> None:
     assert len(build.nodes) == 2
 
 
-def test_mistakes_are_told_at_the_call_that_makes_them() -> None:
+def test_mistakes_are_reported_at_the_faulty_call() -> None:
     build = Builder()
     x = build.input(1, 3, 4, 4)
     with pytest.raises(GraphError, match="no value 'y'"):

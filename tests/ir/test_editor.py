@@ -25,7 +25,7 @@ def meaning(graph: Graph) -> tuple[object, ...]:
     return tuple(terms[name] for name in graph.outputs)
 
 
-def test_nothing_edited_is_nothing_changed() -> None:
+def test_without_edits_nothing_changes() -> None:
     graph = graph_of([op("A", ["x"], "a"), op("B", ["a"], "b")], ["b"])
     editor = GraphEditor(graph)
     assert not editor.changed
@@ -55,7 +55,7 @@ def test_replacements_out_of_order_are_sorted() -> None:
     assert [node.kind for node in edited.nodes] == ["B", "A"]
 
 
-def test_unused_values_and_constants_go() -> None:
+def test_unused_values_and_constants_are_removed() -> None:
     constants = {"w": np.ones(4, np.float32), "v": np.zeros(4, np.float32)}
     graph = graph_of([op("A", ["x", "w"], "a"), op("B", ["a", "v"], "b")], ["a"], constants=constants)
     editor = GraphEditor(graph)
@@ -99,7 +99,7 @@ def test_fresh_names_are_fresh_and_reproducible() -> None:
     assert len(set(names())) == len(names())
 
 
-def test_renames_follow_each_other() -> None:
+def test_renames_are_chained() -> None:
     graph = graph_of([identity("x", "a"), identity("a", "b"), op("C", ["b", "a"], "c")], ["c"])
     editor = GraphEditor(graph)
     for made, source in (("b", "a"), ("a", "x")):
@@ -142,7 +142,7 @@ def test_two_nodes_are_put_behind_a_value_one_after_the_other() -> None:
     assert meaning(edited) == (("B", 0, (("G", 0, (("F", 0, (("A", 0, ("x",)),)),)),)),)
 
 
-def test_a_copy_that_stays_reads_what_its_input_became() -> None:
+def test_a_remaining_copy_reads_its_renamed_input() -> None:
     graph = graph_of([op("A", ["x"], "a"), identity("a", "b"), identity("b", "c"), op("D", ["c"], "d")], ["d", "c"])
     editor = GraphEditor(graph)
     editor.rename_uses("b", "a")

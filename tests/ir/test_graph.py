@@ -38,7 +38,7 @@ def test_values_around_a_node() -> None:
     assert graph.value("x").elements == 4
 
 
-def test_a_graph_cannot_be_changed_behind_its_back() -> None:
+def test_a_graph_is_immutable() -> None:
     values = {"x": Value("x", (4,))}
     graph = Graph("g", ("x",), ("x",), (), values, {})
     values["y"] = Value("y", (4,))

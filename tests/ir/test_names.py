@@ -5,7 +5,7 @@ from __future__ import annotations
 from pimflow.ir.names import FreshNames
 
 
-def test_a_base_is_kept_while_it_is_free_and_numbered_afterwards() -> None:
+def test_a_free_name_is_kept_and_a_taken_one_numbered() -> None:
     names = FreshNames(["x", "y_1"])
     assert [names.fresh(base) for base in ("x", "x", "y", "y", "x_1")] == ["x_1", "x_2", "y", "y_2", "x_1_1"]
 
@@ -21,7 +21,7 @@ def test_many_names_of_one_base_take_linear_time() -> None:
     assert len(set(made)) == len(made)
 
 
-def test_a_name_is_there_once_it_is_given() -> None:
+def test_a_given_name_is_taken() -> None:
     names = FreshNames(["x"])
     assert "x" in names
     assert "y" not in names

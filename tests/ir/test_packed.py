@@ -40,7 +40,7 @@ def test_weights_are_constants_and_stay_int8(folded: Graph) -> None:
     assert_same_values(load_model(qdq_model()), folded)
 
 
-def test_other_elements_are_written_as_they_are(folded: Graph) -> None:
+def test_other_element_types_are_written_unchanged(folded: Graph) -> None:
     changed = folded.constants["one_w"] * np.float32(2)
     graph = folded.replace(constants={**folded.constants, "one_w": changed})
     assert graph.packed_form("one_w") is None
@@ -66,7 +66,7 @@ def optimised_kinds(path: str, folder: Path) -> list[str]:
     return sorted(node.op_type for node in onnx.load(folder / "optimised.onnx").graph.node)
 
 
-def test_an_output_folder_runs_in_8_bits_as_the_original_does(tmp_path: Path) -> None:
+def test_an_output_folder_runs_in_8_bits_like_the_original(tmp_path: Path) -> None:
     compiled = pimflow.compile(qdq_model(), policy="pim", use_cache=False)
     compiled.save(tmp_path / "out")
     for model in ("model.onnx", "original/model.onnx"):
@@ -133,7 +133,7 @@ def dequantised_by_onnx_runtime(operands: list[Array], attributes: dict[str, Any
         ([[5, 1]], [1.0, 1.0], 0, [2.0]),  # scales are along the other axis
     ],
 )
-def test_what_cannot_be_scaled(elements: Any, scale: list[float], axis: int, factors: list[float]) -> None:
+def test_unscalable_weights(elements: Any, scale: list[float], axis: int, factors: list[float]) -> None:
     whole, steps = np.array(elements, np.int8), np.array(scale, np.float16)
     packed = Packed(dequantised(whole, steps, None, 1), dequantise(1), (whole, steps))
     assert packed.scaled(axis, factors) is None

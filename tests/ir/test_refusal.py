@@ -12,6 +12,6 @@ def test_without_a_quantity_there_is_no_gap() -> None:
     assert Refusal("not a matrix product").gap is None
 
 
-def test_a_node_in_front_leaves_the_rest() -> None:
+def test_a_node_name_prefix_leaves_the_rest_unchanged() -> None:
     refusal = Refusal("too many rows", 12, 9, "rows", "fewer channels").at("conv1")
     assert refusal == Refusal("conv1: too many rows", 12, 9, "rows", "fewer channels")

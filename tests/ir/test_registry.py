@@ -36,7 +36,7 @@ def test_a_second_entry_under_a_key_is_an_error() -> None:
     assert kinds.get(int) == 1
 
 
-def test_a_scope_takes_back_what_was_added_in_it_even_after_an_error() -> None:
+def test_a_scope_removes_its_entries_even_after_an_error() -> None:
     numbers: Registry[str, int] = Registry("numbers")
     numbers.add("one", 1)
     with scratch_registrations():

@@ -187,7 +187,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("op", "inputs"), WRONG, ids=str)
-def test_what_does_not_fit_is_refused(op: Op, inputs: list[Shape]) -> None:
+def test_mismatched_operands_are_refused(op: Op, inputs: list[Shape]) -> None:
     with pytest.raises(GraphError):
         infer(op, values(*inputs))
 

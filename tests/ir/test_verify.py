@@ -59,7 +59,7 @@ def two_outputs() -> Graph:
     return graph.replace(values={**graph.values, "b2": Value("b2", (1, 4, 3, 3))})
 
 
-def test_a_sound_graph_passes() -> None:
+def test_a_valid_graph_passes() -> None:
     verify_graph(sound())
 
 
@@ -119,7 +119,7 @@ def test_concat_of_parts_that_differ() -> None:
         ("another order", lambda graph: graph.replace(nodes=graph.nodes[::-1])),
     ],
 )
-def test_what_is_new_in_a_graph_that_was_right_is_looked_at(name: str, changed: Callable[[Graph], Graph]) -> None:
+def test_only_new_parts_of_a_verified_graph_are_checked(name: str, changed: Callable[[Graph], Graph]) -> None:
     graph = sound()
     broken = changed(graph)
     verify_graph(graph)
@@ -127,7 +127,7 @@ def test_what_is_new_in_a_graph_that_was_right_is_looked_at(name: str, changed: 
         verify_graph(broken, graph)
 
 
-def test_a_graph_made_of_a_broken_one_is_looked_at_as_a_whole() -> None:
+def test_a_graph_made_from_a_broken_one_is_checked_completely() -> None:
     broken = changed_node(0, op=Conv2d((5, 5)))
     with pytest.raises(GraphError):
         verify_graph(broken)
@@ -135,7 +135,7 @@ def test_a_graph_made_of_a_broken_one_is_looked_at_as_a_whole() -> None:
         verify_graph(broken.replace(name="again"), broken)
 
 
-def test_nodes_that_were_right_are_not_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verified_nodes_are_not_typed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     graph = sound()
     verify_graph(graph)
     typed = []

@@ -25,12 +25,12 @@ RECOVERED = {
 }
 
 
-def test_all_of_them_are_here() -> None:
+def test_all_graph_networks_are_tested() -> None:
     assert pimflow_zoo.networks() == tuple(RECOVERED)
 
 
 @pytest.mark.parametrize("name", RECOVERED)
-def test_a_network_compiles_at_once_and_computes_what_it_did(name: str) -> None:
+def test_a_network_compiles_with_the_same_values(name: str) -> None:
     compiled = pimflow.compile(f"zoo:{name}", policy="gpu", use_cache=False)
     assert compiled.network is not None
     assert compiled.network.adjacency.num_edges == 10_556
@@ -50,7 +50,7 @@ def test_a_model_is_valid_and_has_its_figures(name: str) -> None:
     assert hashlib.sha256(model.SerializeToString(deterministic=True)).hexdigest() == pimflow_zoo.SHA256[name]
 
 
-def test_parameters_and_products_are_those_that_are_published() -> None:
+def test_parameters_and_products_match_the_published_ones() -> None:
     """Those of Kipf and Welling's GCN and of Velickovic et al.'s GAT on Cora."""
     assert pimflow_zoo.entry("gcn").parameters == 1433 * 16 + 16 + 16 * 7 + 7
     assert pimflow_zoo.entry("gcn").macs == 2708 * (1433 * 16 + 16 * 7)

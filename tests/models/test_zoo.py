@@ -85,7 +85,7 @@ def encoder_macs(layers: int, features: int, tokens: int) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_figures_are_those_of_the_graph(name: str) -> None:
+def test_figures_match_the_graph(name: str) -> None:
     entry = pimflow_zoo.entry(name)
     model = skeleton(name)
     assert model.graph.name == name
@@ -122,7 +122,7 @@ def test_gpt_2_has_the_published_operations() -> None:
     assert 2 * macs(gpt_2(Net("gpt-2", 0, weights=False), tokens=1024)) == 291_648_307_200
 
 
-def test_the_lstm_multiplies_as_often_as_its_layers_say() -> None:
+def test_the_lstms_macs_follow_from_its_layers() -> None:
     """Two layers of two directions with four gates over 128 inputs and 64 states, at 200 words; and one weight per
     state."""
     assert pimflow_zoo.entry("lstm-classifier").macs == 200 * 2 * 2 * 4 * 64 * (128 + 64) + 128
@@ -197,7 +197,7 @@ def test_outputs_depend_on_the_input(built: onnx.ModelProto) -> None:
     assert np.corrcoef(out[0], out[1])[0, 1] < ALIKE.get(name, 0.85)
 
 
-def test_the_detector_gives_shares_and_boxes_in_the_image() -> None:
+def test_the_detector_gives_probabilities_and_boxes_inside_the_image() -> None:
     model = pimflow_zoo.build("ssdlite-320")
     scores = run(model, inputs_of("ssdlite-320")).reshape(4, 3234, 91)
     np.testing.assert_allclose(scores.sum(axis=2), 1.0, rtol=1e-5)
@@ -228,7 +228,7 @@ CONVOLUTIONS = {"toy": 3, "mobilenet-v2": 52, "resnet-50": 53, "vgg-16": 13, "mn
 
 
 @pytest.mark.parametrize("name", CONVOLUTIONS)
-def test_convolutions_are_as_many_as_published(name: str) -> None:
+def test_the_number_of_convolutions_is_the_published_one(name: str) -> None:
     assert sum(node.op_type == "Conv" for node in skeleton(name).graph.node) == CONVOLUTIONS[name]
 
 
@@ -277,7 +277,7 @@ def digest(name: str) -> str:
 
 
 @pytest.mark.parametrize("name", ["mobilenet-v2", "lstm-classifier"])
-def test_large_constants_apart_are_those_of_the_model(name: str) -> None:
+def test_separate_large_constants_are_those_of_the_model(name: str) -> None:
     whole, (model, apart) = pimflow_zoo.build(name), pimflow_zoo.build_apart(name)
     assert apart
     for tensor in model.graph.initializer:
@@ -299,7 +299,7 @@ def test_case_and_separators_do_not_matter(alias: str) -> None:
     assert pimflow_zoo.entry(alias).name == "mobilenet-v2"
 
 
-def test_an_unknown_name_says_what_there_is() -> None:
+def test_an_unknown_name_lists_the_models() -> None:
     with pytest.raises(pimflow_zoo.UnknownModel, match="did you mean resnet-18"):
         pimflow_zoo.build("resnet-17")
     with pytest.raises(LookupError, match="it has toy, mobilenet-v2"):

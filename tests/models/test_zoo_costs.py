@@ -20,7 +20,7 @@ EVERY = [pytest.param(name, marks=() if name in QUICK else pytest.mark.long) for
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_costs_are_what_they_were(name: str, golden: Golden) -> None:
+def test_costs_match_the_golden_files(name: str, golden: Golden) -> None:
     results = pimflow.compare(f"zoo:{name}").policies
     rows = [
         (result.policy, f"{result.time_us:.6g}", f"{result.energy_mj:.6g}", plan_text(result)) for result in results

@@ -62,7 +62,7 @@ def rewritten(opset: int) -> Graph:
 
 
 @pytest.mark.parametrize("opset", OPSETS)
-def test_what_passes_make_is_written_in_every_opset(opset: int) -> None:
+def test_rewritten_graphs_are_written_in_every_opset(opset: int) -> None:
     graph = rewritten(opset)
     model = to_onnx(graph)
     onnx.checker.check_model(model, full_check=True)

@@ -19,6 +19,6 @@ def branch(kind: str, depth: int) -> OpaqueAttribute:
 
 
 @pytest.mark.parametrize("depth", [1, 2])
-def test_what_a_body_draws_is_drawn(depth: int) -> None:
+def test_random_ops_in_bodies_are_found(depth: int) -> None:
     assert is_random(OnnxOp("If", "", (("then_branch", branch("RandomUniform", depth)),)))
     assert not is_random(OnnxOp("If", "", (("then_branch", branch("ConstantOfShape", depth)),)))

@@ -28,13 +28,13 @@ PLACEMENTS = st.builds(
 
 
 @given(PLACEMENTS)
-def test_every_field_comes_back(placement: Placement) -> None:
+def test_every_field_survives_a_round_trip(placement: Placement) -> None:
     metadata = metadata_of(placement, (("note", "kept"),))
     assert all(key.startswith("pimflow.") and isinstance(text, str) for key, text in metadata.items())
     assert placement_of(metadata) == (placement, (("note", "kept"),))
 
 
-def test_entries_of_others_are_ignored() -> None:
+def test_foreign_entries_are_ignored() -> None:
     assert placement_of({"device": "pim", "other.device": "pim"}) == (Placement(), ())
 
 

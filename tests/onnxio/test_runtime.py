@@ -10,7 +10,7 @@ import pytest
 from pimflow.onnxio.runtime import return_memory
 
 
-def test_memory_of_large_sessions_alone_is_returned(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_large_sessions_return_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     kept: list[int] = []
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace(malloc_trim=kept.append))
     return_memory(9_999)
@@ -20,6 +20,6 @@ def test_memory_of_large_sessions_alone_is_returned(monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.parametrize("nodes", [1, 10**6])
-def test_other_libraries_keep_it(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
+def test_memory_of_other_libraries_is_kept(monkeypatch: pytest.MonkeyPatch, nodes: int) -> None:
     monkeypatch.setattr(ctypes, "CDLL", lambda name: SimpleNamespace())
     return_memory(nodes)

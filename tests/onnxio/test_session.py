@@ -15,7 +15,7 @@ from support.onnx_models import model_of
 
 
 @pytest.mark.parametrize("optimise", [True, False])
-def test_threads_that_wait_for_work_sleep(optimise: bool) -> None:
+def test_idle_threads_sleep(optimise: bool) -> None:
     options = session_options(optimise=optimise)
     assert options.get_session_config_entry("session.intra_op.allow_spinning") == "0"
     assert options.intra_op_num_threads == 2
@@ -51,7 +51,7 @@ of input parameter (x) of operator (Conv) in node (c) is invalid."""
         (OF_BFLOAT16, "of input parameter (x) of operator (Conv) in node (c) is invalid", "opset 22"),
     ],
 )
-def test_a_refusal_names_no_place_in_a_source_and_says_what_to_do(said: str, text: str, hint: str) -> None:
+def test_a_refusal_omits_source_locations_and_gives_a_hint(said: str, text: str, hint: str) -> None:
     with pytest.raises(ModelError) as caught:
         refuse("m", RuntimeError(said))
     assert caught.value.what.endswith(text)
@@ -59,7 +59,7 @@ def test_a_refusal_names_no_place_in_a_source_and_says_what_to_do(said: str, tex
     assert "/onnxruntime" not in str(caught.value)
 
 
-def test_what_no_kernel_computes_in_16_bits_is_computed_in_32() -> None:
+def test_ops_without_a_16_bit_kernel_run_in_32_bits() -> None:
     nodes = [
         helper.make_node("EyeLike", ["x"], ["eye"], dtype=TensorProto.FLOAT16),
         helper.make_node("Add", ["eye", "half"], ["y"]),
@@ -76,7 +76,7 @@ def test_what_no_kernel_computes_in_16_bits_is_computed_in_32() -> None:
 @pytest.mark.parametrize("dtype", ["int4", "uint4"])
 @pytest.mark.parametrize("shape", [(3,), (2, 3), (4, 2), (), (0, 3)])
 @pytest.mark.parametrize(("opset", "domain"), [(11, "com.microsoft"), (21, "")])
-def test_elements_of_four_bits_come_and_go(dtype: str, shape: tuple[int, ...], opset: int, domain: str) -> None:
+def test_four_bit_inputs_and_outputs(dtype: str, shape: tuple[int, ...], opset: int, domain: str) -> None:
     """ONNX Runtime packs two into a byte, numpy does not; they may be inputs or outputs of a node."""
     kind = getattr(TensorProto, dtype.upper())
     nodes = [

@@ -57,7 +57,7 @@ def test_parallel_branches_get_devices_in_one_region() -> None:
     assert_same_values(graph, placed)
 
 
-def test_decisions_put_together_wait_for_what_they_read_alone() -> None:
+def test_joined_decisions_wait_only_for_their_operands() -> None:
     build = Builder()
     x = build.input(1, 4, 8, 8)
     left, right = build.conv(x, 4, name="left"), build.conv(x, 4, 3, 1, 1, name="right")

@@ -38,7 +38,7 @@ def test_rows_are_pairs_that_occur(name: str, edges: TypedEdges) -> None:
     assert notes == tuple(f"{node}: no pair of a row and a type occurs twice in {len(edges.kind):,}" for node in left)
 
 
-def test_what_follows_goes_on_by_pairs_and_values_of_edges_are_made_where_they_are_read() -> None:
+def test_followers_use_pairs_and_edge_values_are_expanded_where_read() -> None:
     made = CompactMaterialization().run(attention(EDGES)).graph
     assert made.shape(made.node("logit_i").output) == (pairs(EDGES, EDGES.destination), 2)
     assert made.shape(made.node("logit_j").output) == (pairs(EDGES, EDGES.source), 2)
@@ -56,7 +56,7 @@ def test_two_products_of_the_same_pairs_read_them_once() -> None:
     assert key[2] == value[2]
 
 
-def test_a_product_may_be_left_and_has_to_be_there() -> None:
+def test_excluded_products_stay_and_must_exist() -> None:
     graph = attention(EDGES)
     made = CompactMaterialization(("typed_j",)).run(graph).graph
     assert rows_of_products(made) == {"typed_i": pairs(EDGES, EDGES.destination), "typed_j": 90}
@@ -77,7 +77,7 @@ def test_rows_without_types_are_multiplied_once_each() -> None:
     assert_same_values(graph, made)
 
 
-def test_pairs_are_read_by_ops_over_edges_and_written_out_for_others() -> None:
+def test_edge_ops_read_pairs_and_others_get_expanded_values() -> None:
     """`Sddmm` reads sources by an index, but not destinations; nor does an Add read operands with other rows that
     way."""
     build = Builder("g")

@@ -113,7 +113,7 @@ def test_optimisers_lower_the_loss(optimiser: Optimiser) -> None:
     assert losses == sorted(losses, reverse=True)
 
 
-def test_the_parameters_of_the_zoo_are_those_that_it_counts() -> None:
+def test_the_parameters_of_the_zoo_match_its_counts() -> None:
     """Except for tables of positions, of which the model holds only the part that it reads."""
     for name in ("toy", "squeezenet-1.1", "mobilenet-v3-small", "gat"):
         graph = tidy(f"zoo:{name}")
@@ -121,7 +121,7 @@ def test_the_parameters_of_the_zoo_are_those_that_it_counts() -> None:
         assert counted == pimflow_zoo.entry(name).parameters
 
 
-def test_masks_and_scalars_are_no_parameters() -> None:
+def test_masks_and_scalars_are_not_parameters() -> None:
     build = Builder()
     x = build.matmul(build.input(2, 4), 4)
     mask = build.constant(np.triu(np.full((2, 4), -3.4e38, np.float32)), "mask")
@@ -131,7 +131,7 @@ def test_masks_and_scalars_are_no_parameters() -> None:
     assert parameters(graph) == ("weights", "shift")
 
 
-def test_masks_of_small_numbers_are_no_parameters() -> None:
+def test_small_masks_are_not_parameters() -> None:
     """Masks are added to scores (Swin), multiplied (GPT-2), or folded from two. Initial zeros and identities are
     trained."""
     build = Builder()
@@ -145,7 +145,7 @@ def test_masks_of_small_numbers_are_no_parameters() -> None:
     assert parameters(TIDY.run(graph).graph, graph) == ("weights", "shift", "identity")
 
 
-def test_zeros_as_large_as_what_weights_make_are_no_parameter() -> None:
+def test_zeros_of_the_size_of_a_result_are_not_a_parameter() -> None:
     """The initial sum of a loop over relations in the second layer: its rows are derived from the first layer's
     result."""
     build = Builder("g", opset=18)
@@ -175,7 +175,7 @@ def test_gradients_that_are_the_same_value_are_two_outputs() -> None:
     check_parameters(graph)
 
 
-def test_what_the_loss_does_not_depend_on_has_a_gradient_of_zeros() -> None:
+def test_parameters_without_effect_on_the_loss_have_zero_gradients() -> None:
     build = Builder()
     x = build.input(2, 4)
     build.matmul(x, 3, name="unread")
@@ -197,7 +197,7 @@ def test_an_operator_without_a_gradient_is_named() -> None:
     assert training_step(graph, Differentiate(wrt=("weights_1",))).gradients == {"weights_1": "weights_1.gradient"}
 
 
-def test_what_a_body_reads_is_a_parameter() -> None:
+def test_weights_read_by_a_body_are_parameters() -> None:
     """A row of a table in every iteration of a Loop, as EmbeddingBag is exported: nothing before it is learnt."""
     body = helper.make_graph(
         [
@@ -230,7 +230,7 @@ def test_what_a_body_reads_is_a_parameter() -> None:
     assert set(training_step(graph, Differentiate(wrt=("weights",))).gradients) == {"weights"}
 
 
-def test_integers_pass_nothing_on() -> None:
+def test_integers_have_no_gradient() -> None:
     build = Builder()
     x = build.matmul(build.input(2, 4), 4)
     place = build.onnx("ArgMax", x, shape=(2, 1), dtype="int64", axis=1)
@@ -257,7 +257,7 @@ def test_an_output_of_sizes_that_depend_on_data_has_no_loss(loss: Loss) -> None:
         training_step(unsized, Differentiate(loss=loss))
 
 
-def test_a_name_that_is_no_parameter() -> None:
+def test_an_unknown_parameter_name() -> None:
     with pytest.raises(OptionError, match=r"'weigths' is not an input or constant of floats.*did you mean 'weights'"):
         training_step(classifier(), Differentiate(wrt=("weigths",)))
 
@@ -289,7 +289,7 @@ def test_values_are_compared_around_passes_that_keep_them() -> None:
     assert PassManager((Differentiate(),), check=differ).run(classifier()).changed
 
 
-def test_the_forward_pass_is_what_it_was() -> None:
+def test_the_forward_pass_is_unchanged() -> None:
     """Only gradients follow it; its max pools also output the positions of the maxima."""
     build = Builder()
     graph = build.graph(build.relu(build.max_pool(build.conv(build.input(1, 3, 8, 8), 4, 3), 2, 2)))

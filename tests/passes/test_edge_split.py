@@ -56,20 +56,20 @@ def test_the_parts_add_up(seed: int, heads: int, weighted: bool, scaled: bool, g
         assert_close(found, expected)
 
 
-def test_what_is_fused_into_a_sum_follows_both_parts() -> None:
+def test_ops_fused_into_a_sum_follow_both_parts() -> None:
     made = EdgeSplit("sum", 16, 3).run(summed(1)).graph
     assert made.node("act").placement.fused_into == "sum_added"
     assert [node.device for node in made.nodes if isinstance(node.op, Spmm)] == ["gpu", "pim"]
 
 
 @pytest.mark.parametrize(("group", "at_least"), [(0, 2), (16, 0)])
-def test_groups_of_nothing_are_refused(group: int, at_least: int) -> None:
+def test_empty_groups_are_refused(group: int, at_least: int) -> None:
     refusal = why_not(summed(1), SplitEdges("sum", group, at_least, "auto"))
     assert refusal is not None
     assert "must be 1 or more" in refusal.reason
 
 
-def test_what_is_no_sum_is_refused() -> None:
+def test_only_sums_can_be_split() -> None:
     refusal = why_not(summed(1), SplitEdges("first", 16, 2, "auto"))
     assert refusal is not None
     assert refusal.reason == "first: Relu is not a sum over edges"

@@ -72,14 +72,14 @@ def test_only_the_half_on_the_gpu_is_padded_by_a_pad(gpu_rows: int) -> None:
     assert_same_in_arena(graph, after)
 
 
-def test_around_an_input_of_the_model_there_is_no_space() -> None:
+def test_model_inputs_have_no_space_for_padding() -> None:
     after = split_graph(two_convolutions(), "first", 4)
     (pad,) = [node.name for node in after.nodes if isinstance(node.op, Pad)]
     assert kept(after) == [pad]
     assert_promises_hold(after)
 
 
-def test_a_value_that_another_shape_shows_stays_dense() -> None:
+def test_a_reshaped_value_stays_dense() -> None:
     """Flattened along rows, a map with rows of zeros around each image is not contiguous, so the Pad is copied."""
     build = Builder()
     first = build.relu(build.conv(build.input(2, 3, 6, 4), 3, 1))
@@ -109,7 +109,7 @@ def test_even_padding_stays_where_it_is() -> None:
     assert all(node.placement.padding is None for node in after.nodes)
 
 
-def test_devices_that_pad_as_they_are_asked_to_need_no_pad() -> None:
+def test_devices_with_arbitrary_padding_need_no_pad() -> None:
     graph = MovementElimination().run(two_convolutions()).graph
     decisions = (OnDevice("first", "gpu"), OnDevice(graph.nodes[1].name, "gpu"), SplitRows("second", 4, ""))
     placed = ApplyPlan(Plan("test", decisions, 0.0, 0.0)).run(graph).graph
@@ -121,7 +121,7 @@ def test_devices_that_pad_as_they_are_asked_to_need_no_pad() -> None:
 
 @given(moving_graphs(), st.data())
 @settings(max_examples=60, suppress_health_check=[HealthCheck.filter_too_much])
-def test_what_was_promised_before_a_split_holds_after_it(graph: Graph, data: st.DataObject) -> None:
+def test_promised_padding_survives_a_split(graph: Graph, data: st.DataObject) -> None:
     able = [node for node in graph.nodes if isinstance(node.op, Conv2d) and graph.shape(node.output)[2] > 1]
     assume(able)
     conv = data.draw(st.sampled_from(able))
@@ -171,7 +171,7 @@ def pipelined_graphs(draw: st.DrawFn) -> tuple[Graph, Pipeline]:
 
 @given(pipelined_graphs())
 @settings(max_examples=80)
-def test_what_was_promised_before_pipelining_holds_after_it(drawn: tuple[Graph, Pipeline]) -> None:
+def test_promised_padding_survives_pipelining(drawn: tuple[Graph, Pipeline]) -> None:
     graph, pipeline = drawn
     assume(why_not(graph, pipeline) is None)
     decisions: list[Decision] = [OnDevice(node.name, "gpu") for node in graph.nodes if node.name not in pipeline.run]

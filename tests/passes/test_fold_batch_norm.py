@@ -46,7 +46,7 @@ def affine_step(build: Builder, x: str, step: int) -> str:
 @pytest.mark.parametrize(
     ("factors", "folds"), [([1e-6] * 8, False), ([1e7] * 8, False), ([0.5] + [1e-6] * 7, True), ([0.0] * 8, True)]
 )
-def test_weights_stay_within_what_16_bits_hold(factors: list[float], folds: bool) -> None:
+def test_weights_stay_within_the_range_of_16_bits(factors: list[float], folds: bool) -> None:
     """An initial LayerScale would leave none of their digits; single channels may vanish, and all may be 0."""
     build = Builder()
     x = build.batch_norm(build.conv(build.input(1, 4, 6, 5), 8, 3, name="conv"))
@@ -105,7 +105,7 @@ def test_a_bias_alone_leaves_the_weights_as_they_are() -> None:
     assert folded.constants[folded.node("conv").inputs[1]] is graph.constants[graph.node("conv").inputs[1]]
 
 
-def test_batch_norms_that_stay_say_why() -> None:
+def test_unfolded_batch_norms_have_a_reason() -> None:
     build = Builder()
     x = build.input(1, 4, 6, 5)
     first = build.batch_norm(x, name="first")
@@ -120,7 +120,7 @@ def test_batch_norms_that_stay_say_why() -> None:
     )
 
 
-def test_a_batch_norm_that_stays_takes_up_what_is_behind_it() -> None:
+def test_an_unfolded_batch_norm_absorbs_the_steps_after_it() -> None:
     build = Builder()
     pooled = build.op(Pool2d("max", (2, 2)), build.input(1, 4, 6, 5))
     out = build.mul(build.batch_norm(pooled), build.weights(4, 1, 1))
@@ -141,7 +141,7 @@ def test_steps_along_other_axes_stay() -> None:
 
 
 @pytest.mark.parametrize(("opset", "lowest", "why"), [(13, -127, ""), (13, -128, "quantised"), (12, -127, "lacks")])
-def test_weights_of_few_bits_stay_so(opset: int, lowest: int, why: str) -> None:
+def test_low_precision_weights_stay_low_precision(opset: int, lowest: int, why: str) -> None:
     """With other scales: with negated weights, if the negative of the lowest value fits into 8 bits."""
     graph = pimflow.opt(quantised(opset, lowest), "fold-constants").graph
     folded = run_pass(FoldBatchNorm(), graph)

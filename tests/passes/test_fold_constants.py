@@ -30,7 +30,7 @@ def test_constants_fold_through_typed_ops() -> None:
     assert_same_values(graph, result.graph, rtol=0)
 
 
-def test_shapes_fold_whatever_they_are_of() -> None:
+def test_shapes_of_any_value_fold() -> None:
     build = Builder()
     x = build.input(2, 3, 4)
     for index, attributes in enumerate([(), (("start", 1),), (("end", -1), ("start", -2))]):
@@ -56,7 +56,7 @@ def test_what_is_not_folded() -> None:
     assert big_note == "big: the result of Pad would take 412 bytes, the limit is 100"
 
 
-def test_what_layers_make_of_learnt_features_is_computed_when_the_model_runs() -> None:
+def test_layers_over_learnt_features_are_not_folded() -> None:
     """In a layer whose only input is its graph, the rows are looked up once; everything else is computed in each
     run."""
     layer = attention(random_edges(9, 2, 30))

@@ -11,7 +11,7 @@ def fused(graph: Graph, residual: bool = False) -> dict[str, str]:
     return {node.name: into for node in tagged.nodes if (into := node.placement.fused_into)}
 
 
-def test_what_libraries_fuse() -> None:
+def test_epilogues_that_libraries_fuse() -> None:
     build = Builder()
     x = build.input(1, 4, 6, 5)
     conv = build.conv(x, 4, name="conv")

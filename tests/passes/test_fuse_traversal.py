@@ -79,7 +79,7 @@ def biased(read: str = "", bias: str = "by type", index: bool = False) -> Graph:
 
 
 @pytest.mark.parametrize("index", [False, True])
-def test_what_is_added_by_type_is_a_bias(index: bool) -> None:
+def test_a_term_by_type_is_a_bias(index: bool) -> None:
     graph = biased(index=index)
     made = FuseTraversal().run(graph).graph
     assert [(node.kind, len(node.inputs)) for node in made.nodes] == [("TypedLinear", 5), ("Relu", 1)]
@@ -94,7 +94,7 @@ def test_what_is_added_by_type_is_a_bias(index: bool) -> None:
 
 
 @pytest.mark.parametrize(("read", "bias"), [("too", "by type"), ("", "others")])
-def test_what_is_added_otherwise_is_no_bias(read: str, bias: str) -> None:
+def test_other_terms_are_not_a_bias(read: str, bias: str) -> None:
     graph = biased(read, bias)
     made = FuseTraversal().run(graph).graph
     assert [node.kind for node in made.nodes][:2] == ["TypedLinear", "GatherPairs"]
@@ -116,7 +116,7 @@ def reduced(messages: str, reduce: str = "sum") -> Graph:
 
 @pytest.mark.parametrize("reduce", ["sum", "max"])
 @pytest.mark.parametrize("messages", ["plain", "edges", "heads"])
-def test_reductions_of_rows_that_are_picked(messages: str, reduce: str) -> None:
+def test_reductions_of_gathered_rows(messages: str, reduce: str) -> None:
     graph = reduced(messages, reduce)
     made = FuseTraversal().run(graph).graph
     assert [node.kind for node in made.nodes if node.kind != "Reshape"] == ["Spmm"]

@@ -38,7 +38,7 @@ def kinds(graph: Graph) -> list[str]:
 
 @pytest.mark.parametrize("biased", [False, True])
 @pytest.mark.parametrize("rows", [(5, 3, 9), (4, 4), (3,)])
-def test_products_that_wait_for_no_other_are_one(rows: tuple[int, ...], biased: bool) -> None:
+def test_independent_products_are_grouped(rows: tuple[int, ...], biased: bool) -> None:
     graph = kinds_of_vertices(rows, biased=biased)
     made = GroupProducts().run(graph)
     grouped = len(rows) + (not biased)  # the product without a bias is grouped with others that have none
@@ -59,7 +59,7 @@ def test_each_layer_is_a_product_of_its_own() -> None:
     assert_same_values(graph, made)
 
 
-def test_what_is_left_stays_by_itself() -> None:
+def test_excluded_products_stay_separate() -> None:
     graph = kinds_of_vertices((5, 7, 3))
     made = GroupProducts(("layer_0_1",)).run(graph).graph
     assert made.node("layer_0_1") == graph.node("layer_0_1")
@@ -68,7 +68,7 @@ def test_what_is_left_stays_by_itself() -> None:
     assert_same_values(graph, made)
 
 
-def test_weights_that_two_products_read_stay_one() -> None:
+def test_shared_weights_stay_shared() -> None:
     build = Builder("g")
     weights = build.weights(4, 4)
     made = [build.op(MatMul(), build.input(3, 4, name=name), weights) for name in ("x", "y")]
@@ -76,7 +76,7 @@ def test_weights_that_two_products_read_stay_one() -> None:
 
 
 @pytest.mark.parametrize(("rows", "copied"), [(8, True), (200_000, False)])
-def test_it_pays_to_copy_tables_where_they_are_small(rows: int, copied: bool) -> None:
+def test_copying_small_tables_pays(rows: int, copied: bool) -> None:
     graph = kinds_of_vertices((rows,) * 4, 32)
     options = Options.of(target="rtx3090", policy="gpu")
     chosen = relational_form(graph, CostModel(load_target("rtx3090")), options).passes

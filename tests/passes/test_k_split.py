@@ -66,7 +66,7 @@ def test_values_stay(drawn: tuple[Graph, int]) -> None:
     check_values(graph, after)
 
 
-def test_what_is_fused_into_the_product_is_fused_into_the_sum() -> None:
+def test_ops_fused_into_the_product_are_fused_into_the_sum() -> None:
     build = Builder()
     conv = build.relu(build.conv(build.input(1, 8, 4, 4), 3, name="conv"), name="act")
     after = split_graph(FuseEpilogues().run(build.graph(conv)).graph, SplitK("conv", 4, ""))

@@ -125,7 +125,7 @@ def test_printing() -> None:
     assert len(shown) == 1
 
 
-def test_unknown_names_are_refused_with_a_proposal() -> None:
+def test_unknown_names_are_refused_with_a_suggestion() -> None:
     with pytest.raises(OptionError, match="did you mean 'remove-dead-code'"):
         PassManager((RemoveDeadCode(),), disabled=("remove-deadcode",))
     with pytest.raises(OptionError, match=r"unknown pass .*choose one of remove-dead-code"):

@@ -36,7 +36,7 @@ def sum_first(build: Builder, x: str, structure: list[str]) -> str:
 
 
 @pytest.mark.parametrize("write", [product_first, sum_first])
-def test_both_orders_make_the_same_and_turn_back(write: Callable[[Builder, str, list[str]], str]) -> None:
+def test_both_orders_are_equal_and_reversible(write: Callable[[Builder, str, list[str]], str]) -> None:
     graph = network(write)
     turned = OrderAggregation("product").run(graph)
     assert turned.changed
@@ -80,7 +80,7 @@ def read_twice(build: Builder, x: str, structure: list[str]) -> str:
         (read_twice, "product: no sum over edges is next to it, or other nodes read the value between them"),
     ],
 )
-def test_what_does_not_commute_stays(write: Callable[[Builder, str, list[str]], str], reason: str) -> None:
+def test_ops_that_do_not_commute_stay(write: Callable[[Builder, str, list[str]], str], reason: str) -> None:
     result = OrderAggregation("product").run(network(write))
     assert not result.changed
     assert result.notes == (reason,)

@@ -27,7 +27,7 @@ def test_all_clean_ups_together() -> None:
     assert_same_values(graph, clean)
 
 
-def test_what_was_computed_for_its_shape_alone_goes() -> None:
+def test_values_used_only_for_their_shape_are_removed() -> None:
     build = Builder()
     x = build.input(2, 3)
     shape = build.node(OnnxOp("Shape"), (build.relu(x),), [((2,), "int64")])[0]

@@ -55,7 +55,7 @@ def summed(columns: int = 8) -> Graph:
     return build.graph(build.relu(build.op(Spmm(), x, *edges, name="sum")))
 
 
-def test_a_sum_over_edges_brings_each_row_once_a_part() -> None:
+def test_a_sum_over_edges_transfers_each_row_once_per_part() -> None:
     placed = PlaceFeatures("x", "zero-copy", 4).run(summed()).graph
     bounds = [300 * part // 4 for part in range(5)]
     for node, start, stop in zip(fetches(placed), bounds, bounds[1:], strict=False):
@@ -65,7 +65,7 @@ def test_a_sum_over_edges_brings_each_row_once_a_part() -> None:
     assert [type(node.op) for node in placed.nodes].count(Concat) == 1
 
 
-def test_a_node_that_picks_rows_brings_them_itself() -> None:
+def test_a_gather_transfers_its_own_rows() -> None:
     build = Builder("picks")
     x, at = build.input(9, 4, name="x"), build.constant(np.array([3, 1]), "at")
     graph = build.graph(build.op(GatherRows(), x, at, name="pick"))
@@ -73,7 +73,7 @@ def test_a_node_that_picks_rows_brings_them_itself() -> None:
     assert (node.name, node.placement.access) == ("pick", "gather")
 
 
-def test_what_is_as_large_as_the_table_is_cut_with_what_reads_it() -> None:
+def test_values_as_large_as_the_table_are_split_with_their_readers() -> None:
     build = Builder("scaled")
     x = build.input(300, 40, name="x")
     scaled = build.mul(x, build.constant(np.full((300, 1), 0.5, np.float32), "scale"))
@@ -88,7 +88,7 @@ def test_what_is_as_large_as_the_table_is_cut_with_what_reads_it() -> None:
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 
 
-def test_a_sum_over_all_rows_is_not_cut_with_what_makes_them() -> None:
+def test_a_sum_over_all_rows_is_not_split_with_its_producers() -> None:
     build = Builder("scaled")
     x = build.input(300, 40, name="x")
     scaled = build.mul(x, build.constant(np.full((300, 1), 0.5, np.float32), "scale"))
@@ -101,7 +101,7 @@ def test_a_sum_over_all_rows_is_not_cut_with_what_makes_them() -> None:
     np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-5)
 
 
-def test_what_cannot_be_cut_is_brought_whole_and_told() -> None:
+def test_tables_that_cannot_be_split_are_transferred_whole_with_a_note() -> None:
     build = Builder("columns")
     x = build.input(6, 4, name="x")
     graph = build.graph(build.onnx("Softmax", x, shape=(6, 4), axis=0))

@@ -7,7 +7,7 @@ from pimflow.passes import RemoveDeadCode
 from support.passes import run_pass
 
 
-def test_dead_code_goes_with_its_constants() -> None:
+def test_dead_code_is_removed_with_its_constants() -> None:
     build = Builder()
     x = build.input(1, 4, 6, 5)
     build.input(3, name="unread")

@@ -11,7 +11,7 @@ from support.passes import kinds, run_pass
 from support.values import assert_same_values
 
 
-def test_every_kind_of_identity_goes() -> None:
+def test_every_kind_of_identity_is_removed() -> None:
     build = Builder()
     x = build.relu(build.input(2, 3, 4, 5))
     x = build.onnx("Identity", x)
@@ -27,7 +27,7 @@ def test_every_kind_of_identity_goes() -> None:
     assert_same_values(graph, result.graph)
 
 
-def test_what_only_looks_like_an_identity_stays() -> None:
+def test_lookalikes_of_identities_stay() -> None:
     build = Builder()
     x = build.input(2, 2, 4, 4)
     x = build.op(Transpose((0, 1, 3, 2)), x)
@@ -74,7 +74,7 @@ def test_shared_initializers_are_shared_directly() -> None:
     ],
     ids=["mask", "may be training", "is training"],
 )
-def test_dropout_stays_where_it_may_do_something(inputs: tuple[str, ...], mask_is_read: bool, reason: str) -> None:
+def test_dropout_that_may_have_an_effect_stays(inputs: tuple[str, ...], mask_is_read: bool, reason: str) -> None:
     build = Builder()
     x = build.input(2, 3)
     build.constant(np.array(True), "on")
@@ -87,7 +87,7 @@ def test_dropout_stays_where_it_may_do_something(inputs: tuple[str, ...], mask_i
     assert result.notes == (f"d: {reason}",)
 
 
-def test_dropout_that_is_off_goes() -> None:
+def test_inactive_dropout_is_removed() -> None:
     build = Builder()
     x = build.input(2, 3)
     off = build.constant(np.array(False))

@@ -87,7 +87,7 @@ def test_forms_of_two_products(write: object) -> None:
     assert_same_values(graph, made.graph)
 
 
-def test_weights_that_are_computed_are_multiplied_when_it_runs() -> None:
+def test_computed_weights_are_multiplied_at_run_time() -> None:
     build = Builder("g")
     x, weights = build.input(8, 6), build.input(4, 3, name="weights")
     graph = build.graph(build.op(MatMul(), typed(build, x), weights, name="second"))
@@ -99,7 +99,7 @@ def test_weights_that_are_computed_are_multiplied_when_it_runs() -> None:
     assert_same_values(graph, made)
 
 
-def test_weights_that_are_trained_are_not_multiplied_beforehand() -> None:
+def test_trained_weights_are_not_multiplied_in_advance() -> None:
     graph = attention(EDGES)
     made = ReorderLinear(fold=False).run(graph).graph
     assert [node.kind for node in made.nodes].count("MatMul") == 2

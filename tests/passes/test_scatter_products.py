@@ -20,7 +20,7 @@ EXPECTED = {"convolution": 1, "matrices": 1, "heads": 1, "loop": 1, "transformer
 @pytest.mark.parametrize("name", EXPECTED)
 @settings(max_examples=20)
 @given(edges=typed_edges())
-def test_sums_of_products_by_type_write_no_products(name: str, edges: TypedEdges) -> None:
+def test_summed_products_by_type_are_not_written(name: str, edges: TypedEdges) -> None:
     graph = FUSED.run(LAYERS[name](edges)).graph
     result = ScatterProducts().run(graph)
     kinds = [node.kind for node in result.graph.nodes]
@@ -83,12 +83,12 @@ def test_products_with_a_bias_stay() -> None:
     assert result.notes == ("sum: its products have a bias",)
 
 
-def test_a_sum_that_is_left_stays_without_a_word() -> None:
+def test_an_excluded_sum_stays_without_a_note() -> None:
     result = ScatterProducts(("sum",)).run(summed())
     assert (result.changed, result.notes) == (False, ())
 
 
-def test_nothing_is_computed_in_the_epilogue_of_a_kernel_that_adds_to_memory() -> None:
+def test_accumulating_kernels_have_no_epilogue() -> None:
     graph = FuseEpilogues(residual=True).run(summed()).graph
     assert graph.node("relu").placement.fused_into == "sum"
     made = ScatterProducts().run(graph).graph

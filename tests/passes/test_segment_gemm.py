@@ -24,7 +24,7 @@ def kinds(graph: Graph) -> list[str]:
 
 @settings(max_examples=30)
 @given(typed_edges())
-def test_a_matrix_for_every_edge_is_one_for_every_type(edges: TypedEdges) -> None:
+def test_matrices_by_edge_become_matrices_by_type(edges: TypedEdges) -> None:
     graph = matrices(edges)
     made = SegmentGemm().run(graph)
     assert made.changed
@@ -49,7 +49,7 @@ def test_a_loop_over_types_is_one_product(reduce: str, edges: TypedEdges) -> Non
         assert made.graph.shape(typed.inputs[0])[0] == reached, "vertices without edges of a type have no row"
 
 
-def test_types_that_reduce_their_edges_as_most_do_are_one_product() -> None:
+def test_types_with_the_most_common_reduction_are_one_product() -> None:
     graph = loop(EDGES, ("sum", "max", "sum", "sum"))
     made = SegmentGemm().run(graph).graph
     (typed,) = (node for node in made.nodes if node.kind == "TypedLinear")
@@ -120,7 +120,7 @@ def test_a_bias_of_zeros_stays_where_it_is_trained(fold: bool) -> None:
     assert_same_values(graph, made)
 
 
-def test_what_is_left_is_left() -> None:
+def test_excluded_nodes_stay() -> None:
     for layer, name in (("loop", "add_3"), ("matrices", "product")):
         graph = LAYERS[layer](EDGES)
         result = SegmentGemm((name,)).run(graph)
@@ -153,7 +153,7 @@ def test_a_loop_over_types_with_blocks_is_one_product_of_heads() -> None:
     assert_same_values(graph, made.graph)
 
 
-def test_blocks_that_others_read_too() -> None:
+def test_blocks_with_other_readers() -> None:
     result = SegmentGemm().run(by_blocks(read=True))
     assert (result.changed, result.notes) == (False, ("add: other nodes also read product_0 or the sum before it",))
 
@@ -197,13 +197,13 @@ def test_a_sum_that_is_no_loop_over_types_stays(graph: Graph, reason: str) -> No
     "graph",
     [summed(True), summed(reduce="max"), summed(reduce="max", empty=1.0), summed(rows=2), summed(True, rows=2)],
 )
-def test_products_behind_reductions_that_are_alike_are_one(graph: Graph) -> None:
+def test_products_after_equal_reductions_become_one(graph: Graph) -> None:
     made = SegmentGemm().run(graph).graph
     assert [kinds(made).count(kind) for kind in ("TypedLinear", "Gemm", "Spmm")] == [1, 0, 2]
     assert_same_values(graph, made)
 
 
-def test_matrices_that_are_picked_when_it_runs_stay() -> None:
+def test_matrices_gathered_at_run_time_stay() -> None:
     build = Builder("g")
     x, types = build.input(6, 1, 4), build.input(6, name="types", dtype="int64")
     picked = build.op(GatherRows(), build.weights(3, 4, 5), types)
@@ -242,7 +242,7 @@ def test_sums_over_edges_of_different_tables_are_one_product() -> None:
     assert_same_values(graph, made)
 
 
-def test_weights_that_are_trained_are_added_up_by_nodes() -> None:
+def test_trained_weights_are_summed_by_nodes() -> None:
     """Each stays a parameter; the gradient of the sum, which both share, is one product."""
     graph = of_tables()
     made = SegmentGemm(fold=False).run(graph).graph
@@ -261,7 +261,7 @@ def test_weights_that_are_trained_are_added_up_by_nodes() -> None:
     assert sum(folded.constants[name].size for name in parameters(folded)) < elements[0]
 
 
-def test_weights_that_make_rows_of_a_sum_shorter_stay_with_it() -> None:
+def test_narrowing_weights_stay_with_their_sum() -> None:
     """They may be multiplied before the sum, so only the products of the vertices themselves are combined."""
     graph = of_tables(columns=4)
     made = SegmentGemm().run(graph).graph

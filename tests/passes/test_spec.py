@@ -53,7 +53,7 @@ SOME_PASSES = st.one_of(
 
 
 @given(st.lists(SOME_PASSES, min_size=1, max_size=4).map(tuple))
-def test_passes_print_as_what_reads_them_again(passes: tuple[Pass, ...]) -> None:
+def test_printed_passes_parse_back(passes: tuple[Pass, ...]) -> None:
     assert parse_pipeline(str(PassManager(passes))) == passes
 
 
@@ -76,11 +76,11 @@ def test_options_are_read_by_the_types_of_the_fields() -> None:
     assert parse_pipeline(text) == (ApplyPlan(Plan("p", (OnDevice("a", "gpu"),), 1.0, 2.5)),)
 
 
-def test_an_empty_text_asks_for_nothing() -> None:
+def test_an_empty_text_is_no_pass() -> None:
     assert parse_pipeline(" \n") == ()
 
 
-def test_what_is_at_its_default_is_not_printed() -> None:
+def test_defaults_are_not_printed() -> None:
     assert str(MdDpSplit("conv", 3)) == "md-dp-split{node=conv gpu_rows=3}"
     assert str(FuseEpilogues(residual=False)) == "fuse-epilogues"
     assert str(MdDpSplit("28", 3, "", ("a", 'b"'))) == r'md-dp-split{node="28" gpu_rows=3 followers=[a, "b\""]}'
@@ -116,7 +116,7 @@ def test_a_pipeline_may_stand_for_a_pass() -> None:
         (r'md-dp-split{node="\q"}', r'"\q" at column 18 is not a valid string'),
     ],
 )
-def test_what_cannot_be_read_names_the_place(text: str, message: str) -> None:
+def test_syntax_errors_name_the_place(text: str, message: str) -> None:
     with pytest.raises(OptionError, match=re.escape(message)):
         parse_pipeline(text)
 

@@ -29,7 +29,7 @@ def installed(example: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         del sys.modules[name]
 
 
-def test_it_is_listed_beside_what_pimflow_has(installed: Path, capsys: Capture) -> None:
+def test_it_is_listed_with_pimflows_own(installed: Path, capsys: Capture) -> None:
     assert run("targets", "list") == 0
     assert "vector-machine" in capsys.readouterr().out
     assert pimflow.target_names()[-1] == "vector-machine"
@@ -40,7 +40,7 @@ def test_it_is_listed_beside_what_pimflow_has(installed: Path, capsys: Capture) 
     assert "[vector.energy]" in capsys.readouterr().out
 
 
-def test_a_model_goes_all_the_way(installed: Path, tmp_path: Path) -> None:
+def test_a_model_is_supported_end_to_end(installed: Path, tmp_path: Path) -> None:
     compiled = pimflow.compile("zoo:toy", target="vector-machine", policy="halves", use_cache=False)
     assert {row.mode for row in compiled.report.nodes} & {"vector"}
     assert compiled.verify(pim="values").passed
@@ -56,7 +56,7 @@ def test_its_pass_runs_where_it_is_named(installed: Path) -> None:
     assert [record.name for record in pimflow.opt("zoo:toy", "cleanup,forget-tags").records][-1] == "forget-tags"
 
 
-def test_where_it_is_not_installed_its_names_are_unknown(capsys: Capture) -> None:
+def test_its_names_are_unknown_if_it_is_not_installed(capsys: Capture) -> None:
     assert run("compile", "zoo:toy", "--policy", "halves") == 2
     assert_one_line(capsys, "unknown policy 'halves'")
     assert "vector-machine" not in pimflow.target_names()
@@ -133,7 +133,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         (["--policy", "number"], "policy 'number' of bad-plugin 0.3 is an int, not a Policy"),
     ],
 )
-def test_what_cannot_be_loaded_is_one_line_where_it_is_asked_for(
+def test_loading_errors_are_one_line_where_the_plugin_is_named(
     broken: Path, words: list[str], said: str, capsys: Capture
 ) -> None:
     assert run("compile", "zoo:toy", *words) == 2
@@ -147,7 +147,7 @@ def test_what_cannot_be_loaded_is_one_line_where_it_is_asked_for(
         ("number", "is an int, not a Kind"),
     ],
 )
-def test_so_is_a_backend_of_a_target_that_names_it(
+def test_loading_errors_of_a_targets_backend_are_one_line(
     broken: Path, kind: str, said: str, tmp_path: Path, capsys: Capture
 ) -> None:
     (tmp_path / "mine.toml").write_text(f'base = "pimflow"\n[extra]\nkind = "{kind}"\n')
@@ -156,12 +156,12 @@ def test_so_is_a_backend_of_a_target_that_names_it(
 
 
 @pytest.mark.parametrize("name", ["numbers", "malformed"])
-def test_so_is_a_pass(broken: Path, name: str, capsys: Capture) -> None:
+def test_loading_errors_of_a_pass_are_one_line(broken: Path, name: str, capsys: Capture) -> None:
     assert run("opt", "zoo:toy", "-p", name) == 2
     assert_one_line(capsys, f"pass {name!r} of bad-plugin 0.3")
 
 
-def test_nothing_else_minds_what_cannot_be_loaded(broken: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_broken_plugins_affect_nothing_else(broken: Path, tmp_path: Path, capsys: Capture) -> None:
     assert run("compile", "zoo:toy", "--no-cache", "-q", "-o", str(tmp_path / "out")) == 0
     assert capsys.readouterr().err == ""
     assert pimflow.load_target("pimflow").devices == ("gpu", "pim")
@@ -175,7 +175,7 @@ def test_nothing_else_minds_what_cannot_be_loaded(broken: Path, tmp_path: Path, 
         ("passes", lambda: [row["name"] for row in pimflow.list_passes()]),
     ],
 )
-def test_lists_leave_it_out_with_a_line_each(broken: Path, what: str, listed: Callable[[], list[str]]) -> None:
+def test_lists_omit_broken_plugins_with_a_warning(broken: Path, what: str, listed: Callable[[], list[str]]) -> None:
     bad = {name for name in BROKEN[f"pimflow.{what}"] if name != "pimflow"}
     with pytest.warns(PluginWarning) as caught:
         names = listed()
@@ -185,7 +185,7 @@ def test_lists_leave_it_out_with_a_line_each(broken: Path, what: str, listed: Ca
     assert all(sum(f"{name!r} of bad-plugin 0.3" in text for text in texts) == 1 for name in bad)
 
 
-def test_a_name_of_pimflows_own_is_left_out_with_a_line(broken: Path, capsys: Capture) -> None:
+def test_a_plugin_with_a_name_of_pimflows_is_ignored_with_a_warning(broken: Path, capsys: Capture) -> None:
     assert run("targets", "list") == 0
     lines = [line for line in capsys.readouterr().err.splitlines() if "'pimflow'" in line]
     said = "target 'pimflow' of bad-plugin 0.3 is ignored: pimflow has one of this name"
@@ -213,7 +213,7 @@ def test_of_two_versions_of_a_package_the_first_on_the_path_counts(
     assert plugin.package == "pimflow-vector 1.0"
 
 
-def test_a_package_without_metadata_is_called_by_what_it_names(
+def test_a_package_without_metadata_is_identified_by_its_value(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     install(tmp_path, "nameless", {"pimflow.policies": {"unnamed": "no_such_module:X"}}, metadata=False)
@@ -222,7 +222,7 @@ def test_a_package_without_metadata_is_called_by_what_it_names(
     assert_one_line(capsys, "no_such_module:X cannot be loaded")
 
 
-def test_a_target_that_calls_itself_otherwise_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_target_with_another_name_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     install(tmp_path, "misnamed", {"pimflow.targets": {"one": "misnamed_machines"}})
     (tmp_path / "misnamed_machines.py").touch()
     (tmp_path / "one.toml").write_text('base = "pimflow"\nname = "two"\n')

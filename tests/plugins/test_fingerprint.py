@@ -27,7 +27,7 @@ def now() -> bytes:
     return fingerprint()
 
 
-def test_without_other_packages_there_is_none() -> None:
+def test_without_plugins_there_is_no_fingerprint() -> None:
     assert now() == b""
 
 
@@ -48,7 +48,7 @@ def test_every_file_of_the_package_counts_and_no_process_matters(site: Path) -> 
     assert not any(name.startswith("pimflow_vector") for name in sys.modules)
 
 
-def test_what_was_recorded_of_an_installation_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recorded_files_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     install(tmp_path, "two-parts", {"pimflow.policies": {"two": "first_part:POLICY"}})
     (tmp_path / "first_part.py").touch()
@@ -62,9 +62,7 @@ def test_what_was_recorded_of_an_installation_counts(tmp_path: Path, monkeypatch
     assert now() != first
 
 
-def test_of_a_folder_that_packages_share_only_its_own_part_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_in_a_shared_folder_only_the_packages_part_counts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
     install(tmp_path, "part", {"pimflow.policies": {"part": "shared_name.part.policies:POLICY"}})
     for name in ("part", "other"):

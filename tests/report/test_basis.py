@@ -20,7 +20,7 @@ SIMULATED = "GPU fitted to the paper's simulator; measured GPU: --target turing-
 MEASURED = "GPU calibrated on 2226 kernels measured on NVIDIA T4"
 
 
-def test_every_shipped_target_says_it() -> None:
+def test_every_shipped_target_states_its_basis() -> None:
     found = {name: gpu_basis(load_target(name)) for name in target_names()}
     assert found == dict.fromkeys(("aim-gddr6", "hbm-pim", "pimflow", "pimflow-cpu"), SIMULATED) | {
         MEASURED_TARGET: MEASURED,
@@ -47,7 +47,7 @@ def test_targets_of_a_users_own() -> None:
     assert gpu_basis(replace(PIMFLOW, units=Table({"cpu": Cpu(), "pim": PIMFLOW.pim}))) == ""
 
 
-def test_measured_kernels_go_before_the_model() -> None:
+def test_measured_kernels_take_precedence() -> None:
     text = "GPU fitted to the paper's simulator; profiled kernels as measured"
     assert gpu_basis(PIMFLOW, measured=True) == text
 

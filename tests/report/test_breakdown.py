@@ -55,7 +55,7 @@ def test_every_table_adds_up(model: CompiledModel, by: str, unit: str) -> None:
     ]
 
 
-def test_what_is_not_shown_is_one_line(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_omitted_rows_are_summarised_in_one_line(model: CompiledModel, monkeypatch: pytest.MonkeyPatch) -> None:
     every = tables(model, "energy")[2]
     monkeypatch.setattr(breakdown, "NODES_SHOWN", 2)
     _, _, few = tables(model, "energy")

@@ -182,7 +182,7 @@ def slice_at(trace: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def test_slices_say_what_their_node_is(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+def test_slices_describe_their_node(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
     model, found = trace
     rows = {row.name: row for row in model.report.nodes}
     made: dict[str, float] = {}
@@ -198,7 +198,7 @@ def test_slices_say_what_their_node_is(trace: tuple[pimflow.CompiledModel, dict[
     assert made == pytest.approx({name: row.fractions["pim"] for name, row in rows.items() if row.fractions["pim"]})
 
 
-def test_channels_take_what_room_is_left(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
+def test_channels_fill_the_remaining_capacity(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
     model, _ = trace
     costs = model.machine.costs
     facts = slice_facts(model.graph, model.report, costs)

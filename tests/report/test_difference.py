@@ -22,7 +22,7 @@ def split() -> pimflow.CompiledModel:
     return pimflow.compile("zoo:toy", policy="newton++", target=target, use_cache=False)
 
 
-def test_changes_add_up_and_are_of_the_reports(alone: pimflow.CompiledModel, split: pimflow.CompiledModel) -> None:
+def test_changes_add_up_and_match_the_reports(alone: pimflow.CompiledModel, split: pimflow.CompiledModel) -> None:
     found = pimflow.diff(alone, split)
     before, after = alone.report.result, split.report.result
     assert sum(node.change_us for node in found.nodes) == pytest.approx(after.time_us - before.time_us)
@@ -32,7 +32,7 @@ def test_changes_add_up_and_are_of_the_reports(alone: pimflow.CompiledModel, spl
     assert {node.row.name: node.b for node in found.nodes} == rows
 
 
-def test_what_differs_is_named(alone: pimflow.CompiledModel, split: pimflow.CompiledModel) -> None:
+def test_differences_are_named(alone: pimflow.CompiledModel, split: pimflow.CompiledModel) -> None:
     found = pimflow.diff(alone, split)
     assert [(change.key, change.a, change.b) for change in found.options] == [("policy", "gpu", "newton++")]
     assert [(change.key, change.a, change.b) for change in found.machine] == [("pim.channels", 16, 8)]
@@ -44,7 +44,7 @@ def test_what_differs_is_named(alone: pimflow.CompiledModel, split: pimflow.Comp
         assert word in text
 
 
-def test_a_model_and_itself_are_alike(split: pimflow.CompiledModel) -> None:
+def test_a_model_equals_itself(split: pimflow.CompiledModel) -> None:
     found = pimflow.diff(split, split)
     assert not any(node.differs for node in found.nodes)
     assert not found.options
@@ -65,7 +65,7 @@ def test_nodes_with_other_names_are_matched(alone: pimflow.CompiledModel, split:
     assert "<script>" not in found._repr_html_()
 
 
-def test_other_models_are_compared_as_far_as_they_are_alike(alone: pimflow.CompiledModel) -> None:
+def test_different_models_are_compared_as_far_as_they_match(alone: pimflow.CompiledModel) -> None:
     model = onnx.ModelProto.FromString(pimflow_zoo.build("toy").SerializeToString())
     model.graph.node.insert(1, onnx.helper.make_node("Neg", [model.graph.node[0].output[0]], ["negated"], "negate"))
     model.graph.node[2].input[0] = "negated"
@@ -86,6 +86,6 @@ def test_rows_are_for_pandas(alone: pimflow.CompiledModel, split: pimflow.Compil
     assert set(frame["runs_on_a"]) == {"GPU"}
 
 
-def test_what_is_no_compiled_model_is_told(alone: pimflow.CompiledModel) -> None:
+def test_anything_but_a_compiled_model_is_refused(alone: pimflow.CompiledModel) -> None:
     with pytest.raises(ArgumentError, match="'b' is an int; give an output folder or a compiled model"):
         pimflow.diff(alone, 3)  # type: ignore[arg-type]

@@ -73,7 +73,7 @@ def verdict_of(compiled: pimflow.CompiledModel) -> Verdict:
     return verdict
 
 
-def test_a_need_is_enough_and_half_of_it_is_not() -> None:
+def test_the_break_even_value_suffices_and_half_of_it_does_not() -> None:
     verdict = verdict_of(conv("gpu"))
     needs = {need.key: need for need in verdict.needs or ()}
     need = needs["pim.clock_mhz"]
@@ -84,7 +84,7 @@ def test_a_need_is_enough_and_half_of_it_is_not() -> None:
     assert not verdict_of(conv("gpu", pimflow.override("pimflow", {need.key: need.after}))).needs
 
 
-def test_of_many_nodes_each_has_the_verdicts_of_its_own(compiled: pimflow.CompiledModel) -> None:
+def test_each_of_many_nodes_has_its_own_verdicts(compiled: pimflow.CompiledModel) -> None:
     names = [row.name for row in compiled.report.nodes]
     weighed = weigh_units(original_graph(compiled), compiled.plan, names, 9, compiled.machine.costs, None, silent)
     assert {"conv1", "depthwise", "conv2"} <= weighed.keys()
@@ -92,7 +92,7 @@ def test_of_many_nodes_each_has_the_verdicts_of_its_own(compiled: pimflow.Compil
         assert verdicts == pimflow.explain(compiled, name).verdicts
 
 
-def test_equal_work_is_asked_about_once_and_no_more_than_was_asked_for() -> None:
+def test_equal_work_is_analysed_once_and_up_to_the_limit() -> None:
     weights = normal(64, 64, 3, 3)
     nodes = [helper.make_node("Conv", [a, "w"], [b], name=b, pads=[1, 1, 1, 1]) for a, b in (("x", "h"), ("h", "y"))]
     model = model_of(nodes, {"x": (1, 64, 56, 56)}, constants={"w": weights})
@@ -112,7 +112,7 @@ def test_equal_work_is_asked_about_once_and_no_more_than_was_asked_for() -> None
     assert "`pimflow explain` says" in told_of(weighed(0, silent)[0], "gpu", 1.0)[0]
 
 
-def test_how_near_a_layer_is_to_its_bounds_is_told(conv2: Explanation) -> None:
+def test_the_gap_to_a_layers_bounds_is_shown(conv2: Explanation) -> None:
     (verdict,) = conv2.verdicts
     assert verdict.standing.startswith("COMP ")
     assert "x of the highest" in verdict.standing
@@ -120,14 +120,14 @@ def test_how_near_a_layer_is_to_its_bounds_is_told(conv2: Explanation) -> None:
     assert conv2.as_json()["verdicts"][0]["standing"] == verdict.standing
 
 
-def test_why_a_unit_cannot(compiled: pimflow.CompiledModel) -> None:
+def test_reasons_why_a_unit_cannot_run_a_node(compiled: pimflow.CompiledModel) -> None:
     found = pimflow.explain(compiled, "depthwise")
     assert [(verdict.device, verdict.time_us) for verdict in found.verdicts] == [("pim", None)]
     assert "PIM cannot run it: groups == channels" in found.text()
     assert len(found.alternatives) == 2
 
 
-def test_a_unit_that_could_but_would_not_pay_is_not_said_to_be_unable() -> None:
+def test_a_unit_that_would_not_pay_is_not_called_unable() -> None:
     model = Path(__file__).parents[1] / "data" / "gnn" / "sgc-ts.onnx"
     network = pimflow.compile(model, graph=road_grid(100, 100), use_cache=False, check=False)
     sums = next(row.name for row in network.report.nodes if row.op == "Spmm")
@@ -147,7 +147,7 @@ def test_every_node_of_a_network_can_be_explained(compiled: pimflow.CompiledMode
         assert len(found) >= 2
 
 
-def test_what_is_fused_is_told_with_what_it_is_fused_into() -> None:
+def test_fused_nodes_are_explained_with_their_kernel() -> None:
     deep = pimflow.compile("zoo:squeezenet-1.1", policy="gpu", use_cache=False, check=False)
     fused = next(row for row in deep.report.nodes if row.why.startswith("fused into "))
     found = pimflow.explain(deep, fused.name)
@@ -155,14 +155,14 @@ def test_what_is_fused_is_told_with_what_it_is_fused_into() -> None:
     assert found.macs > 0
 
 
-def test_a_node_that_there_is_not(compiled: pimflow.CompiledModel) -> None:
+def test_an_unknown_node(compiled: pimflow.CompiledModel) -> None:
     with pytest.raises(ArgumentError, match="the model has no node 'conv9'; did you mean 'conv"):
         pimflow.explain(compiled, "conv9")
     with pytest.raises(ArgumentError, match="has no node 'qqq'; `pimflow inspect` lists them"):
         pimflow.explain(compiled, "qqq")
 
 
-def test_of_a_node_that_only_a_product_is_taken_out_of_the_rest_counts_too() -> None:
+def test_the_rest_of_an_expanded_node_counts_too() -> None:
     constants = {"w": normal(1, 256, 1024), "r": normal(1, 256, 64)}
     model = kept_model("LSTM", {"x": (6, 1, 1024)}, constants, hidden_size=64)
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
@@ -175,7 +175,7 @@ def test_of_a_node_that_only_a_product_is_taken_out_of_the_rest_counts_too() -> 
     assert "us for its product on PIM" in auto.report.nodes[0].why
 
 
-def test_what_is_not_tried_would_not_be_enough(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_skipped_keys_would_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None:
     """Bounds rule keys out; trying every key finds the same."""
     slower = conv("gpu")
 

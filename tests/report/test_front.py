@@ -72,14 +72,14 @@ def test_the_points_are_the_best_of_all_plans(case: tuple[str, str, int]) -> Non
         assert point.plan.predicted_us == pytest.approx(point.time_us, rel=1e-9)
 
 
-def test_some_of_them_are_no_corners() -> None:
+def test_some_points_are_not_on_the_convex_hull() -> None:
     fronts = [measured(*case)[2] for case in CASES]
     assert sum(not is_corner(front, place) for front in fronts for place in range(len(front))) > 10
 
 
 @pytest.mark.parametrize("percent", [0.5, 3.0])
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_what_is_left_out_has_a_point_near_it(case: tuple[str, str, int], percent: float) -> None:
+def test_omitted_plans_have_a_point_nearby(case: tuple[str, str, int], percent: float) -> None:
     graph, options, expected = measured(*case)
     found = front_points(graph, options, costs=COSTS, within_percent=percent)
     for time_us, energy_mj in expected:

@@ -44,7 +44,7 @@ def test_policies_are_case_insensitive_and_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["conv1", "conv2", "linear"])
-def test_the_host_takes_what_it_takes_in_a_model(name: str) -> None:
+def test_the_host_takes_the_same_time_as_in_a_model(name: str) -> None:
     found = pimflow.inspect("zoo:toy")
     (node,) = (node for node in found.nodes if node.name == name)
     work = matrix_problem(found.graph, found.graph.node(name))

@@ -41,7 +41,7 @@ def event(start: float, end: float) -> Event:
     return Event("n", "gpu", start, end, 0)
 
 
-def test_busy_time_counts_what_runs_at_once_once() -> None:
+def test_busy_time_counts_concurrent_work_once() -> None:
     assert busy_us([event(5, 7), event(0, 4), event(1, 2), event(3, 5), event(9, 9)]) == 7
     assert busy_us([]) == 0
 
@@ -81,7 +81,7 @@ def test_split_row_by_row() -> None:
     assert row.why == "21 of 28 rows on the GPU while PIM computes 7"
 
 
-def test_rows_of_divided_branches_say_what_is_decided_of_each_node() -> None:
+def test_rows_of_split_branches_show_each_nodes_decision() -> None:
     graph = fire_modules()
     branches = Parallel(
         (
@@ -98,7 +98,7 @@ def test_rows_of_divided_branches_say_what_is_decided_of_each_node() -> None:
     assert len({rows[name].region for name in branches.nodes}) == 1
 
 
-def test_whole_nodes_say_what_the_other_device_would_take() -> None:
+def test_whole_nodes_show_the_other_devices_time() -> None:
     graph = heavy_chain()
     rows = rows_by_name(report_of(graph, plan_of(graph, OnDevice("conv0", "pim", "auto"))))
     macs = 28 * 28 * 128 * 256 * 9

@@ -106,7 +106,7 @@ def test_a_launch_of_pim_is_a_part_of_its_time() -> None:
     assert model.report.result.spent.busy_parts_us["pim"]["launch"] == 1.5 * kernels > 0
 
 
-def test_time_is_what_bounds_a_kernel(compiled: dict[str, CompiledModel]) -> None:
+def test_time_parts_show_only_the_binding_limit(compiled: dict[str, CompiledModel]) -> None:
     """The part hidden behind the other half of a roofline takes no time."""
     model = compiled["gpu"]
     costs = model.machine.costs.host_only()

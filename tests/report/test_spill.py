@@ -62,7 +62,7 @@ def test_slices_add_up_to_the_time_and_the_energy(folder: Path) -> None:
     assert static_mj / run.time_us == pytest.approx(model.timeline.energy_mj[STATIC] / model.timeline.makespan_us)
 
 
-def test_the_peak_of_live_bytes_is_the_one_that_is_promised(folder: Path) -> None:
+def test_the_peak_of_live_bytes_is_as_promised(folder: Path) -> None:
     _, spill = short()
     _, entries, _ = of_process(folder)
     fixed = sum(buffer.bytes for buffer in spill.trace.buffers if buffer.fixed)
@@ -92,7 +92,7 @@ def test_rows_are_all_that_a_replay_needs(folder: Path) -> None:
     assert peak == spill.found.run.peak_bytes
 
 
-def test_nodes_of_the_model_say_what_becomes_of_what_they_make(folder: Path) -> None:
+def test_nodes_show_the_fate_of_their_outputs(folder: Path) -> None:
     _, spill = short()
     graph = load_model(folder / "model.onnx", annotations=True)
     notes = {name: text for node in graph.nodes for key, text in node.tags for name in node.outputs if key == "spill"}
@@ -108,12 +108,12 @@ def test_nodes_of_the_model_say_what_becomes_of_what_they_make(folder: Path) -> 
     assert again.spill.found == spill.found
 
 
-def test_files_are_what_their_schemas_say(folder: Path) -> None:
+def test_files_match_their_schemas(folder: Path) -> None:
     for kind in ("plan", "timeline", "memory"):
         check(json.loads((folder / f"{kind}.json").read_text()), kind)
 
 
-def test_both_energies_are_told() -> None:
+def test_both_energies_are_shown() -> None:
     model, _ = short()
     (line,) = (line for line in model.summary().splitlines() if line.startswith("energy"))
     assert " if all activations are kept, " in line

@@ -101,7 +101,7 @@ def test_prose_is_wrapped_between_words_before_names_are_broken(monkeypatch: pyt
     ]
 
 
-def test_prose_without_room_stands_below_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prose_that_does_not_fit_is_below_its_row(monkeypatch: pytest.MonkeyPatch) -> None:
     on_terminal(monkeypatch, 50)
     assert table().splitlines() == [
         "node              op                 time us",
@@ -129,7 +129,7 @@ def test_the_word_is_broken_that_costs_the_fewest_lines(monkeypatch: pytest.Monk
     ]
 
 
-def test_next_to_no_room_makes_fields_of_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_very_narrow_windows_turn_rows_into_fields(monkeypatch: pytest.MonkeyPatch) -> None:
     on_terminal(monkeypatch, 30)
     rows = [("a", *("1,234,567.8",) * 4), ("b", *("2.0",) * 4)]
     assert render_table(("name", "w", "x", "y", "z"), rows, right=range(1, 5)) == (
@@ -153,9 +153,7 @@ def test_a_paragraph_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "cp1252"])
-def test_signs_that_the_terminal_lacks_are_counted_as_they_are_shown(
-    monkeypatch: pytest.MonkeyPatch, encoding: str
-) -> None:
+def test_escaped_characters_are_counted_as_shown(monkeypatch: pytest.MonkeyPatch, encoding: str) -> None:
     on_terminal(monkeypatch, 80, encoding)
     assert render_table(("name", "n"), [("节", "1"), ("abc", "2")], right=(1,)).splitlines() == [
         "name    n",
@@ -165,7 +163,7 @@ def test_signs_that_the_terminal_lacks_are_counted_as_they_are_shown(
     ]
 
 
-def test_what_does_not_print_is_shown_as_escapes() -> None:
+def test_unprintable_characters_are_escaped() -> None:
     assert "\\x1b[31mred" in render_table(("a",), [("\x1b[31mred",)])
     assert render_fields([("a", "\x07")]) == "a  \\x07"
 

@@ -17,7 +17,7 @@ from pimflow.targets import load_target, override
 TARGET = load_target("pimflow")
 
 
-def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
+def test_a_trace_takes_the_time_of_its_layer(tmp_path: Path) -> None:
     compiled = pimflow.compile("zoo:toy", target=TARGET, policy="pim", use_cache=False)
     row = next(row for row in compiled.report.nodes if row.name == "conv2")
     files = []
@@ -41,7 +41,7 @@ def test_a_trace_takes_what_its_layer_takes(tmp_path: Path) -> None:
     assert len(lines) == len(files)
 
 
-def test_a_trace_of_auto_takes_what_its_layer_takes_if_rows_are_opened_again(tmp_path: Path) -> None:
+def test_a_trace_of_auto_takes_the_time_of_its_layer_if_rows_are_reopened(tmp_path: Path) -> None:
     """Under the published rules, a controller that ignores closed rows is faster; its count of COMPs on closed rows
     explains it."""
     target = override(load_target("pimflow"), timing="artifact")

@@ -41,7 +41,7 @@ def convolutions(*names: str, channels: int = 64, size: int = 28) -> Graph:
 
 
 @pytest.mark.parametrize(("channels", "size", "way"), [(64, 28, "window order"), (16, 14, "column order")])
-def test_a_row_has_both_orders_as_layer_tells_them(channels: int, size: int, way: str) -> None:
+def test_a_row_shows_both_orders_as_the_layer_does(channels: int, size: int, way: str) -> None:
     model = to_onnx(convolutions("conv", channels=channels, size=size)).SerializeToString()
     compiled = pimflow.compile(model, target=FREE, policy="pim", use_cache=False, check=False)
     (row,) = compiled.report.nodes
@@ -58,14 +58,14 @@ def test_a_row_has_both_orders_as_layer_tells_them(channels: int, size: int, way
 
 
 @pytest.mark.parametrize(("target", "policy"), [(TARGET, "pim"), (FREE, "newton++"), (FREE, "gpu")])
-def test_where_there_is_no_choice_nothing_is_said(target: pimflow.Target, policy: str) -> None:
+def test_nothing_is_shown_without_a_choice(target: pimflow.Target, policy: str) -> None:
     model = to_onnx(convolutions("conv")).SerializeToString()
     (row,) = pimflow.compile(model, target=target, policy=policy, use_cache=False, check=False).report.nodes
     assert row.ways == ()
     assert " order" not in row.why
 
 
-def test_of_several_parts_a_way_takes_what_all_of_them_do() -> None:
+def test_a_ways_time_is_the_sum_over_all_parts() -> None:
     """A part without it counts with its actual way; a node without a choice does not count."""
     graph = convolutions("a", "b", "c")
     found = tuple(ways_there(graph, graph.nodes, "gpu", Choosing()))

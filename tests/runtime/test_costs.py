@@ -88,7 +88,7 @@ def test_a_node_without_device_runs_on_the_gpu() -> None:
 
 
 @pytest.mark.parametrize("device", ["gpu", "pim"])
-def test_what_is_fused_is_free(device: str) -> None:
+def test_fused_nodes_are_free(device: str) -> None:
     found = times(costs_with(), chain(device))
     assert found.pop("conv") > 0
     assert set(found.values()) == {0.0}
@@ -177,7 +177,7 @@ def identity_with(key: str, value: str) -> str:
     return CostModel(parse_target(changed, "machine.toml")).identity
 
 
-def test_prices_are_kept_by_all_that_times_depend_on_and_by_nothing_else() -> None:
+def test_prices_are_cached_by_exactly_what_times_depend_on() -> None:
     as_shipped = identity_with("name", '"pimflow"')
     for key, value in (("launch_cycles", "7777"), ("t_faw", "33"), ("buffer_columns", "16"), ("default", '"artifact"')):
         assert identity_with(key, value) != as_shipped, key

@@ -15,7 +15,7 @@ def compiled(gb_per_s: float | None, policy: str = "auto") -> pimflow.CompiledMo
     return pimflow.compile("zoo:mobilenet-v2", target=target, policy=policy, use_cache=False)
 
 
-def test_copies_stand_in_the_timeline_and_cost_what_their_bytes_cost() -> None:
+def test_copies_are_on_the_timeline_and_cost_their_bytes() -> None:
     result = compiled(64.0, "pim")
     events = [event for event in result.timeline.events if event.resource == "transfer"]
     node = next(node for node in result.graph.nodes if node.device == "pim")
@@ -27,7 +27,7 @@ def test_copies_stand_in_the_timeline_and_cost_what_their_bytes_cost() -> None:
     assert result.plan.predicted_us == pytest.approx(result.timeline.makespan_us, rel=1e-9)
 
 
-def test_the_search_weighs_them() -> None:
+def test_the_search_considers_them() -> None:
     free, fast, slow = (compiled(rate, "newton++") for rate in (None, 1000.0, 0.01))
     on_pim = [
         sum(getattr(decision, "device", "") == "pim" for decision in item.plan.decisions) for item in (free, fast, slow)

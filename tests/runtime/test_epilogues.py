@@ -34,7 +34,7 @@ def starts_of(timeline: Timeline) -> dict[str, float]:
     return {event.node: event.start_us for event in timeline.events}
 
 
-def test_a_kernel_starts_when_what_it_adds_is_there() -> None:
+def test_a_kernel_waits_for_the_operands_of_its_epilogue() -> None:
     graph = fused(RESIDUAL, add="conv", relu="conv")
     timeline = build_timeline(graph, TARGET, costs_of(RESIDUAL))
     assert timeline.makespan_us == 35.0
@@ -43,7 +43,7 @@ def test_a_kernel_starts_when_what_it_adds_is_there() -> None:
     assert apart.makespan_us == 25.0, "an Add with a kernel of its own lets both run at once"
 
 
-def test_what_other_regions_make_is_there() -> None:
+def test_results_of_other_regions_are_available() -> None:
     jobs = tuple(replace(job, region=int(job.name != "other")) for job in RESIDUAL)
     timeline = build_timeline(fused(jobs, add="conv"), TARGET, costs_of(jobs))
     assert timeline.region_us == (25.0, 10.0)
@@ -95,7 +95,7 @@ def lengths(graph: Graph) -> FixedCosts:
 
 @settings(max_examples=60)
 @given(chains())
-def test_no_kernel_starts_before_all_that_it_reads(graph: Graph) -> None:
+def test_no_kernel_starts_before_its_operands(graph: Graph) -> None:
     timeline = build_timeline(graph, TARGET, lengths(graph))
     starts = starts_of(timeline)
     ends = {event.node: event.end_us for event in timeline.events}

@@ -20,7 +20,7 @@ def access(target: Target = MACHINE) -> FeatureAccess:
 
 
 @pytest.mark.parametrize("row_bytes", [400, 512, 2408])
-def test_times_are_those_of_the_formulas(row_bytes: int) -> None:
+def test_times_match_the_formulas(row_bytes: int) -> None:
     cost = {placement: access().cost(placement, TableRead(INDEX, row_bytes)) for placement in PLACEMENTS}
     size = 3000 * row_bytes
     assert cost["gather"].time_us == pytest.approx(20 + size / 20.5e3 + 10 + size / 12.3e3)
@@ -38,14 +38,14 @@ def test_times_are_those_of_the_formulas(row_bytes: int) -> None:
     )
 
 
-def test_few_outstanding_requests_bound_what_is_read() -> None:
+def test_few_outstanding_requests_limit_the_bandwidth() -> None:
     slow = access(override(MACHINE, {"memory.pcie.outstanding_requests": 64}))
     cost = slow.cost("zero-copy", TableRead(INDEX, 512))
     assert cost.time_us == pytest.approx(10 + cost.requests * 1.6 / 64)
     assert cost.time_us > access().cost("zero-copy", TableRead(INDEX, 512)).time_us
 
 
-def test_energy_is_that_of_what_moves() -> None:
+def test_energy_is_that_of_the_transferred_bytes() -> None:
     size = 3000 * 512
     gathered, read = access().cost("gather", TableRead(INDEX, 512)), access().cost("zero-copy", TableRead(INDEX, 512))
     assert gathered.energy_parts_mj["CPU"] == pytest.approx(110 * gathered.time_parts_us["gather"] * 1e-3)
@@ -58,7 +58,7 @@ def test_energy_is_that_of_what_moves() -> None:
     assert read.energy_mj == sum(read.energy_parts_mj.values()) < gathered.energy_mj
 
 
-def test_who_has_room() -> None:
+def test_placements_that_fit() -> None:
     usable = round(23.25 * 2**30)
     assert set(access().placements(usable, 0).values()) == {None}
     rooms = access().placements(usable, 1)
@@ -77,6 +77,6 @@ def test_who_has_room() -> None:
     assert str(caught.value) == message
 
 
-def test_a_target_without_tiers_is_told_what_it_lacks() -> None:
+def test_a_target_without_tiers_is_refused_with_the_missing_keys() -> None:
     with pytest.raises(TargetError, match="target 'pimflow' does not describe its memory tiers"):
         FeatureAccess(load_target("pimflow"), CostModel(load_target("pimflow")).host)

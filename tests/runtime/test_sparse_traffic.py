@@ -29,7 +29,7 @@ def fetched(ids: list[int], row_bytes: int, cache: Cache) -> int:
 
 @pytest.mark.parametrize("row_bytes", [4, 16, 32, 100, 512])
 @pytest.mark.parametrize("cache_bytes", [0, 4096, 65536])
-def test_what_misses_the_cache_is_what_a_cache_of_lines_fetches(row_bytes: int, cache_bytes: int) -> None:
+def test_misses_match_a_simulated_cache_of_lines(row_bytes: int, cache_bytes: int) -> None:
     graph = generate.power_law(600, 5000, 200)
     cache = Cache(cache_bytes, 32)
     access = RowAccess(row_bytes, 600, graph.num_edges, graph.col)
@@ -46,14 +46,14 @@ def test_rows_that_are_added_to_are_written_back() -> None:
     assert added.requested_bytes(cache) == 2 * read.requested_bytes(cache)
 
 
-def test_an_order_that_is_not_known_misses_always() -> None:
+def test_an_unknown_order_always_misses() -> None:
     cache = Cache(1 << 20, 32)
     unknown = RowAccess(256, 10, 5000, None)
     assert unknown.memory_bytes(cache) == 5000 * 256
     assert not SparseWork(0, 0, 0, (unknown,)).is_known
 
 
-def test_work_is_what_streams_and_what_misses() -> None:
+def test_work_is_the_sum_of_streams_and_misses() -> None:
     ids = np.array([0, 1, 0, 1], np.int32)
     cache = Cache(1 << 20, 32)
     work = SparseWork(8, 8, 1000, (RowAccess(64, 2, 4, ids),), again_bytes=500)

@@ -92,7 +92,7 @@ def job_lists(draw: st.DrawFn) -> list[Job]:
 
 @given(job_lists(), st.lists(st.integers(0, 4), min_size=4, max_size=4))
 @settings(max_examples=100)
-def test_parts_add_up_to_the_schedules_totals(jobs: list[Job], copy: list[int]) -> None:
+def test_parts_add_up_to_the_totals_of_the_schedule(jobs: list[Job], copy: list[int]) -> None:
     load_us, store_us, load_mj, store_mj = (amount / 7 for amount in copy)
     moved = {job.name: Transfer(load_us, store_us, load_mj, store_mj) for job in jobs if job.device == "pim"}
     costs, graph = costs_of(jobs, moved), graph_of(jobs)
@@ -116,7 +116,7 @@ def test_parts_add_up_to_the_schedules_totals(jobs: list[Job], copy: list[int]) 
         assert sum(parts.values()) == pytest.approx(timeline.energy_mj[place])
 
 
-def test_a_schedule_is_made_once_for_a_graph_and_costs_and_goes_with_the_graph() -> None:
+def test_a_schedule_is_cached_with_its_graph() -> None:
     jobs = [Job("a", "gpu", 6), Job("b", "pim", 2, ("a",))]
     costs, others, graph = costs_of(jobs), costs_of([Job("a", "gpu", 1), Job("b", "pim", 1)]), graph_of(jobs)
     made = schedule(graph, costs)

@@ -67,7 +67,7 @@ def test_stages_of_a_long_pipeline_overlap(stages: int) -> None:
     assert timeline_of(three_node_pipeline(stages, 5, 4, 6)).makespan_us < serial
 
 
-def test_regions_meet_at_their_ends() -> None:
+def test_regions_synchronise_at_their_ends() -> None:
     jobs = [Job("a", "gpu", 5), Job("b", "pim", 3), Job("c", "pim", 2, region=1), Job("d", "gpu", 1, region=2)]
     timeline = timeline_of(jobs)
     assert timeline.region_us == (5, 2, 1)
@@ -95,7 +95,7 @@ def test_a_region_that_reads_from_a_later_one_is_a_bug() -> None:
         timeline_of(jobs)
 
 
-def test_nodes_that_take_no_time_hold_nothing_up() -> None:
+def test_free_nodes_delay_nothing() -> None:
     """A free Slice does not wait behind a kernel in the GPU's queue."""
     jobs = [Job("long", "gpu", 50), Job("slice", "gpu", 0), Job("conv", "pim", 20, ("slice",))]
     timeline = timeline_of(jobs)
@@ -112,7 +112,7 @@ def test_energy_is_by_resource_with_the_static_share_of_the_machine() -> None:
     assert powered.total_energy_mj == pytest.approx(17.07)
 
 
-def test_transfers_stand_before_and_after_what_pim_does() -> None:
+def test_transfers_precede_and_follow_pim_nodes() -> None:
     jobs = [Job("a", "pim", 5), Job("b", "gpu", 9), Job("c", "gpu", 1, ("a",))]
     moved = Transfer(2, 3, 0.2, 0.3)
     timeline = build_timeline(graph_of(jobs), TARGET, costs_of(jobs), transfers=lambda graph, node: moved)
@@ -161,7 +161,7 @@ def test_schedules_are_sound_and_never_idle_without_need(jobs: list[Job]) -> Non
 
 @given(job_lists())
 @settings(max_examples=80)
-def test_regions_cut_out_take_as_long_as_in_the_whole(jobs: list[Job]) -> None:
+def test_regions_alone_take_as_long_as_in_the_whole_graph(jobs: list[Job]) -> None:
     whole = timeline_of(jobs)
     total = 0.0
     for index, number in enumerate(sorted({job.region or 0 for job in jobs})):
@@ -230,7 +230,7 @@ def zigzag_pipeline(stages: int, prices: tuple[float, float, float, float]) -> l
         (4, (4, 1, 1, 2), 23),  # c0 before a2, so that the GPU has d0 early: early stages first
     ],
 )
-def test_the_better_order_of_issue_is_taken(
+def test_the_better_issue_order_is_chosen(
     stages: int, prices: tuple[float, float, float, float], makespan: float
 ) -> None:
     assert timeline_of(zigzag_pipeline(stages, prices)).makespan_us == makespan

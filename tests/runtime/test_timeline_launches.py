@@ -71,7 +71,7 @@ def worked_out(graph: Graph, events: list[Event], costs: CostModel, *, queued: b
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_the_schedule_is_what_launches_and_operands_allow(mode: str) -> None:
+def test_the_schedule_follows_from_launches_and_operands(mode: str) -> None:
     costs = costs_of(mode)
     graph, predicted_us, _ = planned(costs)
     timeline = build_timeline(graph, costs.target, costs)
@@ -83,7 +83,7 @@ def test_the_schedule_is_what_launches_and_operands_allow(mode: str) -> None:
         assert {event.node: event.end_us for event in events} == pytest.approx(ends)
 
 
-def test_every_saving_saves_and_the_host_alone_is_as_before() -> None:
+def test_every_saving_saves_time_and_the_host_alone_is_unchanged() -> None:
     times = {mode: planned(costs_of(mode)) for mode in MODES}
     plans = {mode: predicted_us for mode, (_, predicted_us, _) in times.items()}
     assert plans["both"] <= min(plans["queued"], plans["persistent"])
@@ -92,7 +92,7 @@ def test_every_saving_saves_and_the_host_alone_is_as_before() -> None:
 
 
 @pytest.mark.parametrize("mode", MODES)
-def test_parts_add_up_and_launches_are_one(mode: str) -> None:
+def test_parts_add_up_to_the_total(mode: str) -> None:
     costs = costs_of(mode)
     plan = solve(NET, Options.of(target=costs.target, policy="pimflow", use_cache=False), costs=costs)
     report = report_plan(NET, plan, rewritten(NET, plan, costs), costs)

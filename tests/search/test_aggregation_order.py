@@ -37,7 +37,7 @@ def test_the_narrow_side_is_aggregated(policy: str, inner: int, outer: int, firs
     assert len(result.notes) == turned
 
 
-def test_a_compilation_says_what_it_turned_and_may_be_told_not_to() -> None:
+def test_a_compilation_reports_reordered_sums_and_can_be_told_not_to() -> None:
     model = pimflow.opt(network(512, 16, product_first=False), "cleanup").graph
     assert [node.kind for node in model.nodes] == ["Spmm", "MatMul"], "the clean-up knows no prices"
     assert np.diff(ROWS.rowptr).sum() == E

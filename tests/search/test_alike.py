@@ -94,7 +94,7 @@ def candidates_of(graph: Graph, *, once: bool) -> Candidates:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_is_listed_once_is_what_is_listed_everywhere(name: str) -> None:
+def test_candidates_of_repeats_match_a_full_enumeration(name: str) -> None:
     graph = GRAPHS[name]
     everywhere, once = candidates_of(graph, once=False), candidates_of(graph, once=True)
     listed = list(once)
@@ -109,7 +109,7 @@ def test_what_is_listed_once_is_what_is_listed_everywhere(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_what_is_alike_costs_the_same(name: str) -> None:
+def test_repeats_have_the_same_prices(name: str) -> None:
     """Prices are cached as text, by what they depend on."""
     graph, once = GRAPHS[name], candidates_of(GRAPHS[name], once=True)
     outputs = frozenset(graph.outputs)
@@ -129,7 +129,7 @@ def test_no_plan_is_lost(name: str) -> None:
     assert once.search.pool.cheapest_priced()[0] == pytest.approx(best, rel=1e-12)
 
 
-def test_a_chain_of_equal_layers_has_few_kinds_of_stretches() -> None:
+def test_a_chain_of_equal_layers_has_few_distinct_stretches() -> None:
     net = ConvNet("chain")
     x = net.input(1, 16, 14, 14)
     for _ in range(200):

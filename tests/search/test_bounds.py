@@ -82,7 +82,7 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
 
 @pytest.mark.parametrize("machine", ["pimflow", "cpu"])
 @pytest.mark.parametrize("name", [*GRAPHS, "dense", "series"])
-def test_what_parts_tell_of_a_decision_is_what_it_takes(name: str, machine: str) -> None:
+def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None:
     costs, _ = COSTS[machine]
     others = {"dense": dense_block(3), "series": series()}
     graph = PassManager(CLEANUP).run((GRAPHS | others)[name]).graph
@@ -101,7 +101,7 @@ def test_what_parts_tell_of_a_decision_is_what_it_takes(name: str, machine: str)
 
 
 @pytest.mark.parametrize("stages", [(14,), (5, 9), (4, 6, 4)])
-def test_rows_that_are_divided_within_stages_cost_what_their_timeline_says(stages: tuple[int, ...]) -> None:
+def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) -> None:
     costs, _ = COSTS["pimflow"]
     graph = PassManager(CLEANUP).run(residual_block()).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
@@ -151,7 +151,7 @@ class CarryingOut(Pricer):
         return self._carried_out_us(decisions)
 
 
-def test_a_machine_on_which_free_places_cost_something_is_told_nothing() -> None:
+def test_no_exact_times_where_free_movements_cost_something() -> None:
     graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
     candidates = list(Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, ""))))
     bounds = Bounds(graph, FakeCosts())
@@ -198,7 +198,7 @@ JOINED = {
 
 
 @pytest.mark.parametrize("name", JOINED)
-def test_what_is_put_together_costs_what_its_parts_say(name: str) -> None:
+def test_joined_decisions_match_the_times_of_their_parts(name: str) -> None:
     """Joined decisions in randomly drawn covers take, to the last bit, the time that they have when applied."""
     costs, _ = COSTS["pimflow"]
     graph = PassManager(CLEANUP).run(JOINED[name]).graph
@@ -242,7 +242,7 @@ class CountingUnit(FakeUnit):
         return super().cost(work, choice)
 
 
-def test_little_is_built() -> None:
+def test_few_candidates_are_rewritten() -> None:
     graph = inverted_residuals(2)
     pruned, whole = (
         price_space(graph, find_policy("auto"), FakeCosts(), PriceCache(None, ""), prune=prune)
@@ -252,7 +252,7 @@ def test_little_is_built() -> None:
     assert pruned.pricer.built < 0.25 * whole.pricer.built
 
 
-def test_a_warm_table_builds_nothing_and_prices_nothing(tmp_path: Path) -> None:
+def test_a_warm_cache_rewrites_and_prices_nothing(tmp_path: Path) -> None:
     graph = inverted_residuals(2)
     spaces, asked = [], []
     for _ in ("cold", "warm"):
@@ -267,7 +267,7 @@ def test_a_warm_table_builds_nothing_and_prices_nothing(tmp_path: Path) -> None:
     assert asked[1] < asked[0], "but for what tells which nodes can leave the host"
 
 
-def test_what_a_unit_says_beforehand_saves_prices_and_changes_no_plan() -> None:
+def test_a_units_lower_bounds_save_prices_and_change_no_plan() -> None:
     asked, best = [], []
     for told in (0.0, 0.9):
         costs = FakeCosts()

@@ -51,7 +51,7 @@ def test_candidates_cover_their_positions_and_whole_units(graph: Graph, policy: 
         assert one.stop in stops
 
 
-def test_what_a_plan_must_have_comes_first() -> None:
+def test_required_candidates_come_first() -> None:
     for policy in ("newton++", "pim", "auto"):
         maker, offered = candidates_of(inverted_residuals(), policy)
         certain = [one.certain for one in offered]
@@ -104,7 +104,7 @@ def columns_of(offered: Iterable[Candidate], node: str) -> list[int]:
     return [split.gpu_columns for split in splits if split.node == node]
 
 
-def test_columns_are_divided_on_a_grid_of_aligned_tenths() -> None:
+def test_columns_are_split_on_a_grid_of_aligned_tenths() -> None:
     maker, offered = candidates_of(feed_forward(1), "auto")
     assert columns_of(offered, "up") == [32, 80, 128, 160, 192, 240, 288, 320, 352]
     assert columns_of(offered, "conv") == [16, 32, 48], "4 rows are few"
@@ -120,7 +120,7 @@ def k_of(offered: Iterable[Candidate], node: str) -> list[int]:
     return [split.gpu_k for split, *_ in splits if isinstance(split, SplitK) and split.node == node]
 
 
-def test_sums_are_divided_on_a_grid_of_aligned_tenths() -> None:
+def test_k_is_split_on_a_grid_of_aligned_tenths() -> None:
     maker, offered = candidates_of(feed_forward(1), "auto")
     assert k_of(offered, "up") == [16, 32, 48, 64, 80]
     assert k_of(offered, "down") == [32, 80, 128, 160, 192, 240, 288, 320, 352]
@@ -147,7 +147,7 @@ def test_split_takes_fused_and_willing_followers_along() -> None:
     assert {names for node, names in followers if node == "conv4"} == {(), ("add5",)}
 
 
-def test_branches_run_beside_each_other_on_different_devices() -> None:
+def test_branches_run_concurrently_on_different_devices() -> None:
     _, offered = candidates_of(fire_modules(), "auto")
     parallel = [one.decisions[0] for one in offered if isinstance(one.decisions[0], Parallel)]
     assert parallel
@@ -190,7 +190,7 @@ def test_runs_are_those_that_can_be_cut_into_stages(graph: Graph) -> None:
     assert list(cuttable(scene, growing)) == sound
 
 
-def test_runs_look_at_what_a_node_reads_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runs_visit_the_operands_of_a_node_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that reads all nodes before it is part of dozens of runs."""
     graph = dense_block(12)
     scene = candidates_of(graph, "auto")[0].scene
@@ -250,7 +250,7 @@ def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another
     assert list(chain.joins([Interval(at, at + 1, 1.0, payload) for at, payload in enumerate(alone)])) == []
 
 
-def test_what_is_divided_is_joined_with_one_of_it_whole_on_the_unit_and_the_others_mostly_on_the_host() -> None:
+def test_split_units_are_joined_with_one_whole_and_the_others_mostly_on_the_host() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     behind = OnDevice("add3", "gpu")
     divided = (SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitColumns("conv2", 16, "newton++"))
@@ -263,7 +263,7 @@ def test_what_is_divided_is_joined_with_one_of_it_whole_on_the_unit_and_the_othe
     assert {Parallel((items[:2], items[2:])) for items in moved} <= joined
 
 
-def test_what_is_divided_side_by_side_is_also_exchanged_for_one_whole_on_each_device() -> None:
+def test_concurrent_splits_are_also_tried_as_whole_units_per_device() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     first, second, third = SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitRows("conv2", 2, "auto")
     parallel = Parallel(((first, second), (third,)))
@@ -284,7 +284,7 @@ def test_what_is_divided_side_by_side_is_also_exchanged_for_one_whole_on_each_de
     assert exchanged == expected
 
 
-def test_stretches_of_what_is_put_together_are_decided_as_they_would_be_by_themselves() -> None:
+def test_parts_of_joined_stretches_are_decided_as_if_alone() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     branch = (SplitRows("conv0", 3, "auto"), OnDevice("conv1", "gpu"))
     other = OnDevice("conv2", "pim", "auto")
@@ -312,7 +312,7 @@ def test_stretches_of_what_is_put_together_are_decided_as_they_would_be_by_thems
     assert around(Parallel(((run,), (other,)))) == [], "nothing is known of its first part"
 
 
-def test_what_is_put_together_is_cut_in_two_at_every_unit() -> None:
+def test_joined_stretches_are_cut_in_two_at_every_unit() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     rows, left, right = SplitRows("conv0", 3, "auto"), OnDevice("conv1", "gpu"), OnDevice("conv2", "pim", "auto")
     run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
@@ -360,7 +360,7 @@ def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> Non
     assert cut("pimflow", 3, whole) == [], "a policy that puts nothing together"
 
 
-def test_units_in_branches_are_decided_anew() -> None:
+def test_units_in_branches_are_decided_again() -> None:
     maker, _ = candidates_of(downsampled(), "auto")
     parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))
     near = {one.decisions[0] for one in maker.variations(Interval(1, 3, 1.0, (parallel,)))}
@@ -406,7 +406,7 @@ def test_stages_make_up_the_rows(rows: int, stages: int) -> None:
     assert half_first(rows, stages) or rows < 3 * stages
 
 
-def test_content_tells_apart_what_costs_differently() -> None:
+def test_content_distinguishes_different_costs() -> None:
     def text(build: ConvNet, output: str, gpu_rows: int = 7, choice: str = "auto") -> str:
         return content_text(build.graph(output), frozenset([output]), (SplitRows("conv0", gpu_rows, choice),))
 
@@ -428,7 +428,7 @@ def test_content_tells_apart_what_costs_differently() -> None:
     assert len({base, *different}) == 6
 
 
-def test_content_tells_decisions_apart_in_every_field() -> None:
+def test_content_distinguishes_decisions_in_every_field() -> None:
     graph = inverted_residuals(1)
     run = ("conv2", "relu3", "conv4")
     pipeline = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "newton++")
@@ -455,7 +455,7 @@ def test_content_tells_decisions_apart_in_every_field() -> None:
     assert len(texts) == len(decisions)
 
 
-def test_content_tells_apart_what_is_fused_and_what_leaves() -> None:
+def test_content_distinguishes_fused_and_outgoing_values() -> None:
     def text(graph: Graph) -> str:
         pair = (OnDevice("conv0", "pim", "auto"), OnDevice("relu1", "gpu"))
         return content_text(graph, frozenset(graph.outputs), pair)
@@ -493,14 +493,14 @@ def test_policy_options() -> None:
         find_policy("pipelines")
 
 
-def test_of_very_many_rows_some_counts_are_tried() -> None:
+def test_for_very_many_rows_only_some_counts_are_tried() -> None:
     assert row_counts(1024, EVERY_ROW) == tuple(range(1, 1024))
     counts = row_counts(10**9, EVERY_ROW)
     assert len(counts) == MOST_COUNTS
     assert {later - earlier for earlier, later in pairwise(counts)} <= {976562, 976563}
 
 
-def test_rows_are_divided_otherwise_of_one_node_in_one_stage() -> None:
+def test_variations_change_one_nodes_rows_in_one_stage() -> None:
     maker, _ = candidates_of(inverted_residuals(1), "auto")
     run = ("conv2", "relu3", "conv4")
 
@@ -520,7 +520,7 @@ def test_rows_are_divided_otherwise_of_one_node_in_one_stage() -> None:
     assert one_stage == {((count,), (), ()) for count in (2, 3, 5)}, "in one stage something is divided"
 
 
-def test_what_is_near_a_plan_is_probed_where_devices_wait() -> None:
+def test_neighbours_of_a_plan_are_probed_where_devices_wait() -> None:
     """A shorter first stage; rows split in halves at both ends of the run; each once."""
     maker, _ = candidates_of(heavy_chain(), "auto")
     run = tuple(node.name for node in maker.order)
@@ -548,7 +548,7 @@ def test_what_is_near_a_plan_is_probed_where_devices_wait() -> None:
     assert list(published.probes(Interval(0, len(run), 1.0, (Pipeline(run, devices, stages, "auto"),)))) == []
 
 
-def test_neighbours_are_divided_where_both_devices_take_about_as_long() -> None:
+def test_adjacent_units_are_split_to_balance_both_devices() -> None:
     net, costs = ConvNet(), CostModel(load_target("pimflow"))
     graph = net.graph(net.layer(net.layer(net.input(1, 64, 40, 56), 128, 3), 128, 3))
     offered = Candidates(graph, find_policy("auto"), Pricer(graph, costs, PriceCache(None, "")))

@@ -45,7 +45,7 @@ def placed_weights(model: CompiledModel) -> dict[tuple[str, int], WeightLayout]:
 
 
 @pytest.mark.parametrize("policy", ["pimflow", "auto"])
-def test_weights_of_all_kernels_lie_side_by_side(policy: str) -> None:
+def test_weights_of_all_kernels_do_not_overlap(policy: str) -> None:
     model = compiled("zoo:mobilenet-v2", policy, 16384)
     spans = sorted((first, first + layout.most_rows) for (_, first), layout in placed_weights(model).items())
     assert len(spans) > 10
@@ -78,7 +78,7 @@ def test_a_model_that_does_not_fit_gets_the_best_plan_that_does() -> None:
     assert "does not fit" not in free.summary()
 
 
-def test_a_plan_that_fits_is_found_where_no_time_is_left_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_plan_that_fits_is_found_without_any_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
     """It is found among the candidates that were priced for the best plan; unpriced ones are in no plan."""
 
     def too_late(*given: Any, **how: Any) -> PricedSpace:
@@ -115,14 +115,14 @@ def test_nodes_that_share_weights_do_not_share_rows() -> None:
 
 
 @pytest.mark.parametrize("graph", [chain_of_products(2), inverted_residuals(1, 7)], ids=["products", "convolutions"])
-def test_no_candidate_keeps_less_than_it_is_said_to_keep_at_least(graph: Graph) -> None:
+def test_lower_bounds_on_kept_memory_hold(graph: Graph) -> None:
     space = price_space(graph, find_policy("pimflow"), CostModel(with_rows(16384)), PriceCache(None, ""), prune=False)
     kept = [(space.search.least_kept(one.payload), space.search.kept(one.payload)) for one in space.intervals]
     assert all(least["pim"] <= exactly["pim"] for least, exactly in kept if least)
     assert {"pim": 1} in [least for least, _ in kept]
 
 
-def test_traces_name_the_rows_where_the_weights_lie() -> None:
+def test_traces_name_the_rows_of_the_weights() -> None:
     model = compiled("zoo:toy", "pim", 16384)
     unit = model.machine.costs.units["pim"]
     firsts = set()

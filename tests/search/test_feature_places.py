@@ -58,7 +58,7 @@ def replayed(graph: Graph) -> int:
 
 
 @pytest.mark.parametrize("model", ["zoo:gcn", "zoo:sage"])
-def test_what_does_not_fit_gets_a_plan_that_does(model: str) -> None:
+def test_features_that_do_not_fit_get_a_plan_that_does(model: str) -> None:
     whole = compiled(model, 1000)
     assert not fetches(whole.graph)
     tight = compiled(model, 3)
@@ -70,7 +70,7 @@ def test_what_does_not_fit_gets_a_plan_that_does(model: str) -> None:
     assert tight.verify(arena=True).passed
 
 
-def test_what_is_promised_before_the_search_is_what_the_plan_takes() -> None:
+def test_the_plan_keeps_the_promise_made_before_the_search() -> None:
     """With a mean that starts from the smallest feature, plans run its branches in another order than the export."""
     model = str(Path(__file__).parents[1] / "data" / "gnn" / "sage-min-ts.onnx")
     made = compiled(model, 1000, "aligned")
@@ -94,7 +94,7 @@ def test_parts_add_up_and_the_link_is_on_the_timeline() -> None:
     assert tight.document()["memory"]["in_host"] == [table.as_json()]
 
 
-def test_a_folder_keeps_where_tables_lie(tmp_path: Path) -> None:
+def test_a_folder_stores_the_places_of_tables(tmp_path: Path) -> None:
     tight = compiled("zoo:gcn", 3)
     again = pimflow.load(tight.save(tmp_path / "out"))
     assert again.host_tables == tight.host_tables
@@ -102,13 +102,13 @@ def test_a_folder_keeps_where_tables_lie(tmp_path: Path) -> None:
     assert again.memory.arena_bytes == tight.memory.arena_bytes
 
 
-def test_the_cheapest_way_is_taken() -> None:
+def test_the_cheapest_way_is_chosen() -> None:
     prices = {way: compiled("zoo:sage", 3, way).report.result.time_us for way in ("host", "zero-copy", "aligned")}
     assert compiled("zoo:sage", 3).report.result.time_us == pytest.approx(min(prices.values()))
     assert prices["aligned"] < prices["zero-copy"]
 
 
-def test_a_plan_with_more_at_once_than_fits_gives_way() -> None:
+def test_a_plan_that_exceeds_the_memory_is_replaced() -> None:
     tight = compiled("zoo:gcn", 3, policy="auto")
     assert tight.memory.arena_bytes + tight.memory.weight_bytes <= 3 * MIB
     assert tight.report.result.time_us <= compiled("zoo:gcn", 3).report.result.time_us
@@ -120,7 +120,7 @@ def test_a_plan_with_more_at_once_than_fits_gives_way() -> None:
     assert not has_room(at_once, graph, tight.machine.costs)
 
 
-def test_features_may_be_asked_to_lie_in_the_host_though_they_fit() -> None:
+def test_features_can_be_forced_onto_the_host() -> None:
     asked = compiled("zoo:gcn", 1000, "aligned")
     (table,) = asked.host_tables
     assert (table.access, table.reads) == ("zero-copy", 1)
@@ -128,7 +128,7 @@ def test_features_may_be_asked_to_lie_in_the_host_though_they_fit() -> None:
     assert not fetches(compiled("zoo:gcn", 3, "gpu").graph)
 
 
-def test_where_nothing_fits_a_line_says_what_is_short() -> None:
+def test_if_nothing_fits_one_line_states_what_is_missing() -> None:
     told = dict(compiled("zoo:gcn", 0.1).about)
     assert told["GPU memory"].startswith("DOES NOT FIT")
     assert "short; largest there: " in told["GPU memory"]
@@ -145,12 +145,12 @@ def test_where_nothing_fits_a_line_says_what_is_short() -> None:
         ({"tables": "disk"}, OptionError, "'tables' is 'disk'"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(options: dict[str, str], error: type[Exception], message: str) -> None:
+def test_invalid_requests_are_one_line_errors(options: dict[str, str], error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         pimflow.compile("zoo:toy", policy="gpu", check=False, **options)  # type: ignore[arg-type]
 
 
-def test_embeddings_that_are_looked_up_lie_in_the_host() -> None:
+def test_embedding_tables_can_be_on_the_host() -> None:
     from onnx import TensorProto, helper, numpy_helper
 
     random = np.random.default_rng(0)

@@ -137,7 +137,7 @@ def test_it_is_the_integer_programs_optimum(space: Space) -> None:
 
 @given(spaces(), st.integers(0, 12))
 @settings(max_examples=60)
-def test_cut_short_it_still_fits_and_its_bound_holds(space: Space, looks: int) -> None:
+def test_an_interrupted_search_still_fits_and_its_bound_holds(space: Space, looks: int) -> None:
     short, late, best = fit(space, most_labels=0), fit(space, looks=looks), fit(space)
     assert short is not None
     assert late is not None
@@ -148,11 +148,11 @@ def test_cut_short_it_still_fits_and_its_bound_holds(space: Space, looks: int) -
     assert short.bound <= best.cost + 1e-9
 
 
-def test_nothing_fits_where_everything_needs_more() -> None:
+def test_nothing_fits_if_everything_needs_more() -> None:
     assert fit(Space(1, 1, [Interval(0, 1, 1.0, (5,))], [1.0], [0.0], {"pim": 4})) is None
 
 
-def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number() -> None:
+def test_many_partial_covers_take_time_linear_in_their_number() -> None:
     """A knapsack of 40 distinct pairs: there are many labels, and each is compared with one other."""
     n = 40
     found: list[Interval[Load]] = [Interval(place, place + 1, 1000.0 + place, (0,)) for place in range(n)]
@@ -165,7 +165,7 @@ def test_many_partial_covers_are_looked_at_in_time_that_grows_with_their_number(
     assert best.cost == pytest.approx(by_integer_program(space))
 
 
-def test_what_fills_the_memory_is_proven_at_once_of_layers_that_are_all_alike() -> None:
+def test_for_equal_layers_the_optimum_is_proven_at_once() -> None:
     """At some price of memory, each may leave or stay: as many leave as fit, without any partial cover."""
     layers: list[Interval[Load]] = [Interval(0, 1, 5.0, (0,)), Interval(0, 1, 1.0, (2,))]
     found = fit(Space(1000, 1, layers, [1.0, 0.0], [0.0, 0.0], {"pim": 900}), most_labels=0)

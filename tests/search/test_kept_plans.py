@@ -52,14 +52,14 @@ def test_a_second_search_prices_nothing_and_finds_the_same(tmp_path: Path, monke
         search(tmp_path, inverted_residuals(1, 40))
 
 
-def test_a_plan_cut_short_is_not_kept(tmp_path: Path) -> None:
+def test_an_interrupted_plan_is_not_cached(tmp_path: Path) -> None:
     costs = FakeCosts()
     hasty = Options(policy="auto", target=costs.target, time_budget_s=1e-9)
     prices = PriceCache(tmp_path, cache_scope(costs))
     assert solve(GRAPH, hasty, costs=costs, prices=prices).predicted_us > search(tmp_path).predicted_us
 
 
-def test_a_plan_for_other_nodes_or_of_another_form_is_none(tmp_path: Path) -> None:
+def test_a_plan_for_other_nodes_or_of_another_format_is_ignored(tmp_path: Path) -> None:
     plans = KeptPlans(tmp_path, "scope")
     plan = search(tmp_path)
     plans.keep(GRAPH, AUTO, plan)
@@ -71,7 +71,7 @@ def test_a_plan_for_other_nodes_or_of_another_form_is_none(tmp_path: Path) -> No
         assert other.plan_of(GRAPH, AUTO, "gpu") is None
 
 
-def test_nodes_of_other_names_have_a_plan_of_their_own(tmp_path: Path) -> None:
+def test_nodes_with_other_names_have_their_own_plan(tmp_path: Path) -> None:
     plan = search(tmp_path)
     nodes = [replace(node, name=f"{node.name}_2") for node in GRAPH.nodes]
     fused = [node.placed(fused_into=into and f"{into}_2") for node in nodes for into in (node.placement.fused_into,)]
@@ -91,7 +91,7 @@ def searches(target: Target, folder: Path, monkeypatch: pytest.MonkeyPatch) -> t
     return plan, len(found)
 
 
-def test_what_no_cycle_depends_on_leaves_the_mappings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_irrelevant_values_leave_the_mappings_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     target = load_target("pimflow")
     plan, first = searches(target, tmp_path, monkeypatch)
     assert first > 20

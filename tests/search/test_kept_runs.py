@@ -34,7 +34,7 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     return seen
 
 
-def test_the_original_and_what_was_compiled_run_once(tmp_path: Path, runs: list[object]) -> None:
+def test_the_original_and_the_compiled_model_run_once(tmp_path: Path, runs: list[object]) -> None:
     for name in ("one", "two"):
         pimflow.compile(model_of(0)).save(tmp_path / name)
     assert len(runs) == 2
@@ -58,7 +58,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_file_that_ran_is_not_asked_for_again(tmp_path: Path, asked: list[str]) -> None:
+def test_a_file_that_ran_is_not_checked_again(tmp_path: Path, asked: list[str]) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model_of(2), path)
     for _ in range(2):
@@ -71,7 +71,7 @@ def test_a_file_that_ran_is_not_asked_for_again(tmp_path: Path, asked: list[str]
     assert len(asked) == 3
 
 
-def test_a_file_is_asked_for_again_with_other_shapes(tmp_path: Path, asked: list[str]) -> None:
+def test_a_file_is_checked_again_with_other_shapes(tmp_path: Path, asked: list[str]) -> None:
     path, model = tmp_path / "model.onnx", model_of(4)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
     del model.graph.output[0].type.tensor_type.shape.dim[:]
@@ -82,7 +82,7 @@ def test_a_file_is_asked_for_again_with_other_shapes(tmp_path: Path, asked: list
     assert len(asked) == 2
 
 
-def test_what_was_not_run_is_asked_for_again(tmp_path: Path, asked: list[str]) -> None:
+def test_models_that_were_not_run_are_checked_again(tmp_path: Path, asked: list[str]) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model_of(5), path)
     for _ in range(2):

@@ -27,7 +27,7 @@ def archived(monkeypatch: pytest.MonkeyPatch) -> list[PimProgram]:
     return count_calls(monkeypatch, backend, "archive_program")
 
 
-def test_streams_are_made_once_and_written_alike(tmp_path: Path, archived: list[PimProgram]) -> None:
+def test_streams_are_made_once_and_written_identically(tmp_path: Path, archived: list[PimProgram]) -> None:
     folders = [tmp_path / name for name in ("one", "two", "anew")]
     for folder in folders:
         count = len(archived)
@@ -49,7 +49,7 @@ def test_programs_that_were_changed_are_written_as_they_are(tmp_path: Path, arch
     assert (pimflow.compile("zoo:toy").save(tmp_path / "again") / STREAMS).read_bytes() == whole
 
 
-def test_what_is_kept_is_of_these_programs_alone(tmp_path: Path) -> None:
+def test_the_cache_entry_belongs_to_these_programs_only(tmp_path: Path) -> None:
     KeptStreams(tmp_path, "a").keep(b"\x00packed")
     assert KeptStreams(tmp_path, "a").packed == b"\x00packed"
     assert KeptStreams(tmp_path, "b").packed is None

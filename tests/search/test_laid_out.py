@@ -51,7 +51,7 @@ def test_a_fused_part_belongs_to_the_part_of_its_own_rows() -> None:
 
 
 @pytest.mark.parametrize("decided", [True, False])
-def test_what_puts_channels_beside_each_other_keeps_places_that_are_decided(decided: bool) -> None:
+def test_concatenation_along_channels_keeps_decided_places(decided: bool) -> None:
     graph = PassManager(CLEANUP).run(dense_block(2)).graph
     if not decided:
         nodes = (replace(node, placement=replace(node.placement, movement=None)) for node in graph.nodes)
@@ -61,7 +61,7 @@ def test_what_puts_channels_beside_each_other_keeps_places_that_are_decided(deci
     assert laid(graph, names, (5, 9)).complete == decided
 
 
-def test_what_moves_data_in_another_way_is_not_complete() -> None:
+def test_other_movements_are_not_complete() -> None:
     build = Builder("slice")
     x = build.conv(build.input(1, 4, 8, 8), 8)
     graph = PassManager(CLEANUP).run(build.graph(build.relu(build.slice(x, 1, 0, 4)))).graph

@@ -173,7 +173,7 @@ MACHINES: dict[str, Callable[[], Costs]] = {
 @pytest.mark.parametrize("machine", MACHINES)
 @settings(max_examples=2, print_blob=True)
 @given(data=st.data())
-def test_no_plan_of_all_is_below_it(machine: str, data: st.DataObject) -> None:
+def test_no_plan_is_below_it(machine: str, data: st.DataObject) -> None:
     graph, costs = data.draw(chains().map(Shown)).graph, MACHINES[machine]()
     bound = bound_of(graph, costs)
     cheapest = min(bound.host_us, cheapest_of_all(graph, costs))
@@ -214,7 +214,7 @@ def test_measured_times_bound_parts_too() -> None:
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_load_is_what_a_linear_program_finds(fused: bool) -> None:
+def test_load_matches_a_linear_program(fused: bool) -> None:
     """If a fused node reads a second tensor, a unit leaves it to the host."""
     graph, costs = inverted_residuals(2), FakeCosts()
     left = {}

@@ -71,7 +71,7 @@ def cheapest_cut(graph: Graph, costs: CostModel) -> float:
 
 
 @pytest.mark.parametrize("costs", [COSTS, FAST], ids=["shipped", "fast GPU"])
-def test_the_least_over_all_cuts(costs: CostModel) -> None:
+def test_the_minimum_over_all_cuts(costs: CostModel) -> None:
     graph = alternating()
     bound_us, weights = bound_of(graph, costs)
     exact = cheapest_cut(graph, costs)
@@ -79,7 +79,7 @@ def test_the_least_over_all_cuts(costs: CostModel) -> None:
     assert sum(weights.values()) == pytest.approx(bound_us)
 
 
-def test_it_is_above_the_balance_of_loads_where_kernels_are_launched_once_a_part() -> None:
+def test_it_exceeds_the_load_bound_if_every_part_is_a_launch() -> None:
     graph = alternating()
     bound = makespan_bound(graph, COSTS, 1e9)
     assert bound.binding == "meeting"
@@ -104,7 +104,7 @@ def in_two_parts_or_more(graph: Graph, name: str) -> float:
     return best[rows, 2]
 
 
-def test_what_is_divided_takes_a_kernel_a_part() -> None:
+def test_a_split_node_takes_one_kernel_per_part() -> None:
     graph = alternating()
     least, times = times_of(graph, COSTS)
     for name, time in times.items():
@@ -119,7 +119,7 @@ def test_what_is_divided_takes_a_kernel_a_part() -> None:
 @pytest.mark.parametrize(
     "graph", [inverted_residuals(2), fire_modules(14), *(random_net(seed) for seed in range(6))], ids=range(8)
 )
-def test_only_what_all_others_wait_for_counts(graph: Graph) -> None:
+def test_only_nodes_that_all_others_wait_for_count(graph: Graph) -> None:
     graph = PassManager(CLEANUP).run(graph).graph
     order = nx.DiGraph()
     order.add_nodes_from(node.name for node in graph.nodes)
@@ -136,7 +136,7 @@ def test_only_what_all_others_wait_for_counts(graph: Graph) -> None:
     assert not alone & beside
 
 
-def test_what_drops_rows_is_not_waited_for() -> None:
+def test_nodes_that_skip_rows_are_not_waited_for() -> None:
     """Rows that a convolution does not read may be computed while it, or a later node, runs."""
     for graph, waists in ((alternating(), 5), (alternating(strided=True), 2)):
         names = [name for name, time in times_of(graph, COSTS)[1].items() if time.whole_us]

@@ -41,7 +41,7 @@ def test_skip_branch_with_a_node_is_a_branch_like_any_other() -> None:
     assert names(execution_order(graph)) == "abcsjz"  # one whole branch after the other, in operand order
 
 
-def test_fused_node_comes_right_behind_its_producer() -> None:
+def test_fused_node_comes_right_after_its_producer() -> None:
     wiring = {"a": "x", "b": "a", "c": "b", "s": "a", "j": "cs", "r": "j"}
     assert names(execution_order(toy(wiring))) == "abcsjr"  # the last operand's branch comes last
     fused = toy(wiring, fused={"j": "c", "r": "c"})
@@ -205,7 +205,7 @@ def fork_joins_by_networkx(order: tuple[Node, ...], ends: tuple[str, ...]) -> li
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_what_does_not_wait_for_what_is_before_it_is_that_of_networkx(seed: int) -> None:
+def test_independent_nodes_match_networkx(seed: int) -> None:
     rng = random.Random(seed)
     letters = "abcdefghijklmnop"
     wiring = {
@@ -227,7 +227,7 @@ def test_what_does_not_wait_for_what_is_before_it_is_that_of_networkx(seed: int)
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_fork_joins_and_branches_are_those_of_networkx(seed: int) -> None:
+def test_fork_joins_and_branches_match_networkx(seed: int) -> None:
     rng = random.Random(seed)
     letters = "abcdefghijklmnopqrst"[: rng.randint(2, 20)]
     wiring = {

@@ -46,7 +46,7 @@ def everywhere(size: int, intervals: list[Interval[int]], period: int) -> list[I
 
 @given(st.data())
 @settings(max_examples=200)
-def test_it_is_the_cover_that_pricing_everything_finds(data: st.DataObject) -> None:
+def test_the_cover_equals_that_of_pricing_everything(data: st.DataObject) -> None:
     size = data.draw(st.integers(1, 7))
     period = data.draw(st.integers(1, size))
     spans = [(index, index + 1) for index in range(period)]
@@ -84,12 +84,12 @@ def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
     assert covered == [one.start for one in chosen]
 
 
-def test_what_cannot_win_is_not_priced() -> None:
+def test_hopeless_candidates_are_not_priced() -> None:
     intervals = [Interval(0, 1, 1.0, 0), Interval(1, 2, 1.0, 1), Interval(0, 2, 9.0, 2), Interval(0, 1, 3.0, 3)]
     assert lazily(2, intervals, [0.5, 0.5, 0.5, 0.5], 9.0, 2)[1] == {0, 1}
 
 
-def test_what_cannot_be_is_no_candidate() -> None:
+def test_impossible_candidates_are_removed() -> None:
     pool: Pool[str] = Pool(1)
     assert pool.cheapest() == ()
     pool.add(Entry(0, 0, 1, "impossible", math.inf))
@@ -100,7 +100,7 @@ def test_what_cannot_be_is_no_candidate() -> None:
 
 @given(st.data())
 @settings(max_examples=100)
-def test_what_is_near_the_cheapest_cover_is_in_one_that_costs_little_more(data: st.DataObject) -> None:
+def test_near_candidates_are_in_covers_that_cost_little_more(data: st.DataObject) -> None:
     """The cheapest cost with each candidate is found by enumerating every cover."""
     size = data.draw(st.integers(1, 6))
     period = data.draw(st.integers(1, size))

@@ -51,7 +51,7 @@ def table_file(folder: Path) -> Path:
     return path
 
 
-def test_what_was_put_is_found_exactly(tmp_path: Path) -> None:
+def test_stored_costs_are_found_exactly(tmp_path: Path) -> None:
     costs = fill(tmp_path)
     table = PriceCache(tmp_path, "scope")
     assert {key: table.get(key) for key in costs} == costs
@@ -70,7 +70,7 @@ def test_first_cost_of_a_candidate_is_kept(tmp_path: Path) -> None:
     assert cache_info(tmp_path).bytes < 120, "and written once"
 
 
-def test_texts_are_found_beside_costs_and_damaged_ones_are_dropped(tmp_path: Path) -> None:
+def test_texts_are_found_and_damaged_ones_are_dropped(tmp_path: Path) -> None:
     table = PriceCache(tmp_path, "scope")
     table.put("a" * 32, 1.0)
     table.put_text("a" * 32, '{"order": "rows"}')
@@ -144,7 +144,7 @@ def test_garbage_is_ignored(tmp_path: Path, content: bytes) -> None:
     assert len(table) == 0
 
 
-def test_torn_line_of_a_writer_that_was_cut_off_does_not_swallow_the_next(tmp_path: Path) -> None:
+def test_torn_line_of_an_interrupted_writer_does_not_swallow_the_next(tmp_path: Path) -> None:
     fill(tmp_path, count=3)
     table = PriceCache(tmp_path, "scope")
     with table_file(tmp_path).open("ab") as file:
@@ -368,7 +368,7 @@ def test_a_fifo_in_place_of_the_file_is_one_warning_and_no_wait(tmp_path: Path) 
     table.flush()
 
 
-def test_clear_removes_what_is_ours_and_nothing_else(tmp_path: Path) -> None:
+def test_clear_removes_only_cache_files(tmp_path: Path) -> None:
     fill(tmp_path)
     ours = table_file(tmp_path)
     ours.with_suffix(".123.tmp").touch()  # left by a killed process

@@ -59,7 +59,7 @@ def text(graph: Graph, decision: Decision) -> str:
 
 
 @pytest.mark.parametrize("decision", DECISIONS, ids=lambda decision: type(decision).__name__)
-def test_the_key_tells_contents_apart_and_nothing_else(decision: Decision) -> None:
+def test_the_key_distinguishes_contents_only(decision: Decision) -> None:
     sparse, dense = product(Pruned(), 100), product(Pruned(), 2000)
     assert text(sparse, decision) != text(dense, decision)
     assert text(sparse, decision) == text(product(Pruned(), 100, name="v"), decision), "an equal array elsewhere"

@@ -26,7 +26,7 @@ def inspected(target: str, *, apart: bool) -> dict[str, float]:
 
 
 @pytest.mark.parametrize("target", ["pimflow", "turing-pim"])
-def test_inspect_layer_train_and_compile_pay_for_it(target: str) -> None:
+def test_inspect_layer_train_and_compile_include_it(target: str) -> None:
     one, two = (inspected(target, apart=apart) for apart in (False, True))
     assert two["pad"] > 1
     assert one["conv"] == pytest.approx(two["conv"] + two["pad"])
@@ -41,7 +41,7 @@ def test_inspect_layer_train_and_compile_pay_for_it(target: str) -> None:
     assert kernels["conv"] == pytest.approx(two["conv"])
 
 
-def test_even_padding_is_the_librarys() -> None:
+def test_even_padding_needs_no_pad() -> None:
     build = Builder()
     graph = build.graph(build.conv(build.input(1, 16, 28, 28), 32, 3, pad=1))
     trace = pimflow.train(bytes(to_onnx(graph).SerializeToString())).trace

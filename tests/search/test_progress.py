@@ -22,7 +22,7 @@ def telling(budget_s: float | None = None) -> tuple[SearchProgress, Clock, list[
     return progress, clock, told
 
 
-def test_the_rest_takes_as_long_as_the_pace_so_far_says() -> None:
+def test_the_remaining_time_follows_from_the_pace() -> None:
     progress, clock, told = telling()
     clock.now += 10
     progress.priced(1000, 4000)
@@ -35,7 +35,7 @@ def test_the_rest_takes_as_long_as_the_pace_so_far_says() -> None:
     assert told[-1].endswith("(50 %), about 3 min left")
 
 
-def test_a_time_budget_ends_it_sooner() -> None:
+def test_a_time_budget_limits_the_estimate() -> None:
     progress, clock, told = telling(budget_s=15)
     clock.now += 10
     progress.priced(1000, 4000)
@@ -45,7 +45,7 @@ def test_a_time_budget_ends_it_sooner() -> None:
     assert progress.out_of_time
 
 
-def test_it_is_told_ten_times_a_second_at_most_and_at_the_end() -> None:
+def test_it_is_reported_at_most_ten_times_a_second_and_at_the_end() -> None:
     progress, clock, told = telling()
     for done in range(1, 4001):
         clock.now += 0.001

@@ -93,7 +93,7 @@ def room_for(size: float) -> CostModel:
     return Machine.of(Options(policy="gpu", target=override("rtx3090", memory))).costs
 
 
-def test_what_the_memory_has_no_room_for_is_not_chosen_where_another_form_fits() -> None:
+def test_a_form_that_does_not_fit_is_not_chosen_if_another_does() -> None:
     """With less memory, the cheapest of the forms that fit is chosen; if none fits, the cheapest of all."""
     graph = film(random_edges(400, 4, 4000))
     ample = room_for(GIB)
@@ -109,7 +109,7 @@ def test_what_the_memory_has_no_room_for_is_not_chosen_where_another_form_fits()
         assert needed_bytes(found, ample) <= room or not fits
 
 
-def test_both_peaks_are_told() -> None:
+def test_both_peaks_are_reported() -> None:
     graph = film(random_edges(400, 4, 4000))
     *_, record = relational_form(graph, COSTS, OPTIONS).records
     assert record.name == "segment-gemm"
@@ -121,7 +121,7 @@ def test_both_peaks_are_told() -> None:
     assert float(told[1]) > float(told[2])
 
 
-def test_what_does_not_pay_is_left() -> None:
+def test_rewrites_that_do_not_pay_are_left_out() -> None:
     """With 512 features, reading the messages' product again costs less than another product of all of them."""
     wide = attention(DENSE, 512)
     for graph, leave in ((wide, ("logit_j",)), (attention(DENSE), ())):
@@ -130,7 +130,7 @@ def test_what_does_not_pay_is_left() -> None:
         assert reorder.leave == leave
 
 
-def test_a_pass_that_pays_nowhere_says_what_it_would_cost() -> None:
+def test_a_pass_that_never_pays_reports_its_cost() -> None:
     """A product of all 512 features by type, and another one for two logits, because queries are also read by
     others."""
     graph = attention(DENSE, 512)
@@ -142,7 +142,7 @@ def test_a_pass_that_pays_nowhere_says_what_it_would_cost() -> None:
     assert " us with it, " in record.notes[0]
 
 
-def test_options_say_always_and_never_and_which() -> None:
+def test_options_can_force_forms() -> None:
     graph = LAYERS["attention"](SPARSE)
     always = relational_form(graph, COSTS, Options(policy="gpu", relations="always"))
     assert [type(made) for made in always.passes[: len(RELATIONAL)]] == list(RELATIONAL)
@@ -186,7 +186,7 @@ def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:
     assert found <= min(prices.values()) < without
 
 
-def test_operations_and_bytes_are_those_of_an_enumeration_of_edges() -> None:
+def test_operations_and_bytes_match_an_enumeration_of_edges() -> None:
     """Every edge enumerated in plain Python: attention in its first form, and in its last."""
     features, columns, heads, element, edges = 6, 8, 2, 2, DENSE
     count, types = len(edges.kind), edges.types
@@ -221,7 +221,7 @@ def products(graph: Graph) -> dict[str, GpuCost]:
 @pytest.mark.parametrize(
     "name", ["rgat-ts", "rgcn-ts", "rgcn-fast-mean-ts", "typed-attention-ts", "film-typed-ts", "rgcn-fast-blocks-ts"]
 )
-def test_exports_compute_what_they_did_in_every_form(name: str) -> None:
+def test_exports_keep_their_values_in_every_form(name: str) -> None:
     rng = np.random.default_rng(3)
     adjacency = Adjacency.from_edge_index(rng.integers(0, 60, (2, 900)), 60, None, rng.integers(0, 3, 900))
     times = {}

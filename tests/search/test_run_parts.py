@@ -28,7 +28,7 @@ GRAPHS = {
 
 
 @pytest.mark.parametrize("name", GRAPHS)
-def test_they_are_those_of_the_layout(name: str) -> None:
+def test_parts_match_the_layout(name: str) -> None:
     graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
     candidates = Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, "")))
     decisions = dict.fromkeys(candidate.decisions[0] for candidate in candidates)
@@ -60,7 +60,7 @@ def test_they_are_those_of_the_layout(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["inverted", "dense"])
-def test_rows_divided_within_stages_are_those_of_the_layout(name: str) -> None:
+def test_rows_split_within_stages_match_the_layout(name: str) -> None:
     graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
     candidates = Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, "")))
     pipelines = [one for candidate in candidates for one in candidate.decisions if isinstance(one, Pipeline)]

@@ -63,7 +63,7 @@ def recomputed_us(graph: Graph, plan: Plan, costs: FakeCosts | None = None) -> f
     return build_timeline(rewritten(graph, plan, costs), costs.target, costs).makespan_us
 
 
-def test_what_is_near_the_cheapest_plan_is_looked_at_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_neighbours_of_the_cheapest_plan_are_considered_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps from the plan's own candidates stop earlier: a pipeline outside the plan is cheaper once it is varied."""
     graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
 
@@ -76,7 +76,7 @@ def test_what_is_near_the_cheapest_plan_is_looked_at_too(monkeypatch: pytest.Mon
     assert with_probes_us < 0.999 * best_us()
 
 
-def test_a_search_that_finds_nothing_cheaper_for_long_leaves_what_is_near_alone(
+def test_probing_stops_after_many_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
@@ -155,7 +155,7 @@ def test_every_kind_of_decision_is_chosen_somewhere() -> None:
     assert chosen == {OnDevice, SplitRows, Pipeline, Parallel}
 
 
-def test_divided_branches_meet_at_their_end_alone() -> None:
+def test_split_branches_synchronise_only_at_their_end() -> None:
     """Two products of one input: the GPU works on a part of one for as long as PIM needs for the rest."""
     build = Builder(seed=3)
     x = build.input(1, 24, 160)
@@ -171,7 +171,7 @@ def test_divided_branches_meet_at_their_end_alone() -> None:
 
 
 @pytest.mark.parametrize("at_once", [True, False])
-def test_what_only_rounding_makes_cheaper_together_stays_apart(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
+def test_decisions_joined_only_by_rounding_stay_separate(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
     """The decisions of a chain wait for each other. Pricing says that joining them is cheaper by a rounding error: in
     the bound, or in the price."""
     told, looked_at = [], []
@@ -231,7 +231,7 @@ def test_stages_need_not_be_equal() -> None:
     assert any(max(rows) - min(rows) > 1 for rows in shares)
 
 
-def test_no_slow_down_gpu_alone_wins_where_pim_does_not_pay() -> None:
+def test_the_gpu_alone_wins_where_pim_does_not_pay() -> None:
     plan = plan_for(GRAPHS["fire"], "newton+")
     assert plan.predicted_us == plan.baseline_us
     assert {type(decision) for decision in plan.decisions} == {OnDevice}
@@ -359,7 +359,7 @@ def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
     assert plan.candidates == sum(totals) if policy != "auto" else plan.candidates > sum(totals)
 
 
-def test_a_long_list_of_candidates_is_told_of_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_long_list_of_candidates_is_reported_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = count()
     monkeypatch.setattr(priced_space, "SearchProgress", partial(SearchProgress, clock=lambda: float(next(seconds))))
     told: list[str] = []
@@ -380,7 +380,7 @@ def test_pipelines_of_long_graphs_are_bounded_later_for_the_same_plan(monkeypatc
     assert plans[0].predicted_us == plans[1].predicted_us
 
 
-def test_an_unknown_policy_is_told() -> None:
+def test_an_unknown_policy_is_reported() -> None:
     graph = GRAPHS["fire"]
     with pytest.raises(OptionError, match=r"unknown policy 'newtonn\+\+'.*did you mean 'newton\+\+'"):
         plan_for(graph, "newtonn++")

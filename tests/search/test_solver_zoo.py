@@ -35,7 +35,7 @@ def plan_of(model: str, policy: str) -> Plan:
 
 
 @pytest.mark.parametrize(("model", "policy"), CASES)
-def test_plan_costs_what_the_timeline_of_the_whole_model_says(model: str, policy: str) -> None:
+def test_plan_cost_is_the_timeline_of_the_whole_model(model: str, policy: str) -> None:
     plan = plan_of(model, policy)
     graph = rewritten(clean_model(model), plan, COSTS)
     fresh = CostModel(TARGET)
@@ -55,7 +55,7 @@ def test_policies_nest_on_real_models(model: str) -> None:
     assert cost["newton++"] <= cost["gpu"] * tolerance
 
 
-def test_mobilenet_gains_from_each_of_the_papers_means() -> None:
+def test_mobilenet_gains_from_each_of_the_papers_techniques() -> None:
     cost = {policy: plan_of("mobilenet-v2", policy).predicted_us for policy in policies()}
     assert cost["gpu"] > cost["newton++"] > cost["pipeline"] > cost["pimflow"] > cost["auto"]
     assert cost["newton++"] > cost["md-dp"] > cost["pimflow"]

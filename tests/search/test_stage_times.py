@@ -22,7 +22,7 @@ COSTS: dict[str, Costs] = {"fake": FakeCosts(padding_alike=("gpu",)), "pimflow":
 
 @pytest.mark.parametrize("machine", COSTS)
 @pytest.mark.parametrize("name", ["inverted", "dense"])
-def test_it_is_between_what_the_busiest_device_does_and_what_the_layout_takes(name: str, machine: str) -> None:
+def test_the_bound_is_between_the_busiest_device_and_the_layout(name: str, machine: str) -> None:
     graph = inverted_residuals(1) if name == "inverted" else dense_block(2)
     graph = PassManager(CLEANUP).run(graph).graph
     costs = COSTS[machine]
@@ -46,7 +46,7 @@ def test_it_is_between_what_the_busiest_device_does_and_what_the_layout_takes(na
     assert told > 5 or machine == "fake", "devices wait for the first parts, and others for the last ones"
 
 
-def test_nothing_is_told_of_what_is_no_run() -> None:
+def test_only_runs_have_a_bound() -> None:
     graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
     first, second, third = (node.name for node in graph.nodes[:3])
     bounds = Bounds(graph, FakeCosts())

@@ -95,7 +95,7 @@ def test_the_front_pays_for_its_switches() -> None:
     assert any(switches(point.plan.decisions) for point in found)
 
 
-def test_channels_stay_where_no_target_says_what_a_switch_takes() -> None:
+def test_channels_stay_if_the_target_has_no_switch_time() -> None:
     graph, costs = slow_between(), CostModel(load_target("pimflow"))
     node = graph.nodes[1].placed(device="gpu", choice="all-channels")
     with pytest.raises(GraphError, match="this machine's units keep theirs"):

@@ -95,7 +95,7 @@ def test_no_policy_is_worse_than_one_that_it_includes() -> None:
         assert found[-1] < found[0]
 
 
-def test_few_candidates_are_carried_out_and_the_bound_holds() -> None:
+def test_few_candidates_are_rewritten_and_the_bound_holds() -> None:
     pricer = LoadPricer(cleaned("heavy"), REAL, PriceCache(None, ""))
     found = balance(cleaned("heavy"), find_policy("auto"), pricer)
     assert found is not None
@@ -105,7 +105,7 @@ def test_few_candidates_are_carried_out_and_the_bound_holds() -> None:
     assert again == found
 
 
-def test_loads_are_kept() -> None:
+def test_loads_are_cached() -> None:
     table = PriceCache(None, "")
     first, second = (LoadPricer(cleaned("fire"), REAL, table) for _ in range(2))
     assert balance(cleaned("fire"), find_policy("md-dp"), first) == balance(
@@ -142,7 +142,7 @@ def test_memories_of_units_are_limits() -> None:
 
 
 @pytest.mark.parametrize("policy", ["auto", "pim"])
-def test_without_time_there_is_a_plan_still(policy: str) -> None:
+def test_without_time_there_is_still_a_plan(policy: str) -> None:
     asked = Options(target=REAL.target, policy=policy, objective="throughput", time_budget_s=0.0, use_cache=False)
     plan = solve(cleaned("inverted"), asked, costs=REAL)
     covered = sorted(name for decision in plan.decisions for name in decision.nodes)

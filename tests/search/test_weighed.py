@@ -99,7 +99,7 @@ def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
     assert told, "a bound that says nothing is none"
 
 
-def test_a_kept_plan_is_not_taken_for_other_energies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_cached_plan_is_not_used_for_other_energies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path))
     graph = mixed_chain()
     shipped = load_target("pimflow")

@@ -36,7 +36,7 @@ def test_a_data_sets_numbers(name: str) -> None:
     np.testing.assert_array_equal(in_degrees(graph), out_degrees(graph))
 
 
-def test_edges_per_vertex_stay_unless_density_is_to() -> None:
+def test_edges_per_vertex_are_kept_unless_density_is() -> None:
     small = like("pubmed", 0.5)
     assert statistics_of(small).mean_degree == pytest.approx(88_648 / 19_717, rel=1e-3)
     assert like("pubmed", 0.5, keep="density").num_edges == pytest.approx(small.num_edges / 2, rel=1e-3)
@@ -51,7 +51,7 @@ def test_blocks_keep_all_but_a_share_of_the_edges() -> None:
     assert in_degrees(skewed).max() == pytest.approx(900, rel=0.25)
 
 
-def test_rmat_fills_quadrants_as_told() -> None:
+def test_rmat_fills_quadrants_as_specified() -> None:
     src, dst = generate.rmat(10, 100_000, quadrants=(0.5, 0.1, 0.15, 0.25)).edge_index()
     shares = [np.mean((src >= 512) == low, where=(dst >= 512) == right) for low in (0, 1) for right in (0, 1)]
     assert shares == pytest.approx([0.5 / 0.65, 0.1 / 0.35, 0.15 / 0.65, 0.25 / 0.35], abs=0.01)
@@ -66,7 +66,7 @@ def test_a_power_law_has_hubs_and_streets_have_none() -> None:
     assert np.bincount(in_degrees(streets)).tolist()[2:] == [4, 2 * (48 + 38), 48 * 38]
 
 
-def test_what_does_not_exist_or_fit_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unknown_names_and_impossible_sizes_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(GraphDataError, match="no data set is called 'redit'; did you mean 'reddit'"):
         like("redit")
     monkeypatch.setattr(forms, "available_bytes", lambda: 1 << 20)

@@ -63,7 +63,7 @@ def test_types_are_as_narrow_as_they_can_be() -> None:
     assert repr(graph) == "Graph(3 vertices, 3 edges)"
 
 
-def test_a_graph_cannot_be_changed_even_through_the_arrays_it_was_made_of() -> None:
+def test_a_graph_is_immutable_even_through_its_source_arrays() -> None:
     rowptr, col = np.array([0, 2]), np.array([0, 0], np.int32)
     weight = np.ones(2, np.float32)
     graph = Graph.from_csr(rowptr, col, edge_weight=weight)
@@ -82,7 +82,7 @@ def test_one_vertex_and_no_edges() -> None:
     assert graph.transposed().sha256 == graph.sha256
 
 
-def test_the_name_is_of_structure_and_values_and_of_nothing_else() -> None:
+def test_the_digest_covers_structure_and_values_only() -> None:
     edges = np.array([[0, 1, 2, 2], [1, 2, 0, 0]])
     graph = Graph.from_edge_index(edges, 3)
     swapped = Graph.from_edge_index(edges[:, [2, 0, 1, 3]], 3)  # rows keep their order
@@ -147,7 +147,7 @@ BAD: dict[str, tuple[Callable[[], Graph], str]] = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_what_is_no_graph_is_told_in_one_line(name: str) -> None:
+def test_invalid_graphs_are_one_line_errors(name: str) -> None:
     make, message = BAD[name]
     with pytest.raises(GraphDataError) as caught:
         make()

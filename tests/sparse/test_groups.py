@@ -28,7 +28,7 @@ def destinations(rowptr: Ints) -> Ints:
 
 @pytest.mark.parametrize("piece", [7, 1 << 22])
 @pytest.mark.parametrize("size", [8, 16])
-def test_counts_are_those_of_a_loop(piece: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_counts_match_a_loop(piece: int, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "PIECE_EDGES", piece)
     rowptr, col = random_rows(piece)
     pairs = Counter(zip(destinations(rowptr).tolist(), (col // size).tolist(), strict=True))
@@ -41,7 +41,7 @@ def test_counts_are_those_of_a_loop(piece: int, size: int, monkeypatch: pytest.M
     assert found.runs == sum((row, group - 1) not in pairs or group % 4 == 0 for row, group in pairs)
 
 
-def test_edges_are_gone_through_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edges_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rowptr, col = np.array([0, 2, 5]), np.array([1, 2, 20, 40, 41])
     first, parts = group_counts(rowptr, col, 16, 32), divided(rowptr, col, 16, 2)
     monkeypatch.delattr(groups, "_pairs")
@@ -55,7 +55,7 @@ def test_no_edges_have_no_groups() -> None:
 
 @pytest.mark.parametrize("is_sorted", [False, True])
 @pytest.mark.parametrize("piece", [7, 1 << 22])
-def test_dense_pairs_are_apart_from_the_others(piece: int, is_sorted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_dense_pairs_are_separated(piece: int, is_sorted: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(groups, "PIECE_EDGES", piece)
     rowptr, col = random_rows(piece)
     row = destinations(rowptr)
@@ -72,7 +72,7 @@ def test_dense_pairs_are_apart_from_the_others(piece: int, is_sorted: bool, monk
         assert (part.rowptr.dtype, part.col.dtype) == (rowptr.dtype, col.dtype)
 
 
-def test_parts_of_arrays_that_are_gone_are_forgotten() -> None:
+def test_cached_parts_are_dropped_with_their_arrays() -> None:
     rowptr, col = random_rows(1)
     part = ref(divided(rowptr, col, 16, 2)[0].col)
     assert part() is not None

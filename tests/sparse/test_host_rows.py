@@ -33,9 +33,7 @@ def enumerated(rows: HostRows, index: list[int]) -> int:
     st.booleans(),
     st.lists(st.integers(0, 40), max_size=12),
 )
-def test_every_thread_counted_one_by_one_comes_to_the_same(
-    elements: int, size: int, line: int, shifted: bool, index: list[int]
-) -> None:
+def test_counting_thread_by_thread_agrees(elements: int, size: int, line: int, shifted: bool, index: list[int]) -> None:
     rows = HostRows(elements * size, size, line, shifted)
     assert rows.requests(np.array(index, np.int64)) == enumerated(rows, index)
 

@@ -25,7 +25,7 @@ def same(graph: Graph) -> Graph:
     return Graph.from_csr(graph.rowptr, graph.col)
 
 
-def test_what_was_measured_is_read_by_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_statistics_are_found_by_content(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = generate.rmat(9, 2000)
     first = statistics_of(graph)
     assert statistics_of(graph) is first
@@ -39,7 +39,7 @@ def test_what_was_measured_is_read_by_content(folder: Path, monkeypatch: pytest.
         statistics_of(generate.rmat(9, 2000, 1))
 
 
-def test_other_code_reads_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_code_finds_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = generate.rmat(9, 2000)
     statistics_of(graph)
     monkeypatch.setattr(kept, "measure", fail)

@@ -75,7 +75,7 @@ def header(shape: tuple[int, ...], descr: str = "<i8") -> bytes:
     return file.getvalue()
 
 
-def test_damaged_files_are_told_in_one_line(tmp_path: Path) -> None:
+def test_damaged_files_are_one_line_errors(tmp_path: Path) -> None:
     good, file = tmp_path / "good.npz", tmp_path / "graph.npz"
     cases: list[tuple[bytes, str]] = []
     for save in (np.savez, np.savez_compressed):
@@ -105,9 +105,7 @@ def test_damaged_files_are_told_in_one_line(tmp_path: Path) -> None:
         Graph.load(file)
 
 
-def test_what_does_not_fit_into_memory_is_refused_before_it_is_read(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_files_too_large_for_memory_are_refused_before_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "graph.npz"
     edges = np.zeros((2, 200_000), np.int64)
     np.savez_compressed(file, edge_index=edges)

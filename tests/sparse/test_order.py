@@ -60,7 +60,7 @@ def test_cuthill_mckee_narrows_the_band_as_far_as_scipys() -> None:
     assert bandwidth(relabelled(graph, reverse_cuthill_mckee(graph))) <= 1.1 * bandwidth(relabelled(graph, names))
 
 
-def test_cuthill_mckee_goes_along_a_path_of_edges_one_way() -> None:
+def test_cuthill_mckee_follows_directed_paths() -> None:
     path = Graph.from_edge_index([[2, 0, 3], [0, 3, 1]], 4)
     names = reverse_cuthill_mckee(path)
     assert bandwidth(relabelled(path, names)) == 1

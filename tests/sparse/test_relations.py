@@ -59,7 +59,7 @@ def test_a_file_has_an_array_for_every_list_and_a_saved_graph_is_read_again(tmp_
     assert renamed.structure_sha256 == graph.structure_sha256
 
 
-def test_what_is_no_graph_is_refused(tmp_path: Path) -> None:
+def test_invalid_graphs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphDataError, match="graph has no edge list"):
         Graph.from_edge_lists({})
     with pytest.raises(GraphDataError, match="graph: cites has a negative id"):

@@ -127,7 +127,7 @@ def drawn_edges(graph: Heterogeneous, batch: TypedBatch, hop: int, name: str) ->
 
 @settings(max_examples=60)
 @given(typed_graphs, st.integers(1, 3), st.booleans(), st.integers(0, 99))
-def test_all_neighbours_of_every_relation_are_those_that_a_walk_finds(
+def test_all_neighbours_of_every_relation_match_a_walk(
     given_graph: tuple[Heterogeneous, dict[str, list[tuple[int, int]]]], hops: int, once: bool, seed: int
 ) -> None:
     """With fan-outs above every degree nothing is random: compared with a walk along all edges, hop by hop."""

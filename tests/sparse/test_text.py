@@ -39,7 +39,7 @@ def test_an_edge_list(content: str, packed: bool, tmp_path: Path) -> None:
     assert graph.num_dst == 4
 
 
-def test_weights_stand_in_a_third_column(tmp_path: Path) -> None:
+def test_weights_are_in_a_third_column(tmp_path: Path) -> None:
     graph = load(tmp_path, "2 1 0.5\n0 0 1e-3\n1 0 -2\n1 3 7\n")
     assert graph.weight is not None
     np.testing.assert_array_equal(graph.as_given(graph.weight), np.array([0.5, 1e-3, -2, 7], np.float32))
@@ -105,14 +105,14 @@ BAD = [
 
 
 @pytest.mark.parametrize(("content", "message"), BAD)
-def test_what_is_wrong_is_told_with_the_line(content: Any, message: str, tmp_path: Path) -> None:
+def test_errors_name_the_line(content: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(GraphDataError) as caught:
         load(tmp_path, content)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_an_edge_list_that_outgrows_memory_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reading_stops_when_an_edge_list_outgrows_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "_PIECE_BYTES", 4096)
     monkeypatch.setattr(forms, "available_bytes", lambda: 100_000)
     with pytest.raises(GraphDataError, match=r"has 4,096 edges, which take 112\.0 KiB; 97\.7 KiB of memory is free"):

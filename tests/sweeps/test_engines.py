@@ -113,7 +113,7 @@ def test_a_worker_of_a_cluster_that_dies_loses_and_repeats_nothing(
     assert _twice(tmp_path / "cluster") == []
 
 
-def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_packages_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "joblib", None)
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(OptionError, match=r"pimflow\[sweep\]"):

@@ -26,7 +26,7 @@ def task(*points: Point, **options: Any) -> Task:
     return Task(points, keys, "m", "", options, ("pim.channels",))
 
 
-def test_a_key_changes_with_everything_that_counts() -> None:
+def test_a_key_changes_with_every_relevant_value() -> None:
     others = [
         key(model="n"),
         key(graph="g"),
@@ -41,7 +41,7 @@ def test_a_key_changes_with_everything_that_counts() -> None:
     assert len({key(), *others}) == len(others) + 1
 
 
-def test_a_key_does_not_change_with_how_a_machine_is_put() -> None:
+def test_a_key_does_not_depend_on_how_a_machine_is_spelled() -> None:
     spelled = Table({"gpu.sms": pimflow.load_target("pimflow").values["gpu.sms"], "pim.channels": 8})
     assert key(replace(POINT, values=spelled)) == key()
     named = Table({"pim.channels": 8, "description": "another"})
@@ -91,7 +91,7 @@ def test_inferences_in_flight_have_an_interval_of_their_own() -> None:
         assert flying.figures["rate_speedup"] == pytest.approx(flying.figures["baseline_us"] / interval)
 
 
-def test_what_cannot_be_is_an_outcome() -> None:
+def test_invalid_points_are_an_outcome() -> None:
     wrong = [
         replace(POINT, values=Table({"pim.channels": 40})),
         replace(POINT, target="upmem", policy="newton+", values=Table({})),
@@ -103,7 +103,7 @@ def test_what_cannot_be_is_an_outcome() -> None:
     assert machine.figures == {}
 
 
-def test_a_fault_of_ours_is_told_and_does_not_end_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_bug_is_reported_and_does_not_end_the_sweep(monkeypatch: pytest.MonkeyPatch) -> None:
     def broken(*_arguments: object, **_more: object) -> None:
         raise ZeroDivisionError("by\nzero")
 
@@ -112,7 +112,7 @@ def test_a_fault_of_ours_is_told_and_does_not_end_the_sweep(monkeypatch: pytest.
     assert (outcome.status, outcome.reason) == ("failed", "ZeroDivisionError: by zero")
 
 
-def test_a_machine_more_costs_neither_a_clean_up_nor_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_machine_needs_no_clean_up_and_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate(task(POINT))
 
     def asked(*_arguments: object) -> None:

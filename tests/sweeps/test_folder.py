@@ -13,7 +13,7 @@ from pimflow.errors import OutputError
 from pimflow.sweeps.folder import STORE, sweep_folder, write_made
 
 
-def test_an_error_of_the_sweep_is_not_told_as_one_of_the_folder(tmp_path: Path) -> None:
+def test_an_error_of_the_sweep_is_not_reported_as_the_folders(tmp_path: Path) -> None:
     with pytest.raises(OSError, match="no route"), sweep_folder(tmp_path / "runs"):
         raise OSError("no route to the cluster")
 

@@ -17,7 +17,7 @@ def beats(a: list[float], b: list[float], objectives: list[Objective]) -> bool:
 
 
 @given(st.data(), st.integers(1, 4))
-def test_a_front_is_what_nothing_beats(data: st.DataObject, count: int) -> None:
+def test_a_front_is_the_set_of_undominated_points(data: st.DataObject, count: int) -> None:
     row = st.lists(st.integers(-3, 3).map(float), min_size=count, max_size=count)
     values = data.draw(st.lists(row, max_size=30))
     objectives = [Objective(f"o{i}", data.draw(st.booleans())) for i in range(count)]

@@ -52,7 +52,7 @@ def swept(data: dict[str, Any], store: Store, engine: Counting) -> Any:
     return run_study(study, Setup.of(study), store, engine, lambda _text: None)
 
 
-def test_what_is_known_is_not_computed_again_and_an_extension_is_all_that_is_new(tmp_path: Path) -> None:
+def test_known_points_are_not_computed_again(tmp_path: Path) -> None:
     first, second = Counting(), Counting()
     store = Store(tmp_path / "points.jsonl")
     with store.opened():
@@ -77,7 +77,7 @@ def test_another_table_of_measured_kernels_is_another_input(tmp_path: Path) -> N
     assert pimflow.sweep(study, tmp_path / "runs", jobs=1).computed == 1
 
 
-def test_what_is_known_is_weighed_by_other_objectives(tmp_path: Path) -> None:
+def test_known_points_are_compared_by_other_objectives(tmp_path: Path) -> None:
     first = pimflow.sweep({**SMALL, "objectives": ["time_us"]}, tmp_path / "runs", jobs=1)
     again = pimflow.sweep({**SMALL, "objectives": ["time_us", "pim.channels"]}, tmp_path / "runs", jobs=1)
     whole = pimflow.sweep({**SMALL, "objectives": ["time_us", "pim.channels"]}, jobs=1)
@@ -88,7 +88,7 @@ def test_what_is_known_is_weighed_by_other_objectives(tmp_path: Path) -> None:
     ]
 
 
-def test_a_sweep_that_is_broken_off_goes_on_and_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_an_interrupted_sweep_resumes_with_the_same_result(tmp_path: Path) -> None:
     whole, engine = Store(), Counting()
     with whole.opened():
         expected = swept(SMALL, whole, engine).as_json()
@@ -128,7 +128,7 @@ def test_every_engine_makes_the_same_bytes(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no SIGKILL")
-def test_a_sweep_that_is_killed_again_and_again_ends_as_one_that_was_not(tmp_path: Path) -> None:
+def test_a_repeatedly_killed_sweep_has_the_same_result(tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     channels = [2, 4, 6, 8, 10, 12, 14, 16]
     file.write_text(f'models = ["zoo:toy"]\npolicies = ["pimflow"]\n[grid]\npim.channels = {channels}\n')
@@ -165,7 +165,7 @@ def test_a_sweep_that_cannot_begin_leaves_nothing(data: dict[str, Any], tmp_path
     assert not list(tmp_path.iterdir())
 
 
-def test_the_folder_keeps_what_is_not_ours(tmp_path: Path) -> None:
+def test_the_folder_keeps_foreign_files(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     foreign.mkdir()
     (foreign / "mine.txt").write_text("mine")
@@ -185,7 +185,7 @@ def test_the_folder_keeps_what_is_not_ours(tmp_path: Path) -> None:
     assert (ours / sweeps.TABLE).exists()
 
 
-def test_progress_tells_how_far_and_how_long() -> None:
+def test_progress_shows_how_far_and_how_long() -> None:
     told: list[str] = []
     pimflow.sweep(SMALL, jobs=1, progress=told.append)
     assert any("12 of 12 points (100 %)" in text and "on the front" in text for text in told)

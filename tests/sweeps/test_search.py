@@ -73,7 +73,7 @@ def test_a_search_counts_invalid_points_and_goes_on() -> None:
     assert result.count("ok") == 1
 
 
-def test_without_optuna_that_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_optuna_there_is_a_clear_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "optuna", None)
     with pytest.raises(OptionError, match=r"pimflow\[optuna\]"):
         pimflow.sweep({**GRID, "search": {"trials": 4}}, jobs=1)

@@ -31,7 +31,7 @@ def read(path: Path) -> Store:
     return store
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_records_survive_a_round_trip(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     filled(path, 3)
     store = read(path)
@@ -41,7 +41,7 @@ def test_what_is_written_is_read(tmp_path: Path) -> None:
     assert is_store(path)
 
 
-def test_a_file_cut_anywhere_keeps_what_is_whole_and_goes_on(tmp_path: Path) -> None:
+def test_a_truncated_file_keeps_complete_lines_and_continues(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     whole = filled(path, 3)
     ends = [index + 1 for index, byte in enumerate(whole) if byte == ord("\n")]
@@ -85,7 +85,7 @@ def test_the_first_outcome_stays_and_a_failure_is_tried_again(tmp_path: Path) ->
 @pytest.mark.parametrize(
     "content", [b"{}\n", b'{"format": "pimflow-sweep-store/1"}\n', b"mine\n", b"\xff\xfe", b"[]\n"]
 )
-def test_what_is_not_ours_is_left_alone(content: bytes, tmp_path: Path) -> None:
+def test_foreign_files_are_left_alone(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     path.write_bytes(content)
     assert not is_store(path)

@@ -97,7 +97,7 @@ def test_more_random_points_begin_with_the_same() -> None:
         ({**TOY, "grid": {"pim.banks": [4] * 1001, "pim.rows": [4] * 1001}}, "1,002,001 points"),
     ],
 )
-def test_a_fault_is_one_line(data: dict[str, Any], words: str) -> None:
+def test_errors_are_one_line(data: dict[str, Any], words: str) -> None:
     with pytest.raises(PimflowError) as caught:
         Study.of(data)
     assert words in str(caught.value)
@@ -116,7 +116,7 @@ def test_paths_are_relative_to_the_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["models = [", "\x00", "models = 5", 'models = ["zoo:toy"]\ngrid = 4', "random = {}"])
-def test_a_file_that_is_none_is_one_line(text: str, tmp_path: Path) -> None:
+def test_an_invalid_file_is_a_one_line_error(text: str, tmp_path: Path) -> None:
     file = tmp_path / "sweep.toml"
     file.write_text(text)
     with pytest.raises(OptionError) as caught:

@@ -278,13 +278,13 @@ def test_zero_is_allowed_where_it_makes_sense(key: Key) -> None:
 
 
 @each(NUMBERS)
-def test_a_number_that_is_none_or_infinite_is_refused(key: Key) -> None:
+def test_nan_and_infinity_are_refused(key: Key) -> None:
     for wrong in (math.nan, math.inf, -math.inf):
         assert_refused(key.changed(wrong), key.path)
 
 
 @each(FLOATS)
-def test_a_whole_number_will_do_for_any_other(key: Key) -> None:
+def test_an_integer_is_accepted_as_a_float(key: Key) -> None:
     assert parse_target(key.changed(1), FILE) == parse_target(key.changed(1.0), FILE)
 
 
@@ -363,7 +363,7 @@ def test_the_refresh_interval_must_exceed_what_a_refresh_takes(path: str, limit:
 
 
 @pytest.mark.parametrize("text", ["gpu = ", "[gpu\n", "name = 'a'\nname = 'b'", "\x00", "a = 1979-13-01"])
-def test_what_is_not_toml_is_refused(text: str) -> None:
+def test_invalid_toml_is_refused(text: str) -> None:
     assert "not valid TOML" in refusal(text)
 
 
@@ -469,7 +469,7 @@ def test_a_file_that_has_a_base_says_only_what_differs(tmp_path: Path) -> None:
     assert parse_target(to_toml(machine), FILE) == machine
 
 
-def test_a_base_may_be_a_file_beside_the_one_that_names_it(tmp_path: Path) -> None:
+def test_a_base_may_be_a_file_in_the_same_folder(tmp_path: Path) -> None:
     second = 'base = "mine.toml"\nname = "second"\ndescription = "my own"\npim.rows = 512\n'
     machine = load_target(written(tmp_path, second=second, mine=MINE))
     assert (machine.pim.banks, machine.pim.rows, machine.pim.timing.strict.t_faw) == (32, 512, 20)
@@ -521,7 +521,7 @@ def test_a_base_that_cannot_be_is_one_line(tmp_path: Path, files: dict[str, str]
     assert "\n" not in str(caught.value)
 
 
-def test_what_is_no_target_is_one_line() -> None:
+def test_anything_but_a_target_is_a_one_line_error() -> None:
     with pytest.raises(ArgumentError, match=r"'target' is an int; give a name, a FILE\.toml or a pimflow\.Target"):
         load_target(42)  # type: ignore[arg-type]
     assert issubclass(ArgumentError, TypeError)

@@ -22,7 +22,7 @@ KNOBS: dict[str, tuple[dict[str, Any], Callable[[Target], Any], Any]] = {
 
 
 @pytest.mark.parametrize("knob", KNOBS)
-def test_a_knob_turns_what_it_says(knob: str) -> None:
+def test_an_override_changes_its_value(knob: str) -> None:
     options, read, value = KNOBS[knob]
     assert read(MACHINE) != value
     assert read(override(MACHINE, **options)) == value
@@ -39,7 +39,7 @@ def test_the_gpu_computes_in_another_type_where_it_has_kernels_for_it() -> None:
         override(turing, gpu_operand="bf16")
 
 
-def test_without_knobs_it_is_the_same_machine() -> None:
+def test_without_overrides_it_is_the_same_machine() -> None:
     assert override(MACHINE) is MACHINE
 
 
@@ -61,7 +61,7 @@ def test_fewer_channels_have_no_more_buffers_than_channels() -> None:
         ({"pim_channels": 32}, "this target takes 1 to 31"),
     ],
 )
-def test_what_the_machine_cannot_have_is_refused(options: dict[str, Any], message: str) -> None:
+def test_impossible_overrides_are_refused(options: dict[str, Any], message: str) -> None:
     with pytest.raises(OptionError, match=message):
         override(MACHINE, **options)
 
@@ -96,7 +96,7 @@ def test_an_optional_key_can_be_left_out_again() -> None:
     assert override(linked, parse_values(linked, ["pim.transfer_gb_per_s=none"])) == MACHINE
 
 
-def test_values_are_held_against_each_other_all_at_once() -> None:
+def test_values_are_checked_together() -> None:
     changed = override(MACHINE, {"pim.channels": 2, "pim.buffers": 2})
     assert (changed.pim.channels, changed.pim.buffers) == (2, 2)
     with pytest.raises(
@@ -121,7 +121,7 @@ def test_values_are_held_against_each_other_all_at_once() -> None:
         (["pim.banks=8", "pim.banks=16"], "--set gives 'pim.banks' twice"),
     ],
 )
-def test_a_text_that_sets_nothing_is_one_line(texts: list[str], message: str) -> None:
+def test_a_text_that_sets_nothing_is_a_one_line_error(texts: list[str], message: str) -> None:
     with pytest.raises((OptionError, TargetError)) as caught:
         override(MACHINE, parse_values(MACHINE, texts))
     assert message in str(caught.value)

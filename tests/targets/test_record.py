@@ -21,7 +21,7 @@ def test_a_machine_as_it_is() -> None:
     assert record.settings["gpu"] == {"operand": "fp16"}
 
 
-def test_what_was_overridden_is_said_and_changes_the_digest() -> None:
+def test_overrides_are_shown_and_change_the_digest() -> None:
     record = TargetRecord.of(CHANGED)
     assert record.sha256 != TargetRecord.of(MACHINE).sha256
     (_, machine), (_, settings) = record.lines()
@@ -34,7 +34,7 @@ def test_what_was_overridden_is_said_and_changes_the_digest() -> None:
     assert "PIMFlow (CGO" not in machine
 
 
-def test_of_many_overrides_the_first_are_named() -> None:
+def test_only_the_first_of_many_overrides_are_named() -> None:
     keys = [key for key in MACHINE.values if key.startswith("pim.timing.artifact")]
     changed = override(MACHINE, {key: MACHINE.values[key] + 1 for key in keys})
     assert f"{len(keys) - 8} more, all in the JSON" in TargetRecord.of(changed).lines()[0][1]
@@ -48,7 +48,7 @@ def test_a_target_that_is_read_back_has_its_overrides() -> None:
     assert TargetRecord.of(again) == TargetRecord.of(CHANGED)
 
 
-def test_the_base_is_said(tmp_path: Path) -> None:
+def test_the_base_is_shown(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text('base = "pimflow"\ndescription = "of mine"\npim.banks = 32\n')
     assert TargetRecord.of(load_target(path)).lines()[0] == ("machine", "of mine (from pimflow)")

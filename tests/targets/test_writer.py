@@ -16,7 +16,7 @@ def test_a_target_as_it_is_keeps_its_text_to_the_letter(name: str) -> None:
     assert annotated(load_target(name)) == target_text(name)
 
 
-def test_what_was_changed_says_so_and_the_rest_keeps_its_sources() -> None:
+def test_changed_values_are_marked_and_the_rest_keeps_its_sources() -> None:
     changed = override("pimflow", {"pim.banks": 32, "pim.transfer_gb_per_s": 12}, timing="artifact")
     text = annotated(changed, {"pim.banks": "as measured"})
     assert parse_target(text, "m.toml") == changed

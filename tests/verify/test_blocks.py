@@ -24,7 +24,7 @@ def numbers(size: int, dtype: str, seed: int = 0) -> Array:
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("size", [1, 300, 3 * 300 + 7])
-def test_blocks_give_what_whole_arrays_do(dtype: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_match_whole_arrays(dtype: str, size: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blocks, "BLOCK", 300)
     expected, actual = numbers(size, dtype), numbers(size, dtype, 1)
     wide = "complex128" if dtype == "complex64" else "float64"

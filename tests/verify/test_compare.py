@@ -32,7 +32,7 @@ MODES: tuple[Mapping[str, Any], ...] = ({}, {"arena": True}, {"pim": "values"}, 
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_outputs_that_are_no_plain_floats(name: str) -> None:
+def test_outputs_other_than_floats(name: str) -> None:
     compiled = pimflow.compile(MODELS[name](), policy="pim", use_cache=False)
     for options in ({}, {"arena": True}, {"pim": "values", "operand": "fp32"}):
         result = compiled.verify(**options, seed=1)
@@ -90,21 +90,23 @@ def test_a_quantised_model_passes_by_its_own_precision(quantised: CompiledModel,
 
 
 @pytest.mark.parametrize("options", MODES)
-def test_one_wrong_weight_of_a_quantised_model_shows(quantised: CompiledModel, options: Mapping[str, Any]) -> None:
+def test_one_wrong_weight_of_a_quantised_model_is_detected(
+    quantised: CompiledModel, options: Mapping[str, Any]
+) -> None:
     for name in ("one", "two", "three", "fc"):
         assert not one_weight_off(quantised, name).verify(**options).passed, name
 
 
-def test_a_shifted_row_of_a_quantised_model_shows(quantised: CompiledModel) -> None:
+def test_a_shifted_row_of_a_quantised_model_is_detected(quantised: CompiledModel) -> None:
     assert not one_row_shifted(quantised, "two").verify().passed
 
 
-def test_a_wrong_program_of_a_quantised_model_shows(quantised: CompiledModel) -> None:
+def test_a_wrong_program_of_a_quantised_model_is_detected(quantised: CompiledModel) -> None:
     assert_wrong_programs_show(quantised, {"pim": "values"})
 
 
 @pytest.mark.parametrize(("kernels", "passes"), [(0.03, True), (3e-4, True), (1.5e-4, False)])
-def test_what_other_kernels_do_to_the_original_is_measured(
+def test_the_originals_error_under_other_kernels_is_measured(
     kernels: float, passes: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The compiled model's outputs, but none of its values, are off by 5e-4: as much as kernels in another order may
@@ -167,14 +169,14 @@ def assert_wrong_programs_show(compiled: CompiledModel, options: Mapping[str, An
 
 
 @pytest.mark.parametrize("options", MODES)
-def test_a_wrong_weight_shows_whatever_the_bound(half: CompiledModel, options: Mapping[str, Any]) -> None:
+def test_a_wrong_weight_is_detected_whatever_the_bound(half: CompiledModel, options: Mapping[str, Any]) -> None:
     for node in half.graph.nodes:
         if node.op.is_contraction:
             assert not one_weight_off(half, node.name).verify(**options).passed, node.name
 
 
 @pytest.mark.parametrize("options", MODES)
-def test_weights_off_by_less_than_units_round_show(options: Mapping[str, Any]) -> None:
+def test_weight_errors_below_the_units_rounding_are_detected(options: Mapping[str, Any]) -> None:
     """Bounds that follow the precision of units are measured on the graph, so a wrong graph has wide bounds."""
     compiled = pimflow.compile(product(1.0), policy="pim", use_cache=False)
     (node,) = (node for node in compiled.graph.nodes if node.device == "pim")
@@ -185,16 +187,16 @@ def test_weights_off_by_less_than_units_round_show(options: Mapping[str, Any]) -
 
 
 @pytest.mark.parametrize("options", MODES[:2])
-def test_a_shifted_row_shows(half: CompiledModel, options: Mapping[str, Any]) -> None:
+def test_a_shifted_row_is_detected(half: CompiledModel, options: Mapping[str, Any]) -> None:
     assert not one_row_shifted(half, "/body/body.0/body.0.0/Conv").verify(**options).passed
 
 
 @pytest.mark.parametrize("options", MODES[2:])
-def test_a_wrong_program_shows(half: CompiledModel, options: Mapping[str, Any]) -> None:
+def test_a_wrong_program_is_detected(half: CompiledModel, options: Mapping[str, Any]) -> None:
     assert_wrong_programs_show(half, options)
 
 
-def test_values_that_lie_on_each_other_show(half: CompiledModel) -> None:
+def test_overlapping_values_are_detected(half: CompiledModel) -> None:
     memory = plan_memory(half.graph)
     one, other = half.graph.node("/Add").inputs
     places = {**memory.places, one: replace(memory.places[one], offset=memory.places[other].offset)}
@@ -229,7 +231,7 @@ def test_an_overflow_of_the_operands_is_named() -> None:
     assert any(note.startswith("fp16 overflows in 'product': values reach") for note in result.notes), result.notes
 
 
-def test_operands_that_vanish_do_not_pass() -> None:
+def test_vanishing_operands_do_not_pass() -> None:
     """Values below 6e-8 are 0 in fp16: both the program and its reference give 0."""
     compiled = pimflow.compile(product(1e-9), policy="pim", use_cache=False)
     assert compiled.verify(pim="values", operand="fp32").passed
@@ -240,7 +242,7 @@ def test_operands_that_vanish_do_not_pass() -> None:
     assert any(note.startswith("fp16 loses digits in 'product': values reach") for note in result.notes), result.notes
 
 
-def test_what_a_mean_levels_out_counts_by_inputs_of_another_size() -> None:
+def test_averaged_outputs_are_bounded_by_inputs_of_another_scale() -> None:
     """The mean over a large map of random numbers differs between draws by less than the rounding of bf16."""
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
@@ -256,7 +258,7 @@ def test_what_a_mean_levels_out_counts_by_inputs_of_another_size() -> None:
 
 
 @pytest.mark.parametrize("options", MODES)
-def test_what_kernels_may_round_is_measured(options: Mapping[str, Any]) -> None:
+def test_rounding_that_kernels_may_do_is_measured(options: Mapping[str, Any]) -> None:
     """MatMulNBits may round its left-hand side to 8 bits, whereas units compute the exact product."""
     rng = np.random.default_rng(0)
     constants: dict[str, Any] = {
@@ -276,7 +278,7 @@ def test_what_kernels_may_round_is_measured(options: Mapping[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("target", ["pimflow", "aim-gddr6", "hbm-pim"])
-def test_what_hardly_depends_on_the_input_is_rounded_all_the_same(target: str) -> None:
+def test_outputs_that_hardly_depend_on_the_input_may_be_rounded(target: str) -> None:
     """Probabilities always add up to 1, whatever the input. Weights that are off by as much as units round are
     detected."""
     nodes = [
@@ -302,6 +304,6 @@ def test_what_hardly_depends_on_the_input_is_rounded_all_the_same(target: str) -
     assert not replace(compiled, graph=wrong).verify(pim="values", arena=True).passed
 
 
-def test_a_bound_that_is_given_holds_end_to_end(half: CompiledModel) -> None:
+def test_a_given_bound_applies_end_to_end(half: CompiledModel) -> None:
     assert half.verify(arena=True, rtol=1e-2).passed
     assert not half.verify(arena=True, rtol=1e-4).passed

@@ -38,7 +38,7 @@ def output(model: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("way", [{}, {"arena": True}, {"pim": "values"}])
-def test_what_draws_is_verified_with_the_same_seeds(way: dict[str, object]) -> None:
+def test_random_models_are_verified_with_the_same_seeds(way: dict[str, object]) -> None:
     compiled = pimflow.compile(drawing_model(), policy="pim", use_cache=False)
     found = compiled.verify(**way)  # type: ignore[arg-type]
     assert found.passed

@@ -45,12 +45,12 @@ def evidence(*runs: float) -> Evidence:
         ((4e-5, 1.5e-4), 3.1e-4, False),
     ],
 )
-def test_of_several_runs_the_furthest_off_counts(runs: tuple[float, ...], error: float, passes: bool) -> None:
+def test_the_largest_error_of_several_runs_counts(runs: tuple[float, ...], error: float, passes: bool) -> None:
     (check,) = evidence(*runs).checks(off(error), {"y": 0.1})
     assert check.passed == passes
 
 
-def test_what_is_as_far_off_as_sums_in_another_order_passes() -> None:
+def test_errors_of_sums_in_another_order_pass() -> None:
     """Sums in another order are right, even for a single output number; wrong weights are not."""
     build = Builder(seed=3)
     x = build.input(1, 128, name="x")
@@ -80,7 +80,7 @@ def _passes(graph: Graph, other: Graph, units: Mapping[str, Any], seed: int) -> 
     return all(check.passed for check in found.checks(actual, dict.fromkeys(graph.outputs, 1.0)))
 
 
-def test_a_bound_is_no_more_than_half_of_what_other_inputs_change() -> None:
+def test_a_bound_is_at_most_half_of_the_change_by_other_inputs() -> None:
     (check,) = evidence(0.03).checks(off(0.02), {"y": 0.1})
     assert check.passed
     (check,) = evidence(0.03).checks(off(0.02), {"y": 0.03})
@@ -88,9 +88,7 @@ def test_a_bound_is_no_more_than_half_of_what_other_inputs_change() -> None:
 
 
 @pytest.mark.parametrize(("seen", "error", "passes"), [(8e-4, 9e-4, True), (2e-3, 1.5e-3, False), (3e-4, 9e-4, False)])
-def test_what_a_product_is_rounded_by_is_allowed_where_inputs_change_less(
-    seen: float, error: float, passes: bool
-) -> None:
+def test_rounding_of_a_product_is_allowed_even_if_inputs_change_less(seen: float, error: float, passes: bool) -> None:
     (check,) = evidence(seen).checks(off(error), {"y": 1e-6})
     assert check.passed == passes
 
@@ -107,7 +105,7 @@ def cast_from_half() -> Graph:
 
 @pytest.mark.parametrize("is_cast", [False, True])
 @pytest.mark.parametrize(("steps", "passes"), [(1, True), (2, False)])
-def test_a_step_of_its_own_type_is_no_fault_of_an_output(steps: int, passes: bool, is_cast: bool) -> None:
+def test_one_rounding_step_of_an_outputs_type_passes(steps: int, passes: bool, is_cast: bool) -> None:
     """Other inputs may not move it further, as when the last layer adds to a large constant."""
     found, exact = evidence(), EXACT.astype(np.float16)
     found.graph = cast_from_half() if is_cast else half_output()

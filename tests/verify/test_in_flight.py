@@ -31,7 +31,7 @@ def test_all_outputs_of_all_inferences_are_compared(compiled: CompiledModel) -> 
     assert f"{steady.in_flight + 1} inferences ran in flight" in found.text()
 
 
-def test_with_a_copy_less_it_fails(compiled: CompiledModel) -> None:
+def test_it_fails_if_a_copy_is_missing(compiled: CompiledModel) -> None:
     memory = compiled.memory_in_flight
     assert memory is not None
     assert memory.most_copies > 1
@@ -44,7 +44,7 @@ def test_with_a_copy_less_it_fails(compiled: CompiledModel) -> None:
     assert "FAIL  output" in found.text()
 
 
-def test_inputs_that_are_rounded_worse_are_judged_by_themselves(
+def test_inputs_with_larger_errors_have_their_own_bounds(
     compiled: CompiledModel, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bounds of the first inference do not apply to other inputs."""

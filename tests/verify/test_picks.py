@@ -35,7 +35,7 @@ def compiled() -> CompiledModel:
 
 
 @pytest.mark.parametrize("arena", [False, True])
-def test_other_picks_of_scores_within_rounding_pass(compiled: CompiledModel, arena: bool) -> None:
+def test_different_choices_within_rounding_pass(compiled: CompiledModel, arena: bool) -> None:
     result = compiled.verify(pim="values", arena=arena)
     assert result.passed, result.text()
     assert sum("depends on picks that rounding changed" in note for note in result.notes) == 1
@@ -63,13 +63,13 @@ def test_other_steps_of_scores_within_rounding_pass_and_steps_of_wrong_scores_do
     assert not replace(compiled, graph=compiled.graph.replace(constants=wrong)).verify(pim="values").passed
 
 
-def test_picks_of_wrong_scores_do_not_pass(compiled: CompiledModel) -> None:
+def test_choices_from_wrong_scores_do_not_pass(compiled: CompiledModel) -> None:
     wrong = {name: array * np.float32(1.01) for name, array in compiled.graph.constants.items()}
     off = replace(compiled, graph=compiled.graph.replace(constants=wrong))
     assert not off.verify(pim="values").passed
 
 
-def test_a_wrong_pick_of_right_scores_does_not_pass(compiled: CompiledModel) -> None:
+def test_a_wrong_choice_from_right_scores_does_not_pass(compiled: CompiledModel) -> None:
     nodes = [
         replace(node, op=replace(node.op, op_type="ArgMin")) if isinstance(node.op, OnnxOp) else node
         for node in compiled.graph.nodes
@@ -77,7 +77,7 @@ def test_a_wrong_pick_of_right_scores_does_not_pass(compiled: CompiledModel) -> 
     assert not replace(compiled, graph=compiled.graph.replace(nodes=nodes)).verify(pim="values").passed
 
 
-def test_what_is_a_pick_and_what_is_behind_it() -> None:
+def test_choices_and_values_after_them() -> None:
     """Flags and positions are choices, sizes and sums of integers are not."""
     nodes = [
         helper.make_node("Shape", ["x"], ["sizes"]),

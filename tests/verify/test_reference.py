@@ -47,7 +47,7 @@ def test_a_jitter_stays_within_its_share_of_the_bound() -> None:
 
 
 @pytest.mark.parametrize("on_unit", [True, False])
-def test_sums_of_small_numbers_are_moved_as_little_as_they_may_be_off(on_unit: bool) -> None:
+def test_jitter_of_small_sums_stays_small(on_unit: bool) -> None:
     """The power of a quiet band stays positive, because the model takes its logarithm."""
     compiled = compiled_product()
     units = compiled.machine.costs.units if on_unit else {}
@@ -62,7 +62,7 @@ def test_sums_of_small_numbers_are_moved_as_little_as_they_may_be_off(on_unit: b
 
 
 @pytest.mark.parametrize(("size", "is_right"), [(1.0, True), (2e-7, True), (1.0, False), (2e-7, False)])
-def test_half_latches_may_be_off_by_steps_of_the_smallest_numbers(size: float, is_right: bool) -> None:
+def test_half_latches_may_be_off_by_subnormal_steps(size: float, is_right: bool) -> None:
     """64 additions, off by up to 2**-25 each; a stream that stops early is off by the whole rest."""
     weights = np.random.default_rng(2).standard_normal((1024, 16)).astype(np.float32)
     compiled = pimflow.compile(single("MatMul", (4, 1024), [weights]), target="hbm-pim", policy="pim", use_cache=False)

@@ -35,7 +35,7 @@ UNRUNNABLE = {  # ONNX Runtime loads all of these
 
 
 @pytest.mark.parametrize("what", list(UNRUNNABLE))
-def test_what_does_not_run_is_not_compiled(what: str) -> None:
+def test_models_that_do_not_run_are_not_compiled(what: str) -> None:
     model = UNRUNNABLE[what]
     model.graph.node[0].name = "n"
     with pytest.raises(ModelError) as caught:
@@ -48,7 +48,7 @@ def test_what_does_not_run_is_not_compiled(what: str) -> None:
     assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
 
 
-def test_what_runs_only_without_onnx_runtimes_optimiser_is_not_compiled() -> None:
+def test_models_that_run_only_without_the_optimiser_are_not_compiled() -> None:
     """The optimiser fuses a Pad into a pool that then pads by more than its kernel; ONNX Runtime 1.32 does not."""
     nodes = [
         helper.make_node("Pad", ["x", "widths"], ["p"]),
@@ -71,7 +71,7 @@ def test_what_runs_only_without_onnx_runtimes_optimiser_is_not_compiled() -> Non
     assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
 
 
-def test_on_the_command_line_it_is_one_line_and_nothing_is_written(tmp_path: Path, capsys: Capture) -> None:
+def test_on_the_command_line_it_is_a_one_line_error(tmp_path: Path, capsys: Capture) -> None:
     onnx.save(UNRUNNABLE["index"], tmp_path / "model.onnx")
     out = tmp_path / "out"
     assert run("compile", tmp_path / "model.onnx", "-o", out, "--no-cache") == 2
@@ -100,12 +100,12 @@ def resized_by_an_input() -> onnx.ModelProto:
     return model_of([helper.make_node("Resize", ["x", "", "s"], ["y"])], {"x": (1, 1, 2, 2), "s": (4,)})
 
 
-def test_random_scales_say_nothing_against_a_model() -> None:
+def test_random_scales_do_not_disqualify_a_model() -> None:
     with pytest.warns(UncheckedWarning, match="Scale value should be greater than 0"):
         assert pimflow.compile(resized_by_an_input(), policy="gpu", use_cache=False).graph.nodes
 
 
-def test_data_that_do_not_fit_say_nothing_against_a_model() -> None:
+def test_unsuitable_random_inputs_do_not_disqualify_a_model() -> None:
     """The sizes are drawn from 0 and 1, and 12 elements do not fit."""
     with pytest.warns(UncheckedWarning, match=r"not known whether the model runs: node .* \(Reshape\) cannot run"):
         assert pimflow.compile(reshaped_by_an_input(), policy="gpu", use_cache=False).graph.nodes
@@ -118,7 +118,7 @@ def test_verify_asks_for_inputs_where_random_ones_do_not_run() -> None:
         compiled.verify()
 
 
-def test_what_takes_too_much_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_that_take_too_much_are_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = single("Relu", (4, 4))
     graph = load_model(model)
     assert require_running(model, graph, 0) == ""
@@ -132,7 +132,7 @@ def test_what_takes_too_much_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> 
         require_running(single("NoSuchOperator", (4, 4)), graph, 0)
 
 
-def test_much_work_that_no_data_can_fail_is_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_heavy_models_that_cannot_fail_are_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     square = helper.make_node("MatMul", ["x", "x"], ["z"])
     fixed = load_model(model_of([square], {"x": (4, 4)}, ["z"]))
     scaled = helper.make_node("Resize", ["z", "", "s"], ["y"])
@@ -146,7 +146,7 @@ def test_much_work_that_no_data_can_fail_is_only_loaded(monkeypatch: pytest.Monk
     assert ran == ["load", "run", "run", "run", "load", "run"]
 
 
-def test_what_has_very_many_operands_runs_as_it_is_written(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_very_many_operands_run_unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
     model = model_of([helper.make_node("Add", ["x", "x"], ["y"])], {"x": (4, 4)})
     graph, optimised = load_model(model), []
 
@@ -160,14 +160,14 @@ def test_what_has_very_many_operands_runs_as_it_is_written(monkeypatch: pytest.M
     assert optimised == [True, False]
 
 
-def test_what_has_very_many_operands_is_refused_if_it_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_with_very_many_operands_are_refused_if_they_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     model = single("NoSuchOperator", (4, 4))
     monkeypatch.setattr(running, "MOST_OPTIMISED_OPERANDS", 0)
     with pytest.raises(ModelError, match="NoSuchOperator"):
         require_running(model, load_model(single("Relu", (4, 4))), 0)
 
 
-def test_a_run_without_end_is_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_run_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     info = helper.make_tensor_value_info
     body = helper.make_graph(
         [helper.make_node("Identity", ["go"], ["on"]), helper.make_node("Add", ["a", "a"], ["b"])],
@@ -192,20 +192,20 @@ def test_live_bytes() -> None:
     assert live_bytes(graph) == 4 * (200 + 200)
 
 
-def test_a_model_that_runs_is_compiled_without_a_word() -> None:
+def test_a_model_that_runs_is_compiled_without_a_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert pimflow.compile("zoo:toy", policy="gpu", use_cache=False).graph.nodes
 
 
-def test_what_memory_cannot_hold_is_not_run() -> None:
+def test_models_too_large_for_memory_are_not_run() -> None:
     build = Builder()
     graph = build.graph(build.relu(build.input(1 << 30, 1 << 10)))
     with pytest.raises(InputDataError, match=r"takes 8\.0 TiB, but"):
         require_room(graph)
 
 
-def test_what_runs_in_an_arena_needs_that_and_room_for_results(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_arena_run_needs_memory_for_arena_and_results(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pimflow.verify.running.available_bytes", lambda: 3 << 20)
     build = Builder()
     graph = build.graph(build.relu(build.input(1 << 10, 1 << 8)))  # takes 1 MiB, and makes another

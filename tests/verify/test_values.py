@@ -44,7 +44,7 @@ def queried() -> onnx.ModelProto:
 
 
 @pytest.mark.parametrize("model", [normed(1), normed(8), queried()], ids=["conv", "depthwise", "constants"])
-def test_constants_that_are_rounded_when_they_are_made(model: onnx.ModelProto) -> None:
+def test_constants_rounded_step_by_step(model: onnx.ModelProto) -> None:
     compiled = pimflow.compile(model, policy="gpu", use_cache=False)
     assert len(compiled.graph.nodes) == 1
     result = compiled.verify()
@@ -78,7 +78,7 @@ def test_long_models_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None
         assert relative_error(outputs[name], expected) < 1e-6
 
 
-def test_what_is_made_in_another_order_is_compared_without_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_in_another_order_need_no_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """The original runs in the order of the rewritten graph."""
     build = Builder()
     x = build.input(SIZE, name="x")
@@ -89,7 +89,7 @@ def test_what_is_made_in_another_order_is_compared_without_room(monkeypatch: pyt
     assert compare_values(graph, turned, random_inputs(graph, 0))[1].checked == 6
 
 
-def test_what_is_made_on_the_way_is_compared_where_there_is_room(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_recomputed_outputs_are_compared_if_memory_allows(monkeypatch: pytest.MonkeyPatch) -> None:
     """The rewritten graph computes its first value twice, once for a reader and, after the last node, as an output."""
     build = Builder()
     first = build.tanh(build.input(SIZE, name="x"))

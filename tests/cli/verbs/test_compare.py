@@ -24,7 +24,7 @@ def test_compare_lists_policies_side_by_side(capsys: Capture) -> None:
 
 
 @pytest.mark.parametrize(("verb", "plans"), [("compare", "policies"), ("front", "points")])
-def test_searches_that_their_time_budget_ended_are_said(capsys: Capture, verb: str, plans: str) -> None:
+def test_searches_ended_by_their_time_budget_are_reported(capsys: Capture, verb: str, plans: str) -> None:
     asked = (verb, "zoo:toy", "--no-cache")
     for budget, complete in (("none", True), ("0", False)):
         found = document(capsys, *asked, "--time-budget", budget)[plans]

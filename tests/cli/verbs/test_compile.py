@@ -38,7 +38,7 @@ def test_compile_prints_a_table_and_a_summary(tmp_path: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize(("by", "part"), [("energy", "GPU +busy"), ("time", "PIM +fill")])
-def test_by_shows_what_is_spent_in_place_of_the_nodes(tmp_path: Path, capsys: Capture, by: str, part: str) -> None:
+def test_by_shows_the_breakdown_instead_of_the_nodes(tmp_path: Path, capsys: Capture, by: str, part: str) -> None:
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "pim", "--by", by) == 0
     out = capsys.readouterr().out
     assert re.search(rf"{part} +[0-9.]+ +[0-9.]+ %", out)
@@ -56,7 +56,7 @@ def test_by_is_for_the_tables(tmp_path: Path, capsys: Capture) -> None:
     assert not (tmp_path / "out").exists()
 
 
-def test_verbose_says_what_the_passes_left_and_why(tmp_path: Path, capsys: Capture) -> None:
+def test_verbose_lists_what_the_passes_left_and_why(tmp_path: Path, capsys: Capture) -> None:
     model = Path(__file__).parents[2] / "data" / "exported" / "densenet.onnx"
     note = "fold-batch-norm: /layers.1/layers.1.0/layers.1.0.0/BatchNormalization: /Concat_1 cannot absorb it"
     arguments = ("compile", model, "-o", tmp_path / "out", "--policy", "gpu", "--no-cache")
@@ -67,7 +67,7 @@ def test_verbose_says_what_the_passes_left_and_why(tmp_path: Path, capsys: Captu
     assert f"\n{note}\n" in out
 
 
-def test_a_search_that_its_time_budget_ended_says_so(tmp_path: Path, capsys: Capture) -> None:
+def test_a_search_ended_by_its_time_budget_is_reported(tmp_path: Path, capsys: Capture) -> None:
     arguments = ("compile", "zoo:toy", "-o", tmp_path / "out", "--no-cache")
     ended = "ended by the time budget"
     assert run(*arguments) == 0
@@ -135,7 +135,7 @@ def test_the_output_folder_is_complete_and_runs(toy_folder: Path) -> None:
 KNOBS = ("--pim-channels", 8, "--timing", "artifact", "--set", "pim.banks=32")
 
 
-def test_what_was_compiled_for_is_said_everywhere(tmp_path: Path, capsys: Capture) -> None:
+def test_the_target_is_named_everywhere(tmp_path: Path, capsys: Capture) -> None:
     """The printed and written output of two machines cannot be confused."""
     out, model = tmp_path / "out", tmp_path / "a b.onnx"
     assert run("zoo", "export", "toy", "-o", model) == 0
@@ -283,7 +283,7 @@ BAD_OPTIONS = {
 
 
 @pytest.mark.parametrize("name", BAD_FILES)
-def test_bad_files_are_one_line_and_leave_nothing(
+def test_bad_files_give_a_one_line_error_and_leave_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     make, pattern = BAD_FILES[name]
@@ -299,7 +299,7 @@ def test_bad_files_are_one_line_and_leave_nothing(
 
 
 @pytest.mark.parametrize("name", BAD_OPTIONS)
-def test_bad_options_are_one_line_and_leave_nothing(
+def test_bad_options_give_a_one_line_error_and_leave_nothing(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -308,7 +308,7 @@ def test_bad_options_are_one_line_and_leave_nothing(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_full_disk_is_one_line_that_names_the_folder(
+def test_a_full_disk_is_a_one_line_error_that_names_the_folder(
     tmp_path: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def full(*_: object) -> Iterator[bytes]:
@@ -320,7 +320,7 @@ def test_a_full_disk_is_one_line_that_names_the_folder(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_model_that_hands_on_its_input_has_an_output_folder(tmp_path: Path, capsys: Capture) -> None:
+def test_a_model_that_returns_its_input_compiles(tmp_path: Path, capsys: Capture) -> None:
     x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [4, 64])
     model = helper.make_model(
         helper.make_graph([], "none", [x], [x]), ir_version=8, opset_imports=[helper.make_opsetid("", 17)]

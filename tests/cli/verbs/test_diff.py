@@ -27,6 +27,6 @@ def test_two_folders(folders: tuple[Path, Path], capsys: Capture) -> None:
     assert "conv2" in capsys.readouterr().out
 
 
-def test_what_is_no_output(folders: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
+def test_anything_but_an_output_folder_is_refused(folders: tuple[Path, Path], tmp_path: Path, capsys: Capture) -> None:
     assert run("diff", folders[0], tmp_path) == 2
     assert_one_line(capsys, str(tmp_path))

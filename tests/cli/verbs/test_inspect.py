@@ -9,7 +9,7 @@ from support.cli import Capture, document, run
 EXPORTED = Path(__file__).parents[2] / "data" / "exported"
 
 
-def test_inspect_says_what_the_clean_ups_left_and_why(capsys: Capture) -> None:
+def test_inspect_lists_what_the_clean_ups_left_and_why(capsys: Capture) -> None:
     note = "fold-batch-norm: /layers.1/layers.1.0/layers.1.0.0/BatchNormalization: /Concat_1 cannot absorb it"
     assert note in document(capsys, "inspect", EXPORTED / "densenet.onnx")["notes"]
     assert run("inspect", EXPORTED / "densenet.onnx") == 0
@@ -27,9 +27,7 @@ def test_inspect_says_why_not(capsys: Capture) -> None:
     assert "conv1" in capsys.readouterr().out
 
 
-def test_an_output_folder_is_its_model_on_its_machine_and_what_is_known_of_its_values(
-    tmp_path: Path, capsys: Capture
-) -> None:
+def test_an_output_folder_is_inspected_with_its_machine_and_verification(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     assert run("compile", "zoo:toy", "--target", "hbm-pim", "-o", out, "--no-cache") == 0
     assert document(capsys, "inspect", out)["verification"] == []
@@ -46,7 +44,7 @@ def test_an_output_folder_is_its_model_on_its_machine_and_what_is_known_of_its_v
     assert f"\nverified  {check['told']}\n" in capsys.readouterr().out
 
 
-def test_an_output_folder_has_options_of_its_own(tmp_path: Path, capsys: Capture) -> None:
+def test_an_output_folder_accepts_no_options(tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", out, "--no-cache") == 0
     capsys.readouterr()

@@ -58,6 +58,6 @@ def test_layer_knobs_matter(capsys: Capture) -> None:
         (),
     ],
 )
-def test_layer_refuses_what_makes_no_sense_in_one_line(capsys: Capture, arguments: tuple[str, ...]) -> None:
+def test_nonsensical_layers_give_a_one_line_error(capsys: Capture, arguments: tuple[str, ...]) -> None:
     assert run("layer", *arguments) == 2
     assert_one_line(capsys)

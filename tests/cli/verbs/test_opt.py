@@ -52,7 +52,7 @@ def test_without_passes_the_graph_is_printed_as_it_is(model: Path, capsys: Captu
     assert printed(capsys, model) == print_graph(constants_of(model))
 
 
-def test_texts_are_written_with_their_constants_beside_them(model: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_texts_are_written_with_a_file_of_constants(model: Path, tmp_path: Path, capsys: Capture) -> None:
     out = tmp_path / "clean.pimir"
     assert printed(capsys, model, "-p", "cleanup", "-o", out) == f"{out}\n"
     with np.load(tmp_path / "clean.pimir.npz") as arrays:
@@ -171,7 +171,7 @@ def test_every_pass_is_listed_with_its_options(capsys: Capture) -> None:
         (("unsound.pimir", "--constants", "bad.pimir"), ("bad.pimir cannot be read as an npz file",)),
     ],
 )
-def test_mistakes_are_one_line(
+def test_mistakes_are_one_line_errors(
     arguments: tuple[str, ...],
     words: tuple[str, ...],
     model: Path,

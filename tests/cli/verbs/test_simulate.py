@@ -12,7 +12,7 @@ from support.newton.published_traces import EXPECTED, FOLDER
 
 
 @pytest.mark.parametrize("latency", ["hidden", "exposed"])
-def test_simulate_gives_what_the_published_simulator_gives(capsys: Capture, latency: str) -> None:
+def test_simulate_matches_the_published_simulator(capsys: Capture, latency: str) -> None:
     files = sorted(FOLDER.rglob("*.pim.gz"))[:6]
     results = document(capsys, "simulate", *files, "--timing", "artifact", "--gwrite-latency", latency)["traces"]
     assert [item["file"] for item in results] == [str(file) for file in files]

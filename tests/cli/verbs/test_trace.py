@@ -7,7 +7,7 @@ from pathlib import Path
 from support.cli import Capture, assert_one_line, document, run
 
 
-def test_a_trace_times_as_the_report_says(tmp_path: Path, capsys: Capture) -> None:
+def test_a_trace_takes_the_time_in_the_report(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     plan = document(capsys, "compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache")
     nodes = {node["name"]: node for node in plan["nodes"]}
@@ -24,7 +24,7 @@ def test_a_trace_times_as_the_report_says(tmp_path: Path, capsys: Capture) -> No
     assert comps == nodes[name]["commands"]["COMP"]
 
 
-def test_a_node_without_commands_is_met_with_those_that_have_some(tmp_path: Path, capsys: Capture) -> None:
+def test_for_a_node_without_commands_the_error_lists_others(tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     assert run("-q", "compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     for node, words in {

@@ -72,7 +72,9 @@ def test_the_table_names_the_winner(graph: Path, capsys: Capture) -> None:
         (("--features", "8", "--dtype", "fp32", "--wide"), "int64"),
     ],
 )
-def test_what_cannot_be_asked_is_one_line(graph: Path, capsys: Capture, arguments: tuple[str, ...], says: str) -> None:
+def test_invalid_requests_are_one_line_errors(
+    graph: Path, capsys: Capture, arguments: tuple[str, ...], says: str
+) -> None:
     assert run("tune-graph", graph, *arguments) == 2
     assert says in assert_one_line(capsys)
 

@@ -57,7 +57,7 @@ def test_verify_takes_inputs_by_name(toy_folder: Path, tmp_path: Path, capsys: C
     assert run("verify", toy_folder, "--inputs", path) == 2
 
 
-def test_inputs_that_are_no_archive_of_arrays_are_one_line(toy_folder: Path, tmp_path: Path, capsys: Capture) -> None:
+def test_invalid_input_files_are_one_line_errors(toy_folder: Path, tmp_path: Path, capsys: Capture) -> None:
     bare, fifo, claim = tmp_path / "x.npy", tmp_path / "fifo.npz", tmp_path / "claim.npz"
     np.save(bare, np.zeros(3))
     os.mkfifo(fifo)
@@ -71,7 +71,7 @@ def test_inputs_that_are_no_archive_of_arrays_are_one_line(toy_folder: Path, tmp
         assert_one_line(capsys, words)
 
 
-def test_what_was_changed_since_is_not_verified(tmp_path: Path, capsys: Capture) -> None:
+def test_changed_folders_are_not_verified(tmp_path: Path, capsys: Capture) -> None:
     """One bit of a weight, and one digit of the machine: far below any error bound, but not what was compiled."""
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--no-cache") == 0
@@ -121,7 +121,7 @@ def test_a_folder_names_nothing_outside_it(name: str, value: str, words: str, tm
 
 @pytest.mark.parametrize("name", ["plan.json", "config.json", "manifest.json"])
 @pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '{"a": ' * 50_000])
-def test_documents_that_no_reader_can_hold_are_one_line(name: str, text: str, tmp_path: Path, capsys: Capture) -> None:
+def test_unreadable_documents_are_one_line_errors(name: str, text: str, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "gpu", "--no-cache") == 0
     (folder / name).write_text(text)
@@ -181,7 +181,7 @@ def test_every_machine_computes_right(tmp_path: Path, target: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["model.onnx", "plan.json", "streams.json.gz", "config.json", "target.toml"])
-def test_a_damaged_output_folder_is_one_line(name: str, tmp_path: Path, capsys: Capture) -> None:
+def test_a_damaged_output_folder_is_a_one_line_error(name: str, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     for content in (b"", b"\x00\xff damaged", None):
@@ -195,7 +195,7 @@ def test_a_damaged_output_folder_is_one_line(name: str, tmp_path: Path, capsys: 
             break
 
 
-def test_what_was_found_is_kept_and_told(toy_folder: Path, capsys: Capture) -> None:
+def test_results_are_stored_and_shown(toy_folder: Path, capsys: Capture) -> None:
     for extra in ((), ("--pim", "values", "--operand", "fp32", "--arena")):
         assert run("verify", toy_folder, *extra, "-q") == 0
     found = pimflow.load(toy_folder).checks
@@ -212,7 +212,7 @@ def test_compile_verifies_at_once(tmp_path: Path, capsys: Capture) -> None:
     assert check.result["outputs"]
 
 
-def test_a_failure_is_kept_too(tmp_path: Path) -> None:
+def test_failures_are_stored_too(tmp_path: Path) -> None:
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "md-dp", "-q") == 0
     assert run("verify", tmp_path / "out", "--pim", "values", "--rtol", "1e-9", "-q") == 1
     (check,) = pimflow.load(tmp_path / "out").checks
@@ -221,7 +221,7 @@ def test_a_failure_is_kept_too(tmp_path: Path) -> None:
     assert "failed" in pimflow.html_report(tmp_path / "out", what_if=0).html
 
 
-def test_a_verdict_that_was_changed_is_damage(tmp_path: Path, capsys: Capture) -> None:
+def test_a_changed_verdict_counts_as_damage(tmp_path: Path, capsys: Capture) -> None:
     assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "gpu", "--verify", "-q") == 0
     path = tmp_path / "out" / "verification.json"
     path.write_text(path.read_text().replace("true", "false", 1))
@@ -229,7 +229,7 @@ def test_a_verdict_that_was_changed_is_damage(tmp_path: Path, capsys: Capture) -
     assert_one_line(capsys, "verification.json: it was changed since it was written")
 
 
-def test_a_folder_that_cannot_be_written_is_verified_all_the_same(
+def test_an_unwritable_folder_can_be_verified(
     toy_folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
 ) -> None:
     def refused(*_arguments: object) -> None:

@@ -76,7 +76,7 @@ def test_channels_of_a_group_see_the_same_fills(problem: ConvProblem, buffers: i
 
 @settings(max_examples=25)
 @given(SMALL, st.integers(0, 99))
-def test_classes_stand_for_all_channels(problem: ConvProblem, pick: int) -> None:
+def test_classes_represent_all_channels(problem: ConvProblem, pick: int) -> None:
     space = candidates(problem, timing_profile(PIM, "artifact"))
     lowered = program(problem, space[pick % len(space)].mapping)
     by_class = CommandCounts()
@@ -158,7 +158,7 @@ def test_mappings_that_do_not_fit_are_refused(mapping: Mapping, reason: str, gap
     assert refusal.gap == gap
 
 
-def test_an_incomplete_last_chunk_stands_alone() -> None:
+def test_an_incomplete_last_chunk_is_separate() -> None:
     problem = MatmulProblem(4, 30, 16)
     runs = (ChunkRun(1, 4, 2),)
     refusal = lower(problem, whole(runs=runs), PIM)
@@ -222,7 +222,7 @@ def test_the_right_hand_side_costs_its_placement() -> None:
     assert paid.energy_mj > free.energy_mj
 
 
-def test_little_room_is_used_well() -> None:
+def test_scarce_rows_are_used_well() -> None:
     """If the fastest mapping replicates more weights than the banks hold, another one is chosen."""
     problem = ConvProblem(1, 64, 96, 28, 28, (3, 3), (1, 1), (1, 1, 1, 1))
     rooms = (TARGET.with_units(pim=replace(PIM, rows=rows)) for rows in range(1, 16))

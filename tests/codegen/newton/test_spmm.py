@@ -32,7 +32,7 @@ def one_channel(edges: Edges, pim: PimSpec = PIM) -> CommandCounts:
 
 @settings(max_examples=25)
 @given(st.data(), drawn_edges(), machines(), st.booleans())
-def test_values_are_scipys(data: st.DataObject, edges: Edges, pim: PimSpec, weighted: bool) -> None:
+def test_values_match_scipy(data: st.DataObject, edges: Edges, pim: PimSpec, weighted: bool) -> None:
     program, packing = edges.program(data.draw(drawn_mappings(pim)), pim)
     result = execute_spmm(program, packing, edges.features, edges.weight if weighted else None, "fp32")
     weight = edges.weight if weighted else np.ones(len(edges.col), np.float32)
@@ -59,7 +59,7 @@ def test_the_plain_machine_computes_the_same(data: st.DataObject, edges: Edges, 
 
 @settings(max_examples=20)
 @given(drawn_edges(), machines())
-def test_every_pair_of_ends_has_a_place_of_its_own(edges: Edges, pim: PimSpec) -> None:
+def test_every_pair_of_ends_has_its_own_place(edges: Edges, pim: PimSpec) -> None:
     packing = pack(edges.rowptr, edges.col, pim)
     fill = packing.fill[packing.unit[packing.cell]]
     places = set(zip(fill.tolist(), packing.slot[packing.cell].tolist(), packing.lane.tolist(), strict=True))
@@ -74,7 +74,7 @@ def test_every_pair_of_ends_has_a_place_of_its_own(edges: Edges, pim: PimSpec) -
         assert (packing.slot == packing.column).all()
 
 
-def test_commands_are_those_that_statistics_count() -> None:
+def test_commands_match_the_statistics() -> None:
     """A COMP for every group that holds an edge, a READRES for every block with one: nothing for empty ones."""
     edges = random_edges(1500, 200, 2000, 16, 3)
     rows = [np.sort(edges.col[a:b]) for a, b in zip(edges.rowptr[:-1], edges.rowptr[1:], strict=True)]
@@ -87,7 +87,7 @@ def test_commands_are_those_that_statistics_count() -> None:
     assert graph.fills <= packing.fills <= 1.1 * graph.fills
 
 
-def test_a_row_stays_open_while_all_destinations_pass() -> None:
+def test_a_row_stays_open_for_all_destinations() -> None:
     dense = random_edges(512, 100, 1500, 16 * PIM.channels, 5)
     counts = one_channel(dense)
     assert counts.g_act == PIM.bank_groups
@@ -122,7 +122,7 @@ def test_dense_columns_are_loops() -> None:
 
 
 @pytest.mark.parametrize(("features", "lanes", "tiles"), [(16, 16, 1), (100, 2, 1), (256, 1, 1), (400, 1, 2)])
-def test_channels_share_out_tiles_then_destinations(features: int, lanes: int, tiles: int) -> None:
+def test_channels_divide_tiles_then_destinations(features: int, lanes: int, tiles: int) -> None:
     parts = roles(features, PLAIN, PIM)
     assert max(role.tiles for role in parts) == tiles
     assert {role.lanes for role in parts} == {lanes}
@@ -130,7 +130,7 @@ def test_channels_share_out_tiles_then_destinations(features: int, lanes: int, t
     assert sorted(covered) == list(range(-(-features // PIM.banks)))
 
 
-def test_longer_streams_than_are_kept_are_refused() -> None:
+def test_streams_too_long_to_store_are_refused() -> None:
     edges = random_edges(16_000, 4_000, MOST_ITEMS // 16, 512, 1)
     refusal = lower_spmm(edges.problem, pack(edges.rowptr, edges.col, PIM), PLAIN, PIM)
     assert isinstance(refusal, Refusal)

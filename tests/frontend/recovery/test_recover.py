@@ -72,7 +72,7 @@ def errors_of(name: str, loaded: Loaded) -> list[float]:
 
 
 @pytest.mark.parametrize("name", EXPORTS)
-def test_every_export_is_recovered_and_computes_what_it_did(name: str) -> None:
+def test_every_export_is_recovered_with_the_same_values(name: str) -> None:
     for pairs, vertices in [EXPORTED_SIZE] if "static" in name else GRAPHS.values():
         loaded = read(name, pairs, vertices)
         assert not [node.name for node in cleaned(loaded).nodes if node.kind in ("ScatterElements", "Gather")]
@@ -82,7 +82,7 @@ def test_every_export_is_recovered_and_computes_what_it_did(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", KEPT)
-def test_what_an_index_at_run_time_picks_is_kept_and_the_rest_is_recovered(name: str) -> None:
+def test_nodes_that_read_a_run_time_index_stay_and_the_rest_is_recovered(name: str) -> None:
     loaded = read(name, *GRAPHS["many edges"])
     assert list(loaded.notes)[-2:] == [f"{node}: its index is computed when the model runs" for node in KEPT[name]]
     assert ops(loaded.graph)["Spmm"] == 1
@@ -131,7 +131,7 @@ def test_nothing_of_the_exporters_pattern_is_left(name: str, expected: dict[str,
 
 
 @pytest.mark.parametrize("name", [*EXPORTS, *KEPT])
-def test_a_large_graph_is_recovered_as_a_small_one_is(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_large_graph_is_recovered_like_a_small_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """With all limits lowered, edge lists are dropped, and ONNX Runtime gets nothing of their size."""
     pairs, vertices = EXPORTED_SIZE if "static" in name else GRAPHS["many edges"]
     expected = ops(cleaned(read(name, pairs, vertices)))
@@ -145,7 +145,7 @@ def test_a_large_graph_is_recovered_as_a_small_one_is(name: str, monkeypatch: py
         assert max(errors_of(name, loaded)) < 1e-5
 
 
-def test_the_shape_of_a_list_of_edges_that_is_let_go_is_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_shape_of_a_dropped_edge_list_is_a_constant(monkeypatch: pytest.MonkeyPatch) -> None:
     nodes = [
         helper.make_node("Transpose", ["edge_index"], ["pairs"]),
         helper.make_node("Shape", ["pairs"], ["sizes"]),
@@ -176,7 +176,7 @@ def test_attention_is_one_softmax_over_edges_a_layer() -> None:
     assert ops(graph)["Spmm"] == 2
 
 
-def test_attention_within_types_is_one_softmax_unless_an_edge_is_of_two(tmp_path: Path) -> None:
+def test_attention_by_type_is_one_softmax_unless_an_edge_has_two_types(tmp_path: Path) -> None:
     pairs, vertices = GRAPHS["many edges"]
     found = ops(read("rgat-within-ts", pairs, vertices).graph)
     assert (found["EdgeSoftmax"], found["TypedLinear"], found.get("ScatterND", 0)) == (1, 2, 0), (
@@ -195,7 +195,7 @@ def test_attention_within_types_is_one_softmax_unless_an_edge_is_of_two(tmp_path
     assert largest_error(expected["out"], run_graph(cleaned(loaded), inputs)["out"]) < 1e-5
 
 
-def test_a_matrix_for_every_type_is_not_made_one_for_every_edge() -> None:
+def test_matrices_by_type_are_not_expanded_to_edges() -> None:
     loaded = read("typed-attention-ts", *GRAPHS["many edges"])
     graph = cleaned(loaded)
     assert ops(graph)["TypedLinear"] == 2, "keys and values"
@@ -227,9 +227,7 @@ def by_type(kinds: list[int], product: onnx.NodeProto, rows: str = "rows", turne
     ("rows", "kinds", "gathers"),
     [("rows", [2, 0, 2, 1, 0], 2), ("rows", [0, 0, 1, 2, 2], 1), ("x", [1, 0, 2, 0, 0], 2), ("x", [0, 1, 1, 2, 2], 0)],
 )
-def test_a_matrix_for_every_row_is_one_for_every_type_whoever_reads_it(
-    rows: str, kinds: list[int], gathers: int
-) -> None:
+def test_matrices_gathered_by_row_become_matrices_by_type(rows: str, kinds: list[int], gathers: int) -> None:
     """Rows of edges or vertices whose types do not depend on edges; if already sorted by type, they are not moved."""
     model = by_type(kinds, helper.make_node("MatMul", ["vectors", "matrices"], ["y"], "product"), rows)
     assert_by_type(model, gathers)
@@ -254,14 +252,14 @@ def assert_by_type(model: onnx.ModelProto, gathers: int) -> None:
         ("Einsum", ["matrices", "rows"], "i j k, i k -> i j", True),
     ],
 )
-def test_the_ways_to_multiply_every_row_by_a_matrix_of_its_own(
+def test_products_of_rows_with_their_own_matrices_in_all_forms(
     kind: str, inputs: list[str], equation: str, turned: bool
 ) -> None:
     attributes = {"equation": equation} if equation else {}
     assert_by_type(by_type([2, 0, 2, 1, 0], helper.make_node(kind, inputs, ["y"], **attributes), turned=turned), 2)
 
 
-def test_values_of_edges_are_computed_in_the_order_of_destinations() -> None:
+def test_edge_values_are_computed_in_the_order_of_destinations() -> None:
     graph = cleaned(read("edgeconv-ts", *GRAPHS["many edges"]))
     (reduced,) = (node for node in graph.nodes if node.kind == "SegmentReduce")
     producer = graph.producer(reduced.inputs[0])
@@ -269,7 +267,7 @@ def test_values_of_edges_are_computed_in_the_order_of_destinations() -> None:
     assert producer.kind == "Gemm", "and not brought into it behind the MLP"
 
 
-def test_sums_along_another_axis_are_turned() -> None:
+def test_sums_along_another_axis_are_transposed() -> None:
     graph = cleaned(read("arma-ts", *GRAPHS["many edges"]))
     sums = [node for node in graph.nodes if node.kind == "Spmm"]
     assert [graph.values[node.output].shape for node in sums] == [(50, 2, 5)] * 2, "two stacks, as two heads"
@@ -310,7 +308,7 @@ FIVE = np.array([[0, 1, 2, 3, 3], [1, 1, 0, 2, 2]])
         ("ReduceMin", "rows", "turned", 2),
     ],
 )
-def test_the_least_of_all_updates_changes_no_maximum(bound: str, of: str, index: str, spmms: int) -> None:
+def test_scattering_the_minimum_first_changes_no_maximum(bound: str, of: str, index: str, spmms: int) -> None:
     """PyTorch Geometric's TorchScript export scatters this minimum first; any other value scattered first matters."""
     model = scatter_model(reduction="max")
     nodes = list(model.graph.node)
@@ -342,7 +340,7 @@ def test_the_least_of_all_updates_changes_no_maximum(bound: str, of: str, index:
         ({"reduction": "mul"}, "scatter: it reduces by mul"),
     ],
 )
-def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], note: str) -> None:
+def test_unrecovered_nodes_stay_with_a_reason(options: dict[str, Any], note: str) -> None:
     model = scatter_model(**options)
     loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
     assert note in loaded.notes
@@ -365,7 +363,7 @@ def test_what_is_not_recovered_stays_with_its_reason(options: dict[str, Any], no
         ("GatherND", [[0], [-6]], {}, "its index is out of range"),
     ],
 )
-def test_gathers_that_stay_have_their_reason(kind: str, index: Any, attributes: dict[str, Any], reason: str) -> None:
+def test_unrecovered_gathers_have_a_reason(kind: str, index: Any, attributes: dict[str, Any], reason: str) -> None:
     constants = {} if index is None else {"index": np.array(index, np.int64)}
     nodes = [
         helper.make_node("Gather", ["edge_index", "zero"], ["src"], axis=0),
@@ -403,7 +401,9 @@ def test_an_index_out_of_range_is_left_to_onnx_runtime_which_refuses_it(offset: 
     ("kind", "operand", "attributes"),
     [("Gather", [0, 77], {"axis": 1}), ("Reshape", [3, 7], {}), ("Tile", [1, -2], {})],
 )
-def test_what_cannot_run_on_the_edges_is_refused_with_the_node(kind: str, operand: Any, attributes: Any) -> None:
+def test_models_that_cannot_run_on_the_edges_are_refused_with_the_node(
+    kind: str, operand: Any, attributes: Any
+) -> None:
     nodes = [helper.make_node(kind, ["edge_index", "operand"], ["made"], "wrong", **attributes)]
     nodes.append(helper.make_node("Cast", ["made"], ["y"], to=1))
     constants = {"operand": np.array(operand, np.int64)}

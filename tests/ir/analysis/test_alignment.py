@@ -66,7 +66,7 @@ def chain(rows: int, products: int, *, relu: bool = True, prefix: str = "") -> G
     return build.graph(value)
 
 
-def test_what_only_one_of_them_has_is_left_over() -> None:
+def test_nodes_of_only_one_graph_stay_unmatched() -> None:
     found = align(chain(8, 3, prefix="a."), chain(8, 3, relu=False, prefix="b."))
     assert found.only_first == ("a.relu1",)
     assert not found.only_second

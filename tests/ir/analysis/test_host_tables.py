@@ -33,7 +33,7 @@ def reading(access: str, index: list[int], *, also: bool = False) -> Graph:
         ("zero-copy-plain", [2, 4], {"x"}),
     ],
 )
-def test_the_gpu_holds_neither_the_table_nor_an_index_that_the_host_goes_by(
+def test_the_gpu_holds_neither_the_table_nor_an_index_used_by_the_host(
     access: str, index: list[int], held: set[str]
 ) -> None:
     graph = reading(access, index)
@@ -41,14 +41,14 @@ def test_the_gpu_holds_neither_the_table_nor_an_index_that_the_host_goes_by(
     assert in_host(graph) == held
 
 
-def test_what_the_gpu_reads_as_well_lies_there() -> None:
+def test_tables_that_the_gpu_also_reads_are_on_the_gpu() -> None:
     assert in_host(reading("gather", [1, 3], also=True)) == {"index"}
 
 
 @pytest.mark.parametrize(
     ("index", "told"), [([3, 4, 5], True), ([3], True), ([3, 5, 4, 6], False), ([], False), ([3, 3], False)]
 )
-def test_a_run_is_rows_one_after_the_other(index: list[int], told: bool) -> None:
+def test_a_run_is_consecutive_rows(index: list[int], told: bool) -> None:
     assert is_run(np.array(index, np.int64)) is told
 
 

@@ -74,7 +74,7 @@ def test_range_of_an_index(what: str) -> None:
     assert integer_ranges(load_model(model))["x"] == want
 
 
-def test_nothing_is_said_of_integers_that_are_no_indices() -> None:
+def test_other_integers_have_no_range() -> None:
     model = model_of([helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)], {"x": (3, 2)})
     model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
     assert "x" not in integer_ranges(load_model(model))

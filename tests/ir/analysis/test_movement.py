@@ -265,7 +265,7 @@ def test_a_part_is_reshaped_as_far_as_strides_go() -> None:
     assert not last(build).free
 
 
-def test_a_part_that_is_shown_is_not_spread_by_a_later_concat() -> None:
+def test_a_viewed_part_is_not_spread_by_a_later_concat() -> None:
     build = Builder()
     x = build.relu(build.input(1, 6, 8))
     heads = build.transpose(build.reshape(build.slice(x, 2, 0, 4), 1, 6, 2, 2), 0, 2, 1, 3)
@@ -369,7 +369,7 @@ def test_a_roll_and_a_cut_into_windows_are_one_copy() -> None:
     assert set(plan_memory(graph).composed.values()) == {("slice1_out", "slice2_out")}
 
 
-def test_what_is_mostly_in_place_is_not_composed() -> None:
+def test_mostly_free_movements_are_not_composed() -> None:
     build = Builder()
     x = build.relu(build.input(1, 3, 4, 5))
     graph = build.graph(build.conv(rolled(build, rolled(build, x, 2, 4), 3, 5), 2))
@@ -377,7 +377,7 @@ def test_what_is_mostly_in_place_is_not_composed() -> None:
 
 
 @pytest.mark.parametrize("reader", ["a kernel", "the caller", "a Concat in place", "nobody"])
-def test_a_copy_that_others_read_too_stays_one(reader: str) -> None:
+def test_a_copy_with_other_readers_stays(reader: str) -> None:
     build = Builder()
     x = build.relu(build.input(1, 3, 4, 4))
     twice = build.concat(1, x, x)
@@ -454,7 +454,7 @@ def test_annotation_carries_verdicts_through_tags() -> None:
     assert movement(annotated(once)) == movement(graph)
 
 
-def test_annotation_forgets_what_other_passes_have_overtaken() -> None:
+def test_annotation_drops_outdated_verdicts() -> None:
     """The copies that read a composed value have been removed, so the value must be written again."""
     build = Builder()
     x = build.conv(build.input(1, 3, 4, 4), 3)
@@ -499,7 +499,7 @@ def _factorings(count: int) -> list[tuple[int, ...]]:
 
 @given(shapes, st.data())
 @settings(max_examples=100)
-def test_contiguity_is_that_of_numpy(shape: tuple[int, ...], data: st.DataObject) -> None:
+def test_contiguity_matches_numpy(shape: tuple[int, ...], data: st.DataObject) -> None:
     extents = tuple(dim + data.draw(st.sampled_from([0, 0, 1])) for dim in shape)
     addresses = np.arange(int(np.prod(extents))).reshape([extents[axis] for axis in axis_order(len(extents))])
     box = addresses[tuple(slice(0, shape[axis]) for axis in axis_order(len(shape)))].ravel()

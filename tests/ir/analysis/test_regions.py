@@ -45,7 +45,7 @@ def test_an_unknown_node_cannot_be_cut_out() -> None:
         cut_subgraph(residual_block(), ["a", "z"])
 
 
-def test_a_region_computes_what_it_computes_in_the_whole() -> None:
+def test_a_region_computes_the_same_as_in_the_whole_graph() -> None:
     graph = residual_block()
     split = SplitRows("c", 3, "auto", ("d", "e"))
     region = applied(cut_subgraph(graph, ["c", "d", "e"]), split)
@@ -55,7 +55,7 @@ def test_a_region_computes_what_it_computes_in_the_whole() -> None:
     assert_close(part["e_out"], whole["e_out"])
 
 
-def test_a_region_rewrites_alone_as_in_the_whole() -> None:
+def test_a_region_is_rewritten_alone_as_in_the_whole_graph() -> None:
     graph = residual_block()
     split = SplitRows("c", 3, "auto", ("d", "e"))
     order = [node.name for node in graph.nodes]

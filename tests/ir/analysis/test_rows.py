@@ -57,7 +57,7 @@ def windows(draw: st.DrawFn) -> tuple[Conv2d | Pool2d, int, int, int, int]:
 
 @settings(max_examples=600)
 @given(windows())
-def test_a_part_reads_what_the_whole_reads(case: tuple[Conv2d | Pool2d, int, int, int, int]) -> None:
+def test_parts_read_the_rows_of_the_whole(case: tuple[Conv2d | Pool2d, int, int, int, int]) -> None:
     op, size, rows, start, stop = case
     expected = [taps(size, op, row) for row in range(start, stop)]
     part = op.part_rows([(1, 1, size, 1)], (1, 1, rows, 1), start, stop)
@@ -114,7 +114,7 @@ def test_a_part_of_padding_alone_is_refused() -> None:
         (Conv2d((1, 1), (1, 1)), [(1, 8, 8, 4), (3, 8, 1, 1), (3,)], (1, 3, 8, 4), ((2, 5), None, None)),
     ],
 )
-def test_what_each_input_gives(
+def test_rows_of_each_input(
     op: Op, shapes: list[Shape | None], out: Shape, spans: tuple[tuple[int, int] | None, ...]
 ) -> None:
     assert op.part_rows(shapes, out, 2, 5) == RowPart(op, spans)

@@ -29,13 +29,13 @@ def test_cells_added_in_turn_are_found(batches: list[list[Cells]], box: Box) -> 
 
 
 @given(st.sets(st.integers(0, 60), max_size=60), st.integers(0, 60), st.integers(1, 8))
-def test_a_box_is_covered_where_no_cell_is_left_out(columns: set[int], start: int, length: int) -> None:
+def test_a_box_is_covered_if_every_cell_is(columns: set[int], start: int, length: int) -> None:
     index = CellIndex(Cells(Box.at((column, 0), (1, 2))) for column in columns)
     assert index.cover(Box.at((start, 0), (length, 1))) == (set(range(start, start + length)) <= columns)
     assert not index.cover(Box.at((start, 1), (length, 2)))  # a row without any cell
 
 
-def test_few_of_many_are_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_few_of_many_cells_are_visited(monkeypatch: pytest.MonkeyPatch) -> None:
     looked = list[Box]()
     overlap = Box.overlap
 

@@ -23,7 +23,7 @@ MASKS: dict[str, Array] = {
 
 
 @pytest.mark.parametrize("mask", [*MASKS, None])
-def test_every_mask_that_the_rest_takes(mask: str | None) -> None:
+def test_all_supported_masks(mask: str | None) -> None:
     """The host alone runs the same nodes, at the price of the operator."""
     constants = {"w": np.float32(0.1) * normal(64, 192), "b": normal(192)} | ({"mask": MASKS[mask]} if mask else {})
     model = kept_model("Attention", {"x": (BATCH, ROWS, 64)}, constants, domain=CONTRIB, num_heads=4)
@@ -31,7 +31,7 @@ def test_every_mask_that_the_rest_takes(mask: str | None) -> None:
 
 
 @pytest.mark.parametrize("attributes", [{"unidirectional": 1}, {"scale": 0.5}, {"qkv_hidden_sizes": [64, 64, 32]}])
-def test_what_else_it_is_told(attributes: dict[str, Any]) -> None:
+def test_other_attributes(attributes: dict[str, Any]) -> None:
     width = sum(attributes.get("qkv_hidden_sizes", (192,)))
     constants = {"w": np.float32(0.1) * normal(64, width), "b": normal(width)}
     model = kept_model("Attention", {"x": (2, 6, 64)}, constants, domain=CONTRIB, num_heads=4, **attributes)
@@ -39,7 +39,7 @@ def test_what_else_it_is_told(attributes: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("columns", [1, 192])
-def test_of_few_bits(columns: int) -> None:
+def test_quantised_attention(columns: int) -> None:
     constants: dict[str, Array] = {
         "w": integers(64, 192),
         "b": normal(192),
@@ -57,7 +57,7 @@ def test_of_few_bits(columns: int) -> None:
     assert packed.operands[0].dtype == np.int8
 
 
-def test_why_not() -> None:
+def test_reasons_against_expansion() -> None:
     model = kept_model("Attention", {"x": (2, 6, 64), "w": (64, 192), "b": (192,)}, domain=CONTRIB, num_heads=4)
     assert "are computed" in reason(model)
     constants = {"w": normal(64, 192), "b": normal(192), "mask": np.array([4, 6, 1, 0], np.int32)}

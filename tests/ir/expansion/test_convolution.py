@@ -31,7 +31,7 @@ SHUFFLE = ["Conv", "Reshape", "Transpose", "Reshape"]
         ((3, 4), (2, 3), (1, 0, 2, 1), (0, 0), 1, 1, [*SHUFFLE, "Slice", "Slice"]),
     ],
 )
-def test_a_transposed_convolution_is_one_of_sub_pixels(
+def test_a_transposed_convolution_becomes_a_sub_pixel_convolution(
     kernel: tuple[int, int],
     strides: tuple[int, int],
     pads: tuple[int, ...],
@@ -91,7 +91,7 @@ def test_a_convolution_over_three_dimensions(kernel: tuple[int, ...], attributes
 
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
-def test_padding_that_follows_from_the_result(mode: str) -> None:
+def test_padding_derived_from_the_output_shape(mode: str) -> None:
     model = kept_model("Conv", {"x": (2, 16, 50)}, {"w": normal(32, 16, 4)}, strides=[3], auto_pad=mode)
     check_expansion(model, ["Reshape", "Conv", "Reshape"])
 
@@ -198,7 +198,7 @@ def test_a_convolution_of_integers_is_exact() -> None:
     check_expansion(model, ["DequantizeLinear", "Conv", "Cast"], rtol=0)
 
 
-def test_why_not() -> None:
+def test_reasons_against_expansion() -> None:
     assert "weights are computed" in reason(kept_model("ConvTranspose", {"x": (1, 4, 5, 5), "w": (4, 8, 3, 3)}))
     depthwise = kept_model("ConvTranspose", {"x": (1, 4, 5, 5)}, {"w": normal(4, 1, 3, 3)}, group=4)
     assert "depthwise" in reason(depthwise)

@@ -20,7 +20,7 @@ def test_two_activations(equation: str, a: tuple[int, ...], b: tuple[int, ...], 
     check_expansion(kept_model("Einsum", {"a": a, "b": b}, equation=equation), kinds)
 
 
-def test_weights_are_brought_into_order_before() -> None:
+def test_weights_are_transposed_in_advance() -> None:
     model = kept_model("Einsum", {"a": (2, 5, 64)}, {"w": normal(64, 4, 16)}, equation="bsd,dhk->bhsk")
     check_expansion(model, ["Reshape", "MatMul", "Reshape", "Transpose"])
     model = kept_model("Einsum", {"a": (64, 8)}, {"w": normal(32, 64)}, equation="ki,jk")
@@ -37,7 +37,7 @@ def test_weights_are_brought_into_order_before() -> None:
         ("bii,ik->bk", "diagonal"),
     ],
 )
-def test_why_not(equation: str, text: str) -> None:
+def test_reasons_against_expansion(equation: str, text: str) -> None:
     shapes = [
         tuple({"b": 3, "i": 4, "j": 4, "k": 5, "c": 1}[label] for label in term)
         for term in equation.partition("->")[0].split(",")

@@ -53,7 +53,7 @@ def test_a_product_of_integers_that_is_scaled() -> None:
 
 
 @pytest.mark.parametrize(("columns", "zeros", "bias"), [(1, True, True), (48, False, True), (48, True, False)])
-def test_a_product_whose_left_hand_side_is_rounded_by_what_it_holds(columns: int, zeros: bool, bias: bool) -> None:
+def test_a_product_with_dynamic_quantisation(columns: int, zeros: bool, bias: bool) -> None:
     alone = () if columns == 1 else (columns,)
     constants: dict[str, Array] = {
         "b": integers(64, 48),
@@ -71,7 +71,7 @@ def test_a_product_whose_left_hand_side_is_rounded_by_what_it_holds(columns: int
 
 @pytest.mark.parametrize(("turned", "columns", "alpha"), [((0, 0), 48, 1.0), ((1, 1), 48, 0.5), ((0, 1), 1, 1.0)])
 @pytest.mark.parametrize(("quantised", "opset"), [(False, 17), (True, 17), (True, 11), (True, 10)])
-def test_a_gemm_of_few_bits(turned: tuple[int, int], columns: int, alpha: float, quantised: bool, opset: int) -> None:
+def test_a_low_precision_gemm(turned: tuple[int, int], columns: int, alpha: float, quantised: bool, opset: int) -> None:
     alone = () if columns == 1 else (columns,)
     constants: dict[str, Array] = {
         "a_scale": np.array(0.02, np.float32),
@@ -96,7 +96,7 @@ def test_a_gemm_of_few_bits(turned: tuple[int, int], columns: int, alpha: float,
 
 
 @pytest.mark.parametrize(("bits", "zeros"), [(4, False), (4, True), (8, True)])
-def test_weights_of_few_bits_in_blocks(bits: int, zeros: bool) -> None:
+def test_block_quantised_weights(bits: int, zeros: bool) -> None:
     depth, columns, block = 80, 48, 32
     blocks = -(-depth // block)
     constants: dict[str, Array] = {
@@ -121,11 +121,11 @@ def test_transposed_operands(a: tuple[int, ...], b: tuple[int, ...], attributes:
     check_expansion(model, [*["Transpose"] * before, "MatMul", "Mul"])
 
 
-def test_a_transposed_constant_is_transposed_before() -> None:
+def test_a_transposed_constant_is_transposed_in_advance() -> None:
     model = kept_model("FusedMatMul", {"a": (2, 5, 64)}, {"b": normal(48, 64)}, domain=CONTRIB, transB=1)
     check_expansion(model, ["MatMul"])
 
 
-def test_why_not() -> None:
+def test_reasons_against_expansion() -> None:
     inputs = {"a": (8, 64), "b": (64, 48)}
     assert "is computed" in reason(bytes_in(kept_model("MatMulInteger", inputs), TensorProto.INT32))

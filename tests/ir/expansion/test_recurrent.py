@@ -74,7 +74,7 @@ OF_GRU = {"b": normal(1, 6 * HIDDEN), "lengths": ABSENT, "h0": normal(1, BATCH, 
         ("RNN", {"b": normal(1, 2 * HIDDEN)}, {"activations": ["Relu"], "outputs": ("", "h")}),
     ],
 )
-def test_the_recurrence_keeps_what_else_it_has(
+def test_the_recurrence_keeps_its_other_operands(
     op_type: str, beside: dict[str, Array], attributes: dict[str, Any]
 ) -> None:
     check_expansion(model(op_type, "forward", beside, **attributes), ["MatMul", op_type])
@@ -101,7 +101,7 @@ def test_computed_states(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("dtype", "opset"), [(onnx.TensorProto.FLOAT16, 17), (onnx.TensorProto.BFLOAT16, 22)])
-def test_of_16_bits(dtype: int, opset: int, tmp_path: Path) -> None:
+def test_half_precision(dtype: int, opset: int, tmp_path: Path) -> None:
     """ONNX Runtime has no 16-bit EyeLike."""
     narrow = helper.tensor_dtype_to_np_dtype(dtype)
     constants = {"w": normal(1, 64, FEATURES).astype(narrow), "r": normal(1, 64, HIDDEN).astype(narrow)}
@@ -148,7 +148,7 @@ def test_batches_first(op_type: str, direction: str) -> None:
         np.testing.assert_allclose(after, before, atol=1e-5)
 
 
-def test_the_steps_stay_and_are_paid_for() -> None:
+def test_the_steps_stay_and_are_priced() -> None:
     compiled = pimflow.compile(model("LSTM"), policy="pim", use_cache=False)
     (row,) = compiled.report.nodes
     assert row.spent.busy_parts_us["gpu"]["launch"] == pytest.approx(2 * STEPS * 5000 / 1365)
@@ -158,7 +158,7 @@ def test_the_steps_stay_and_are_paid_for() -> None:
 
 
 @pytest.mark.parametrize(("scales", "axis"), [((), 0), ((1,), 1), ((2,), 0), ((64,), 1)])
-def test_weights_of_few_bits_stay_so(scales: tuple[int, ...], axis: int) -> None:
+def test_low_precision_weights_stay_low_precision(scales: tuple[int, ...], axis: int) -> None:
     size = int(np.prod(scales))
     constants: dict[str, Array] = {
         "q": integers(2, 64, FEATURES),
@@ -183,7 +183,7 @@ def test_weights_of_few_bits_stay_so(scales: tuple[int, ...], axis: int) -> None
     assert compiled.verify().max_rel_err < 1e-6
 
 
-def test_why_not() -> None:
+def test_reasons_against_expansion() -> None:
     computed = kept_model("RNN", {"x": (4, 1, 8), "w": (1, 16, 8)}, {"r": normal(1, 16, 16)}, hidden_size=16)
     assert "weights of its inputs are computed" in reason(computed)
     old = kept_model("RNN", {"x": (4, 1, 8)}, {"w": normal(1, 16, 8), "r": normal(1, 16, 16)}, opset=8, hidden_size=16)
@@ -195,7 +195,7 @@ def test_why_not() -> None:
     assert "16400 gates, but ONNX takes products of at most 16384" in apart.reason
 
 
-def test_one_that_multiplies_in_8_bits_stays_whole() -> None:
+def test_dynamically_quantised_layers_stay_whole() -> None:
     """It quantises every step's input and state by their range, and accepts no precomputed product."""
     constants: dict[str, Array] = {
         "w": integers(1, FEATURES, 4 * HIDDEN),

@@ -54,7 +54,7 @@ def test_a_convolution_over_one_axis(groups: int, strides: tuple[int, ...], pads
     )
 
 
-def test_padding_that_follows_from_the_result() -> None:
+def test_padding_derived_from_the_output_shape() -> None:
     build = Builder()
     x, w = operand(build, 1, 2, 8), operand(build, 3, 2, 4)
     check_gradients(build.graph(build.onnx("Conv", x, w, shape=(1, 3, 3), auto_pad="SAME_UPPER", strides=(3,))))
@@ -121,7 +121,7 @@ def test_matmul(left: tuple[int, ...], right: tuple[int, ...]) -> None:
     check_gradients(build.graph(build.op(MatMul(), operand(build, *left), operand(build, *right))))
 
 
-def test_no_transposed_weights_are_made() -> None:
+def test_no_transposed_weights_are_stored() -> None:
     """Products read their operands transposed, without a copy."""
     build = Builder()
     x = build.input(2, 3, 8, dtype="float64")

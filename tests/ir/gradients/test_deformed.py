@@ -44,7 +44,7 @@ def deformed(masked: bool = True, bias: bool = True, opset: int = 19, **given: A
         {"offset_group": 2, "bias": False, "masked": False, "strides": (2, 2)},
     ],
 )
-def test_places_apart(given: dict[str, Any]) -> None:
+def test_small_and_large_offsets(given: dict[str, Any]) -> None:
     """Offsets of less than one element, and offsets so large that some positions are outside."""
     graph = deformed(**given)
     check_gradients(graph)
@@ -52,7 +52,7 @@ def test_places_apart(given: dict[str, Any]) -> None:
     check_gradients(graph, {"offsets": offsets})
 
 
-def test_weights_alone_need_no_way_back_to_the_map() -> None:
+def test_weight_gradients_need_no_gradient_of_the_map() -> None:
     graph = deformed()
     step = training_step(graph, Differentiate(wrt=("w", "b")))
     assert {"w", "b"} == set(step.gradients)

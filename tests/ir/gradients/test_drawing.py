@@ -34,7 +34,7 @@ def elements(*shape: int) -> Floats:
 @pytest.mark.parametrize("flag", ["constant", "given"])
 @pytest.mark.parametrize("ratio", ["default", "constant", "given", "single"])
 @pytest.mark.parametrize("mask", [False, True])
-def test_what_was_dropped_has_no_gradient(flag: str, ratio: str, mask: bool) -> None:
+def test_dropped_elements_have_no_gradient(flag: str, ratio: str, mask: bool) -> None:
     """y = x times a factor of 0 or 1 / (1 - ratio); the gradient has the same factor in the same run."""
     build = Builder(opset=17)
     inputs: dict[str, Any] = {"x": elements(40, 50)}

@@ -86,7 +86,7 @@ def test_remainders_of_floats(left: tuple[int, ...], right: tuple[int, ...]) -> 
     check_gradients(build.graph(build.elementwise("Mod", a, b, fmod=1)), {"a": dividend, "b": np.asarray(divisor)})
 
 
-def test_what_is_stretched_on_the_left() -> None:
+def test_broadcasting_on_the_left() -> None:
     build = Builder()
     a, b = build.input(3, 1, name="a", dtype="float64"), build.input(2, 1, 4, name="b", dtype="float64")
     check_gradients(build.graph(build.mul(a, b)))
@@ -112,7 +112,7 @@ def test_a_choice() -> None:
     check_gradients(build.graph(build.elementwise("Where", build.elementwise("Greater", a, b), a, b)))
 
 
-def test_what_jumps_passes_nothing_on() -> None:
+def test_step_functions_have_zero_gradient() -> None:
     build = Builder()
     x = build.input(3, 5, dtype="float64")
     check_gradients(build.graph(build.add(build.elementwise("Sign", x), build.tanh(x))))

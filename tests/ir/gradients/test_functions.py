@@ -62,12 +62,12 @@ def graph(name: str, dtype: str) -> Graph:
 
 
 @pytest.mark.parametrize("name", FUNCTIONS)
-def test_what_is_defined_by_other_operators(name: str) -> None:
+def test_operators_defined_by_others(name: str) -> None:
     check_gradients(graph(name, "float64"))
     check_training_form(graph(name, "float32"), run=run_by_reference if "rotated" in name else run_in_ort)
 
 
-def test_what_is_zero_throughout_is_divided_by_nothing() -> None:
+def test_an_all_zero_input_is_not_divided_by_its_norm() -> None:
     """Its gradient is not divided by it either."""
     zeros: dict[str, Array] = {"x": np.zeros((3, 5), np.float32)}
     step = check_training_form(graph("two", "float32"), zeros)

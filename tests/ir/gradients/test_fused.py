@@ -112,7 +112,7 @@ def graph(make: Made, dtype: str, opset: int = 17) -> Graph:
 
 
 @pytest.mark.parametrize("name", FUSED)
-def test_what_is_fused(name: str) -> None:
+def test_fused_operators(name: str) -> None:
     check_gradients(with_inputs(graph(FUSED[name], "float64")))
     step = check_training_form(graph(FUSED[name], "float32"))
     assert not any(isinstance(node.op, OnnxOp) and node.op.domain for node in step.graph.nodes)
@@ -166,12 +166,12 @@ REFUSED: dict[str, Made] = {
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_what_is_not_trained_says_why(reason: str) -> None:
+def test_untrainable_operators_have_a_reason(reason: str) -> None:
     with pytest.raises(ModelError, match=rf"has no gradient: .*{reason}"):
         training_step(graph(REFUSED[reason], "float32"), Differentiate(inputs=True))
 
 
-def test_a_result_that_is_not_made_in_training() -> None:
+def test_a_result_that_training_does_not_compute() -> None:
     build = Net("float32")
     op = OnnxOp("SkipLayerNormalization", CONTRIB, ())
     inputs = (build.x(B, S, 4), build.x(B, S, 4, name="skip"), build.w(4))
@@ -180,7 +180,7 @@ def test_a_result_that_is_not_made_in_training() -> None:
         training_step(build.graph(*made), Differentiate(inputs=True))
 
 
-def test_lengths_of_a_mask_are_counted() -> None:
+def test_mask_lengths_are_counted() -> None:
     """As attention after an embedding reads them."""
 
     def make(build: Net) -> str:

@@ -23,7 +23,7 @@ def sampled(dtype: str = "float64", opset: int = 20, **given: Any) -> Graph:
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["linear", "nearest", "cubic"])
-def test_places_between_elements(align: int, padding: str, mode: str) -> None:
+def test_fractional_positions(align: int, padding: str, mode: str) -> None:
     """Positions up to three times as far as the map's ends: some are reflected at both."""
     graph = sampled(mode=mode, padding_mode=padding, align_corners=align)
     check_gradients(graph)
@@ -42,20 +42,20 @@ def volume(mode: str, **given: Any) -> Graph:
 @pytest.mark.parametrize("align", [0, 1])
 @pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
 @pytest.mark.parametrize("mode", ["linear", "nearest"])
-def test_places_in_a_volume(align: int, padding: str, mode: str) -> None:
+def test_positions_in_a_volume(align: int, padding: str, mode: str) -> None:
     graph = volume(mode, padding_mode=padding, align_corners=align)
     check_gradients(graph)
     places = np.random.default_rng(3).uniform(-3.0, 3.0, graph.shape("grid"))
     check_gradients(graph, {"grid": places})
 
 
-def test_what_has_no_rule() -> None:
+def test_missing_rules() -> None:
     """ONNX Runtime also lacks cubic interpolation over three axes."""
     with pytest.raises(ModelError, match="GridSample of mode 'cubic' over 3 axes"):
         training_step(volume("cubic"), Differentiate(inputs=True))
 
 
-def test_constant_places_need_no_gradient() -> None:
+def test_constant_positions_need_no_gradient() -> None:
     build = Builder(opset=16)
     x = build.input(1, 2, 4, 4, dtype="float64")
     places = np.random.default_rng(0).uniform(-1.2, 1.2, (1, 3, 3, 2))

@@ -25,7 +25,7 @@ def test_gather(axis: int, index: object) -> None:
     check_gradients(build.graph(build.mul(made, made)))
 
 
-def test_gather_by_integers_of_32_bits() -> None:
+def test_gather_by_int32() -> None:
     build, places = Builder(), np.array([2, 0, 2], np.int32)
     x = build.input(4, 3)
     graph = build.graph(build.onnx("Gather", x, build.constant(places), shape=(3, 3), axis=0))
@@ -73,7 +73,7 @@ def test_scatters(reduction: str) -> None:
     check_gradients(build.graph(build.mul(made, made)))
 
 
-def test_what_keeps_the_largest() -> None:
+def test_scatters_that_keep_the_maximum() -> None:
     build = Builder(opset=18)
     x = build.input(4, 3, dtype="float64")
     made = build.onnx(
@@ -83,14 +83,14 @@ def test_what_keeps_the_largest() -> None:
         check_gradients(build.graph(made))
 
 
-def test_rows_that_are_read_once_need_no_sums() -> None:
+def test_rows_read_once_need_no_sums() -> None:
     build = Builder(opset=13)
     x, index = build.input(4, 3, dtype="float64"), build.constant(np.array([3, 1], np.int64))
     check_gradients(build.graph(build.onnx("Gather", x, index, shape=(2, 3))))
 
 
 @pytest.mark.parametrize(("axis", "largest"), [(-1, 1), (0, 0)])
-def test_the_largest_of_an_axis(axis: int, largest: int) -> None:
+def test_top_k(axis: int, largest: int) -> None:
     """Two outputs are used, with weights; the rest has no gradient."""
     build = Builder()
     x = build.input(3, 4, dtype="float64")
@@ -124,7 +124,7 @@ def test_columns_back_into_an_image(image: tuple[int, ...], kernel: tuple[int, .
     check_gradients(build.graph(build.onnx("Col2Im", x, *sizes, shape=(2, 3, *image), **given)))
 
 
-def test_sequences_turned_round() -> None:
+def test_reversed_sequences() -> None:
     """Each sequence up to its own length."""
     build = Builder()
     x, lengths = build.input(3, 5, 2, dtype="float64"), build.constant(np.array([5, 1, 3], np.int64))

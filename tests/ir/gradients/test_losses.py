@@ -26,7 +26,7 @@ def test_losses_of_classes(kind: str, reduction: str, ignored: int | None, weigh
     check_gradients(build.graph(*made))
 
 
-def test_logarithms_that_are_read_too() -> None:
+def test_log_probabilities_with_other_readers() -> None:
     build = Builder()
     x, classes = build.input(3, 4), build.constant(np.array([0, 2, 1]))
     made = [((), "float32"), ((3, 4), "float32")]

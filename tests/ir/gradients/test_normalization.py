@@ -63,7 +63,7 @@ def test_mean_and_variance(given: dict[str, Any]) -> None:
     check_gradients(build.graph(build.onnx("MeanVarianceNormalization", x, **given)))
 
 
-def test_a_channel_that_does_not_vary_passes_on_what_is_left_of_its_mean() -> None:
+def test_gradient_of_a_constant_channel() -> None:
     """It is divided by epsilon alone; every element's gradient is its own minus the share of the mean."""
     build = Builder(opset=13)
     x = build.input(1, 1, 2, 2, dtype="float64")

@@ -76,7 +76,7 @@ def test_recurrences(kind: str, given: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize("kind", GATES)
 @pytest.mark.parametrize("read", [0, 1])
-def test_one_result_alone(kind: str, read: int) -> None:
+def test_a_single_output(kind: str, read: int) -> None:
     """All states, or only the last one."""
     for dtype, check in (("float64", check_gradients), ("float32", check_training_form)):
         graph = recurrence(kind, dtype, "bidirectional")
@@ -103,7 +103,7 @@ STEP = {"x": (1, 2, 3), "w": (1, 15, 3), "r": (1, 15, 5)}
         ("RNN", {"activations": ("Softsign",)}, "with activations Softsign"),
     ],
 )
-def test_what_is_not_trained_says_why(kind: str, given: dict[str, Any], reason: str) -> None:
+def test_untrainable_layers_have_a_reason(kind: str, given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         training_step(recurrence(kind, "float32", **given), Differentiate(inputs=True))
 
@@ -127,7 +127,7 @@ def test_sequences_of_several_lengths(kind: str, given: dict[str, Any]) -> None:
             assert np.abs(array - expected[name]).max() <= 1e-6
 
 
-def test_lengths_that_are_known() -> None:
+def test_known_lengths() -> None:
     """Known lengths of complete sequences cost nothing."""
     graph, nodes = recurrence("GRU", "float64", lengths=True, states=False), []
     inputs = [name for name in graph.inputs if name != "lengths"]

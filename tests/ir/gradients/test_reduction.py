@@ -42,7 +42,7 @@ def test_axes_as_attributes(opset: int) -> None:
     check_gradients(build.graph(build.onnx("ReduceMean", x, shape=(2, 1, 4), axes=(1,), keepdims=1)))
 
 
-def test_the_largest_twice() -> None:
+def test_equal_maxima() -> None:
     """Each of two equal maxima gets half, as in PyTorch's amax."""
     build = Builder(opset=18)
     graph = build.graph(build.tanh(build.onnx("ReduceMax", build.input(3, dtype="float64"), shape=(1,))))
@@ -72,7 +72,7 @@ def test_cumulative_sums(exclusive: int, reverse: int) -> None:
         ("ij,j->i", (2, 3), (3,), (2,)),
     ],
 )
-def test_sums_by_equation(equation: str, a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> None:
+def test_einsums(equation: str, a: tuple[int, ...], b: tuple[int, ...], shape: tuple[int, ...]) -> None:
     build = Builder()
     left, right = build.input(*a, name="a", dtype="float64"), build.input(*b, name="b", dtype="float64")
     check_gradients(build.graph(build.onnx("Einsum", left, right, shape=shape, equation=equation)))
@@ -91,7 +91,9 @@ def test_sums_by_equation(equation: str, a: tuple[int, ...], b: tuple[int, ...],
         ("a...,ab->...b", [(2, 3, 4), (2, 2)], (3, 4, 2)),
     ],
 )
-def test_sums_of_products_of_any_number(equation: str, shapes: list[tuple[int, ...]], shape: tuple[int, ...]) -> None:
+def test_einsums_of_any_number_of_operands(
+    equation: str, shapes: list[tuple[int, ...]], shape: tuple[int, ...]
+) -> None:
     build = Builder()
     names = [build.input(*one, name=f"x{place}", dtype="float64") for place, one in enumerate(shapes)]
     check_gradients(build.graph(build.onnx("Einsum", *names, shape=shape, equation=equation)))

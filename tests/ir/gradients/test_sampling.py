@@ -29,7 +29,7 @@ def test_borders(mode: str, widths: tuple[int, ...]) -> None:
     check_gradients(padded(mode, "float64", widths))
 
 
-def test_borders_before_they_were_operands() -> None:
+def test_borders_as_attributes() -> None:
     build = Builder(opset=10)
     x = build.input(1, 2, 4, 5, dtype="float64")
     check_gradients(
@@ -38,11 +38,11 @@ def test_borders_before_they_were_operands() -> None:
 
 
 @pytest.mark.parametrize("widths", [(0, -1, 0, 2, 0, 0, -2, -3), (1, 0, -2, 0, 0, 2, 1, -1)])
-def test_zeros_around_and_what_is_cut_off(widths: tuple[int, ...]) -> None:
+def test_zero_padding_and_cropping(widths: tuple[int, ...]) -> None:
     check_gradients(padded("constant", "float64", widths))
 
 
-def test_borders_of_what_is_cut_off() -> None:
+def test_borders_with_cropping() -> None:
     with pytest.raises(ModelError, match="'reflect' with negative widths"):
         training_step(padded("reflect", "float32", (0, 0, 0, -1, 0, 0, 0, 1)), Differentiate(inputs=True))
 
@@ -80,7 +80,7 @@ def test_sizes(given: dict[str, Any], sizes: tuple[int, int]) -> None:
     check_gradients(resized("float64", sizes, **given))
 
 
-def test_only_rows_by_scales_of_their_own_axis() -> None:
+def test_scales_of_a_single_axis() -> None:
     build = Builder(opset=18)
     x = build.input(*SIZE, dtype="float64")
     scales = build.constant(np.array([1.75], np.float32))
@@ -88,7 +88,7 @@ def test_only_rows_by_scales_of_their_own_axis() -> None:
 
 
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
-def test_as_it_was_before_it_said_how(mode: str) -> None:
+def test_resize_of_opset_10(mode: str) -> None:
     """Opset 10 has no coordinate mode; ONNX Runtime uses asymmetric coordinates, which the gradient must match."""
     build = Builder(opset=10)
     x, scales = build.input(*SIZE), build.constant(np.array([1, 1, 2, 1.6], np.float32))
@@ -108,7 +108,7 @@ def check_turned(step: Graph, gradient: str) -> None:
 
 @pytest.mark.parametrize("sizes", [(8, 10), (7, 8), (2, 3), (1, 1)])
 @pytest.mark.parametrize("given", MODES, ids=lambda given: "-".join(map(str, given.values())))
-def test_sizes_as_onnx_runtime_has_them(given: dict[str, Any], sizes: tuple[int, int]) -> None:
+def test_sizes_match_onnx_runtime(given: dict[str, Any], sizes: tuple[int, int]) -> None:
     step = training_step(resized("float32", sizes, by_scales=True, **given), Differentiate(inputs=True))
     check_turned(step.graph, step.gradients["x"])
 
@@ -120,6 +120,6 @@ def test_sizes_as_onnx_runtime_has_them(given: dict[str, Any], sizes: tuple[int,
         ({"coordinate_transformation_mode": "tf_crop_and_resize"}, "that crops"),
     ],
 )
-def test_what_is_not_trained_says_why(given: dict[str, Any], reason: str) -> None:
+def test_untrainable_operators_have_a_reason(given: dict[str, Any], reason: str) -> None:
     with pytest.raises(ModelError, match=reason):
         training_step(resized("float32", (8, 10), **given), Differentiate(inputs=True))

@@ -99,7 +99,7 @@ def test_rows_by_index(index: list[int]) -> None:
     check_gradients(build.graph(build.mul(made, made)))
 
 
-def test_rows_by_an_index_that_is_computed() -> None:
+def test_rows_by_a_computed_index() -> None:
     build = Builder(opset=18)
     ids = build.input(4, name="ids", dtype="int64")
     made = build.op(GatherRows(), floats(build, "x", 5, 3), ids)
@@ -121,7 +121,7 @@ def test_rows_by_type_and_head() -> None:
 
 
 @pytest.mark.parametrize("heads", [(), (2,)])
-def test_rows_by_type_that_are_read_by_index(heads: tuple[int, ...]) -> None:
+def test_rows_by_type_read_by_index(heads: tuple[int, ...]) -> None:
     """One row is read twice, one by two types, one not at all."""
     build = Builder(opset=18)
     pointers, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
@@ -141,7 +141,7 @@ def test_rows_by_type_with_a_bias(heads: tuple[int, ...], read: list[int]) -> No
 @pytest.mark.parametrize("heads", [(), (2,)])
 @pytest.mark.parametrize("read_by", ["order", "index"])
 @pytest.mark.parametrize("beside", ["", "weight", "scale", "both"])
-def test_products_by_type_that_are_added_up(heads: tuple[int, ...], read_by: str, beside: str) -> None:
+def test_summed_products_by_type(heads: tuple[int, ...], read_by: str, beside: str) -> None:
     """One product is added twice, one not at all."""
     build = Builder(opset=18)
     bounds, index = (build.constant(np.array(ids, np.int64)) for ids in ([0, 2, 2, 5], [3, 0, 1, 3, 1]))
@@ -152,14 +152,14 @@ def test_products_by_type_that_are_added_up(heads: tuple[int, ...], read_by: str
     check_gradients(build.graph(build.op(TypedSpmm(), *operands, *structure(build), weight, scale)))
 
 
-def test_products_by_type_that_are_added_up_as_heads() -> None:
+def test_summed_products_by_type_and_head() -> None:
     build = Builder(opset=18)
     bounds, weight = build.constant(np.array([0, 2, 2, 5], np.int64)), floats(build, "weight", 9, 2)
     operands = (floats(build, "x", 5, 3), floats(build, "w", 3, 3, 6), bounds, "", *structure(build), weight)
     check_gradients(build.graph(build.op(TypedSpmm((2, 3)), *operands)))
 
 
-def test_weights_alone_have_gradients_of_products_that_are_added_up() -> None:
+def test_weight_gradients_of_summed_products() -> None:
     """Neither rows nor edges need gradients, so no product is computed again."""
     build = Builder(opset=18)
     bounds, x = build.constant(np.array([0, 5], np.int64)), build.constant(np.ones((5, 3)), "x")
@@ -169,7 +169,7 @@ def test_weights_alone_have_gradients_of_products_that_are_added_up() -> None:
     assert "TypedLinear" not in {node.kind for node in step.graph.nodes}
 
 
-def test_a_graph_that_is_computed_has_no_gradient() -> None:
+def test_a_computed_graph_has_no_gradient() -> None:
     build = Builder(opset=18)
     pointers = build.input(5, name="rowptr", dtype="int64")
     made = build.op(SegmentReduce(), floats(build, "x", 9, 3), pointers)

@@ -50,14 +50,14 @@ def framed(parts: int, step: int, opset: int, *, windowed: bool = True, onesided
 
 @pytest.mark.parametrize("opset", [17, 20])
 @pytest.mark.parametrize("step", [1, 3, 4, 6])
-def test_frames_that_overlap_and_frames_apart(step: int, opset: int) -> None:
+def test_overlapping_and_separate_frames(step: int, opset: int) -> None:
     for onesided in (0, 1):
         check_gradients(framed(1, step, opset, onesided=onesided))
         check_gradients(framed(1, step, opset, windowed=False, onesided=onesided))
     check_gradients(framed(2, step, opset, onesided=0))
 
 
-def test_frames_that_begin_where_data_say() -> None:
+def test_frames_with_data_dependent_starts() -> None:
     build = Builder(opset=17)
     signal, step, window = build.input(1, 8, 1), build.input(dtype="int64"), build.constant(np.ones(4, np.float32))
     graph = build.graph(build.onnx("STFT", signal, step, window, shape=(1, 5, 3, 2), onesided=1))
@@ -65,7 +65,7 @@ def test_frames_that_begin_where_data_say() -> None:
         training_step(graph, Differentiate(inputs=True))
 
 
-def test_what_has_no_rule() -> None:
+def test_missing_rules() -> None:
     build = Builder(opset=20)
     x, axis = build.input(2, 6, 2), build.input(dtype="int64")
     graph = build.graph(build.onnx("DFT", x, "", axis, shape=(2, 6, 2)))

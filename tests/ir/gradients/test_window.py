@@ -42,7 +42,7 @@ def test_pools(
 
 
 @pytest.mark.parametrize("padding_counts", [False, True])
-def test_windows_that_hang_over_the_end(padding_counts: bool) -> None:
+def test_windows_beyond_the_end(padding_counts: bool) -> None:
     build = Builder(opset=19)
     x = build.input(1, 2, 6, 7, dtype="float64")
     op = Pool2d("average", (3, 3), (2, 2), (0, 0, 0, 0), ceil_mode=True, count_include_pad=padding_counts)
@@ -63,7 +63,7 @@ def test_pools_over_one_axis(kind: str) -> None:
     check_gradients(build.graph(build.onnx(kind, x, shape=(2, 3, 5), kernel_shape=(3,), strides=(2,), pads=(1, 1))))
 
 
-def test_indices_that_the_model_has_already() -> None:
+def test_existing_index_outputs() -> None:
     build = Builder()
     x = build.input(1, 2, 4, 4, dtype="float64")
     made, _ = build.node(
@@ -74,20 +74,20 @@ def test_indices_that_the_model_has_already() -> None:
     check_gradients(build.graph(made))
 
 
-def test_an_opset_whose_scatters_do_not_add() -> None:
+def test_an_opset_without_accumulating_scatters() -> None:
     build = Builder(opset=13)
     graph = build.graph(build.max_pool(build.input(1, 2, 6, 6), 3, 2, name="pool"))
     with pytest.raises(ModelError, match=r"'pool' has no gradient.*opset 13.*export the model with opset 16"):
         training_step(graph, Differentiate(wrt=("x",)))
 
 
-def test_windows_that_are_apart_need_no_sums() -> None:
+def test_disjoint_windows_need_no_sums() -> None:
     build = Builder(opset=13)
     x = build.input(1, 2, 6, 7, dtype="float64")
     check_gradients(build.graph(build.max_pool(build.max_pool(x, 2, 2), 1, 2)))
 
 
-def test_what_is_put_back_where_the_largest_were() -> None:
+def test_max_unpool() -> None:
     """Two channels of two images, with positions numbered through."""
     build = Builder()
     x = build.input(2, 2, 2, 3, dtype="float64")
@@ -114,7 +114,7 @@ def test_norms_of_windows(power: int, outputs: tuple[int, int], given: dict[str,
 
 
 @pytest.mark.parametrize("power", [1, 2, 3])
-def test_a_window_of_zeros_passes_nothing_on(power: int) -> None:
+def test_a_window_of_zeros_has_zero_gradient(power: int) -> None:
     """The norm has no slope there; like PyTorch's vector norm, its gradient is zero."""
     build = Builder(opset=18)
     x = build.input(1, 1, 2, 2)

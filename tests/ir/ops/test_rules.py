@@ -46,7 +46,7 @@ def test_a_subclass_does_not_inherit_a_rule() -> None:
     assert naming.find(Scaled()) is None
 
 
-def test_a_room_names_what_it_asks_for_and_lacks() -> None:
+def test_a_room_names_its_missing_rules() -> None:
     naming = room()
     naming.add(Conv2d, lambda op: "convolution")
     assert naming.missing() == ("Gemm", "MatMul")

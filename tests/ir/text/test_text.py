@@ -167,7 +167,7 @@ def test_every_bit_of_an_inline_constant_survives(dtype: str, data: bytes) -> No
     assert again.tobytes() == data
 
 
-def test_the_text_is_what_it_was() -> None:
+def test_the_text_matches_the_golden_file() -> None:
     text = assert_round_trip(CHAIN)
     digest = text.partition("#")[2][:16]
     assert int(digest, 16) > 0
@@ -214,7 +214,7 @@ def test_numpy_numbers_in_fields_print_as_numbers() -> None:
     assert "{alpha = 0.5, trans_b = true}" in node_line(CHAIN, Node(op, ("x",), ("z",), "n"))
 
 
-def test_an_array_that_changed_hands_is_hashed_anew() -> None:
+def test_a_new_array_with_an_old_id_is_hashed_again() -> None:
     for value in range(50):  # arrays are created and freed, and may get the same id
         array = np.full(100, value, np.float32)
         text = print_graph(graph_of(constants={"c": array}))

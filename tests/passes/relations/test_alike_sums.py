@@ -38,7 +38,7 @@ def test_functions_of_edges_are_computed_for_all_relations_at_once(edges: TypedE
 
 @settings(deadline=None, max_examples=25)
 @given(typed_edges())
-def test_relations_whose_results_are_added_up_as_they_are(edges: TypedEdges) -> None:
+def test_relations_whose_results_are_summed_directly(edges: TypedEdges) -> None:
     graph = film(edges, "max")
     made = SegmentGemm().run(graph).graph
     if edges.types > 1:
@@ -61,7 +61,7 @@ def test_attention_in_relations_of_several_tables(stack: str, edges: TypedEdges)
 @settings(deadline=None, max_examples=25)
 @given(typed_edges())
 @pytest.mark.parametrize("pairing", ["Add", "Mul"])
-def test_products_of_one_table_and_of_one_a_relation_are_joined_in_one_kernel(pairing: str, edges: TypedEdges) -> None:
+def test_products_of_shared_and_separate_tables_share_one_kernel(pairing: str, edges: TypedEdges) -> None:
     graph = largest(edges, pairing=pairing)
     made = PassManager((SegmentGemm(), FuseTraversal())).run(graph).graph
     assert_same_values(graph, made)
@@ -70,12 +70,12 @@ def test_products_of_one_table_and_of_one_a_relation_are_joined_in_one_kernel(pa
         assert not [node for node in made.nodes if node.kind == pairing]
 
 
-def test_products_that_are_joined_otherwise_stay() -> None:
+def test_products_joined_in_another_way_stay() -> None:
     graph = largest(EDGES, pairing="Sub")
     assert not SegmentGemm().run(graph).changed
 
 
-def test_kernels_of_all_relations_are_those_of_one() -> None:
+def test_all_relations_take_the_kernels_of_one() -> None:
     made = PassManager((SegmentGemm(), FuseTraversal())).run(film(EDGES)).graph
     assert over_edges(made) == ["GatherPairs", "GatherPairs", "Spmm"]
     rows = [made.shape(node.output)[0] for node in made.nodes if node.kind == "GatherPairs"]
@@ -99,7 +99,7 @@ def test_gradients_of_the_whole_are_those_of_the_loop() -> None:
     assert_same_values(before, after)
 
 
-def test_what_is_read_by_others_too_stays_and_is_read_by_the_whole() -> None:
+def test_values_with_other_readers_stay() -> None:
     graph = film(EDGES)
     seen = graph.node("rows_1").output
     graph = graph.replace(outputs=(*graph.outputs, seen))
@@ -130,7 +130,7 @@ def sums(ops: tuple[Spmm, Spmm] = (Spmm(), Spmm()), factor: int = 0) -> Graph:
         loop(random_edges(5, 1, 9)),
     ],
 )
-def test_what_is_not_alike_stays(graph: Graph) -> None:
+def test_loops_whose_iterations_differ_stay(graph: Graph) -> None:
     assert not SegmentGemm().run(graph).changed
 
 
@@ -141,7 +141,7 @@ def test_sums_over_edges_of_tables_that_are_not_alike() -> None:
     assert_same_values(graph, made)
 
 
-def test_what_all_rows_have_in_common_may_be_added_twice() -> None:
+def test_a_factor_shared_by_all_rows_may_be_distributed() -> None:
     build = Builder("g", opset=18)
     x, bias, terms = build.input(12, 6), build.weights(6), []
     for index in range(2):

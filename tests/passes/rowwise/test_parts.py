@@ -72,7 +72,7 @@ def test_each_part_reads_its_own_constant_and_the_rows_come_out_the_same() -> No
     assert_same_values(graph, rewritten)
 
 
-def test_a_computed_operand_cannot_be_cut_so() -> None:
+def test_a_computed_operand_cannot_be_split_this_way() -> None:
     refusal = why_not(lookup_and_product(constant=False), RUN)
     assert refusal is not None
     assert refusal.reason == "lookup: 'rows' is computed, and its parts have to be constants"

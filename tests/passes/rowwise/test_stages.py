@@ -41,7 +41,7 @@ def test_longer_runs_have_the_rows_of_shorter_ones(bottom_first: bool) -> None:
     assert all(longer[name] == seen[0][name] for longer in seen for name in seen[0])
 
 
-def test_what_no_node_of_the_run_reads_is_none_of_it() -> None:
+def test_nodes_that_the_run_does_not_read_are_not_part_of_it() -> None:
     graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
     found = StageRows(graph, graph.nodes[3], (1, graph.shape(graph.nodes[3].output)[-2] - 1), bottom_first=False)
     refusal = found.extend(graph.nodes[-1])
@@ -49,7 +49,7 @@ def test_what_no_node_of_the_run_reads_is_none_of_it() -> None:
     assert "not read within the run" in refusal.reason
 
 
-def test_what_is_read_whole_has_no_rows_by_stage() -> None:
+def test_values_that_are_read_whole_have_no_rows_by_stage() -> None:
     build = Builder("whole")
     x = build.relu(build.input(1, 4, 8, 8))
     graph = build.graph(build.op(MatMul(), build.input(1, 4, 6, 8, name="left"), x))

@@ -38,14 +38,14 @@ def test_no_bar_covers_another_and_panels_stand_below_each_other() -> None:
 
 
 @pytest.mark.parametrize(("low", "high"), [(0.0, 1.0), (-31.5, -6.6), (1.0, 1.664), (3e-7, 9e6), (-2.0, 5.0)])
-def test_all_that_is_drawn_lies_between_two_ticks(low: float, high: float) -> None:
+def test_everything_is_drawn_between_two_ticks(low: float, high: float) -> None:
     chart = grouped_bars(("a", "b"), SERIES[:1], [BarPanel("t", [[low, high]])], unit="x", height=200.0)
     ticks = [float(y) for y in re.findall(r'<line x1="64" x2="1180" y1="([^"]+)" y2="[^"]+" class="grid">', chart)]
     assert [min(ticks), max(ticks)] == pytest.approx([60.0, 260.0], abs=0.02)
     assert all(y >= 60 - 0.02 and y + height <= 260 + 0.02 for _, y, _, height in boxes(chart))
 
 
-def test_a_mark_stands_at_its_value_over_its_own_bar() -> None:
+def test_a_mark_is_at_its_value_over_its_own_bar() -> None:
     panel = BarPanel("speed", [[1.0, 2.0], [3.0, 4.0]], {(1, 0): 4.0})
     chart = grouped_bars(("a", "b"), SERIES, [panel], unit="x", mark="published")
     assert "a, ours: 3.000; published 4.000" in chart
@@ -73,5 +73,5 @@ def test_names_are_text_never_markup() -> None:
     ElementTree.fromstring(chart)
 
 
-def test_equal_values_and_none_but_the_base_are_drawn() -> None:
+def test_equal_values_and_only_base_values_are_drawn() -> None:
     assert boxes(grouped_bars(("a",), SERIES, [BarPanel("t", [[0.0], [0.0]])], unit="x"))[0][3] == 0.0

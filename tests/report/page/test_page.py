@@ -45,7 +45,7 @@ def compiled() -> pimflow.CompiledModel:
     return pimflow.compile("zoo:toy", policy="md-dp", use_cache=False)
 
 
-def test_what_stands_there_without_a_script(compiled: pimflow.CompiledModel) -> None:
+def test_content_without_a_script(compiled: pimflow.CompiledModel) -> None:
     page = Page(pimflow.html_report(compiled).html)
     text = " ".join(page.texts)
     for row in compiled.report.nodes:
@@ -73,7 +73,7 @@ def test_the_same_content_gives_the_same_bytes(compiled: pimflow.CompiledModel) 
     assert pimflow.html_report(compiled).html == pimflow.html_report(compiled).html
 
 
-def test_nothing_is_asked_of_a_network(compiled: pimflow.CompiledModel) -> None:
+def test_nothing_is_requested_from_a_network(compiled: pimflow.CompiledModel) -> None:
     html = pimflow.html_report(compiled).html
     assert "default-src &#x27;none&#x27;" in html
     assert not re.findall(r"""(?:src|href|url)\s*[=(]\s*["']?(?!data:,|#)\w""", html.partition("<script>")[0])
@@ -106,7 +106,7 @@ def test_two_runs_are_a_difference(compiled: pimflow.CompiledModel) -> None:
 
 
 @pytest.mark.parametrize("op", ["Identity", "Relu"])
-def test_a_model_that_multiplies_nothing_or_costs_nothing(op: str) -> None:
+def test_a_model_without_products_or_costs(op: str) -> None:
     compiled = pimflow.compile(single(op, (1, 8), []), use_cache=False)
     page = Page(pimflow.html_report(compiled).html)
     assert "no decision" in " ".join(page.texts)

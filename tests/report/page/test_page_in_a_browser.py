@@ -40,7 +40,7 @@ def count(browser: Browser, what: str) -> int:
     return int(browser.evaluate(f"document.querySelectorAll({what!r}).length"))
 
 
-def test_it_is_filled_and_complains_of_nothing(page: Browser, compiled: pimflow.CompiledModel) -> None:
+def test_it_is_filled_without_complaints(page: Browser, compiled: pimflow.CompiledModel) -> None:
     assert page.complaints() == []
     costly = [row for row in compiled.report.nodes if row.time_us]
     assert count(page, "#nodes-table tbody tr:not(.hidden)") == len(costly)
@@ -116,7 +116,7 @@ def lanes_of(compiled: pimflow.CompiledModel) -> dict[str, tuple[object, ...]]:
     return dict(content_of(compiled, what_if=0).runs[0].lanes)
 
 
-def test_complaints_are_heard(browser: Browser, tmp_path: Path) -> None:
+def test_complaints_are_detected(browser: Browser, tmp_path: Path) -> None:
     path = tmp_path / "page.html"
     for body in ("<script>console.error(1)</script>", "<script>null.x</script>", "<img src='http://127.0.0.1:9/x'>"):
         path.write_text(f"<!DOCTYPE html><title>x</title><body>{body}</body>")

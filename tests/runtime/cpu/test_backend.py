@@ -30,7 +30,7 @@ def model() -> Any:
     return to_onnx(build.graph(build.onnx("Softmax", hidden, name="out")))
 
 
-def test_its_peaks_are_those_of_the_host() -> None:
+def test_its_peaks_are_its_own() -> None:
     target = load_target("pimflow-cpu")
     costs = CostModel(target)
     unit, host = costs.units["cpu"], host_of(target.with_units(cpu=target.units["cpu"]))
@@ -73,7 +73,7 @@ def views() -> Graph:
     return build.graph(build.add(values, values, name="sum"))
 
 
-def test_what_runs_nowhere_or_makes_two_values_is_refused() -> None:
+def test_unsupported_nodes_are_refused() -> None:
     costs, graph = CostModel(load_target("pimflow-cpu")), views()
     reasons = {}
     for node in graph.nodes:

@@ -15,7 +15,7 @@ assert isinstance(CPU, CpuSpec)
 XEON: CpuSpec = CPU
 
 
-def test_a_kernel_takes_what_bounds_it_behind_a_call() -> None:
+def test_a_kernel_takes_its_call_and_its_binding_limit() -> None:
     product = cpu_cost(CpuWork("MatMul", (CpuKernel(10**9, 0, 10**6),)), XEON)
     assert product.compute_us == pytest.approx(1e9 / (8 * 2500 * 16 * 0.8))
     assert (product.memory_us, product.call_us) == (0, 5)

@@ -78,7 +78,7 @@ def test_attention_in_the_arena(fused: bool) -> None:
     assert not assert_runs(attention(fused=fused)).kept
 
 
-def test_what_a_composed_copy_reads_lives_until_the_copy_behind_it() -> None:
+def test_operands_of_a_composed_copy_live_until_it_runs() -> None:
     """A Concat; operations in the memory of its operands, if these end with it; and then the shuffle of its
     channels."""
     build = Builder()
@@ -104,7 +104,7 @@ class Spy:
         return self.kernels.run(node, inputs)
 
 
-def test_free_movements_run_no_kernel_and_move_no_byte() -> None:
+def test_free_movements_run_no_kernel_and_copy_nothing() -> None:
     graph = padded_branches()
     plan = plan_memory(graph)
     spy = Spy(graph)

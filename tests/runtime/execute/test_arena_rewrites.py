@@ -177,7 +177,7 @@ def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated
     ],
     ids=lambda split: type(split).__name__,
 )
-def test_a_product_that_is_divided_writes_its_result_turned(split: Decision) -> None:
+def test_a_split_product_writes_its_result_transposed(split: Decision) -> None:
     build = Builder()
     turned = build.transpose(build.matmul(build.relu(build.input(2, 3, 5)), 8, name="product"), 1, 0, 2)
     graph = MovementElimination().run(build.graph(build.tanh(turned))).graph
@@ -187,7 +187,7 @@ def test_a_product_that_is_divided_writes_its_result_turned(split: Decision) -> 
     assert_same_in_arena(graph, compiled)
 
 
-def test_a_verdict_that_the_graph_does_not_bear_is_a_copy_in_the_plan() -> None:
+def test_an_unjustified_verdict_is_planned_as_a_copy() -> None:
     build = Builder()
     a = build.conv(build.input(1, 3, 4, 4), 2)
     twice = build.place(build.concat(1, a, a), movement=MovementVerdict(True, "so it was said"))

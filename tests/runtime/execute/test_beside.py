@@ -53,7 +53,7 @@ def refuse() -> None:
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
-def test_the_work_is_what_is_wrong_if_both_are(jobs: int) -> None:
+def test_if_both_fail_the_works_error_is_raised(jobs: int) -> None:
     with pytest.raises(ModelError, match="the work"), beside(refuse, jobs):
         raise OptionError("the block")
     with pytest.raises(ModelError, match="the work"), beside(refuse, jobs):
@@ -62,7 +62,7 @@ def test_the_work_is_what_is_wrong_if_both_are(jobs: int) -> None:
         raise OptionError("the block")
 
 
-def test_a_block_can_look_for_what_has_gone_wrong() -> None:
+def test_a_block_can_check_for_errors() -> None:
     looked = threading.Event()
 
     def refuse_later() -> None:
@@ -82,7 +82,7 @@ def test_a_block_can_look_for_what_has_gone_wrong() -> None:
     assert looked.is_set()
 
 
-def test_an_interrupted_block_waits_and_says_nothing_of_the_work() -> None:
+def test_an_interrupted_block_waits_and_ignores_errors_of_the_work() -> None:
     with pytest.raises(KeyboardInterrupt), beside(refuse, 2):
         raise KeyboardInterrupt
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]

@@ -34,14 +34,14 @@ def test_every_inference_gives_its_own_values(name: str, target: str) -> None:
     assert wrong(name, target, placed(name, target)) == []
 
 
-def test_a_copy_less_shows() -> None:
+def test_a_missing_copy_gives_wrong_values() -> None:
     several = [name for name in NETS if placed(name, "pimflow").most_copies > 1]
     assert several
     for name in several:
         assert wrong(name, "pimflow", one_copy_less(placed(name, "pimflow"))), name
 
 
-def test_a_region_in_anothers_place_shows() -> None:
+def test_an_overlapping_region_gives_wrong_values() -> None:
     memory = placed("heavy", "pimflow")
     moved = replace(memory, offsets=tuple((0,) * len(copies) for copies in memory.offsets))
     assert wrong("heavy", "pimflow", moved)

@@ -31,7 +31,7 @@ def test_an_output_that_is_an_input_is_a_copy() -> None:
     assert (y == 1).all()
 
 
-def test_constants_beside_a_model_are_lent_and_give_the_same() -> None:
+def test_separate_constants_are_shared_and_give_the_same_values() -> None:
     model, apart = pimflow_zoo.build("mobilenet-v3-small"), pimflow_zoo.build_apart("mobilenet-v3-small")
     x = np.random.default_rng(3).standard_normal((1, 3, 224, 224)).astype(np.float32)
     assert apart.constants

@@ -191,7 +191,7 @@ def test_types_that_onnx_runtime_cannot_hand_over() -> None:
     np.testing.assert_array_equal(run_graph(load_model(back), {"x": got})["y"], x)
 
 
-def test_what_onnx_runtime_refuses_is_a_model_error() -> None:
+def test_refusals_by_onnx_runtime_are_model_errors() -> None:
     graph = chain()
     broken = graph.replace(nodes=[*graph.nodes[:-1], Node(OnnxOp("NoSuchOp"), ("b",), ("y",), "odd")])
     with pytest.raises(ModelError) as caught:

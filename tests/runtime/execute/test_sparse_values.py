@@ -109,7 +109,7 @@ def graph_of(name: str) -> Graph:
 
 @pytest.mark.parametrize("block", [1, 64, 1 << 23])
 @pytest.mark.parametrize("name", CASES)
-def test_values_are_those_of_the_exporters_pattern(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_values_match_the_exporters_pattern(name: str, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sparse_values, "BLOCK_ELEMENTS", block)
     graph = graph_of(name)
     inputs = random_inputs(graph, 0)
@@ -130,7 +130,7 @@ def test_the_text_form_is_exact(name: str) -> None:
     assert f"= {type(CASES[name][0]).__name__}(" in text
 
 
-def test_a_sum_is_scipys_product() -> None:
+def test_a_sum_matches_scipys_product() -> None:
     vertices, edges = 2000, 50_000
     rows = rows_of(edge_list(vertices, edges), vertices)
     weight = RNG.random(edges, np.float32)
@@ -149,7 +149,7 @@ def test_half_precision_is_added_up_in_single() -> None:
 
 
 @pytest.mark.parametrize("name", ["weighted", "mean", "sum from a start", "max"])
-def test_rows_of_an_aggregation_are_made_by_parts(name: str) -> None:
+def test_an_aggregation_can_be_computed_in_parts(name: str) -> None:
     graph = graph_of(name)
     (node,), inputs = graph.nodes, random_inputs(graph, 0)
     whole = result(graph, inputs)

@@ -21,7 +21,7 @@ def results(model: CompiledModel, spill: Spill) -> dict[str, Array]:
 
 
 @pytest.mark.parametrize("way", ["auto", "offload", "recompute"])
-def test_values_are_those_of_the_arena_that_holds_all(way: SpillWay) -> None:
+def test_values_match_those_of_the_full_arena(way: SpillWay) -> None:
     """To the last bit, in less memory."""
     model, spill = compiled_short(way)
     plan = spill.found.plan

@@ -109,7 +109,7 @@ def test_held_out_rows_are_not_seen_by_their_own_fit() -> None:
     assert unseen > 0.5
 
 
-def test_what_no_row_depends_on_stays_as_it_is() -> None:
+def test_parameters_without_rows_stay_unchanged() -> None:
     rows = [row for row in synthetic(TRUE, noise=0.0) if isinstance(row.op, Elementwise)]
     result = calibrate_target(START, rows, folds=2)
     for name in ("step_cycles", "matrix_efficiency", "depthwise_macs_per_sm_cycle"):

@@ -32,7 +32,7 @@ def ways(sizes: Sizes, choice: ConvolutionChoice = ALL, element_bytes: int = 4) 
     return {way.algorithm: way for way in lowered(sizes, choice, element_bytes)}
 
 
-def test_what_is_put_down() -> None:
+def test_sizes_of_the_temporary_tensors() -> None:
     found = ways(SIZES)
     assert found["im2col"].workspace == 5 * 8 * 3 * 3 * 10 * 6
     assert found["im2win"].workspace == 5 * 8 * 10 * (12 + 2) * 3
@@ -52,7 +52,7 @@ def test_the_copy_and_the_product_move_the_tensor_twice(algorithm: Algorithm) ->
     assert product.whole_k == (algorithm == "im2win")
 
 
-def test_direct_moves_its_operands_once_and_puts_down_nothing() -> None:
+def test_direct_moves_its_operands_once_without_a_temporary_tensor() -> None:
     ((work, times),) = ways(SIZES)["direct"].kernels
     assert isinstance(work, DepthwiseWork)
     assert (times, work.macs) == (1, SIZES.macs)
@@ -61,7 +61,7 @@ def test_direct_moves_its_operands_once_and_puts_down_nothing() -> None:
 
 
 @pytest.mark.parametrize(("at_a_time", "launches"), [(5, 1), (4, 2), (3, 2), (2, 3), (1, 5)])
-def test_as_many_images_at_a_time_as_the_workspace_holds(at_a_time: int, launches: int) -> None:
+def test_images_are_processed_in_batches_that_fit_the_workspace(at_a_time: int, launches: int) -> None:
     limit = ConvolutionChoice(ALGORITHMS, (at_a_time * SIZES.windows() * 4 + 3) / MIB)
     way = ways(SIZES, limit)["im2win"]
     assert way.images == at_a_time
@@ -71,7 +71,7 @@ def test_as_many_images_at_a_time_as_the_workspace_holds(at_a_time: int, launche
     assert sum(work.macs * times for work, times in products) == SIZES.macs
 
 
-def test_what_has_no_room_for_one_image_is_not_offered() -> None:
+def test_a_workspace_too_small_for_one_image_rules_an_algorithm_out() -> None:
     assert set(ways(SIZES, ConvolutionChoice(ALGORITHMS, (SIZES.windows() * 4 - 1) / MIB))) == {"direct"}
     between = ConvolutionChoice(ALGORITHMS, SIZES.windows() * 4 / MIB)
     assert set(ways(SIZES, between)) == {"direct", "im2win"}
@@ -82,7 +82,7 @@ def test_what_has_no_room_for_one_image_is_not_offered() -> None:
     [((3, 3), (3, 3), False), ((3, 3), (2, 2), True), ((1, 3), (1, 1), False), ((3, 1), (1, 1), False),
      ((5, 5), (4, 5), False), ((11, 11), (4, 4), True)],
 )  # fmt: skip
-def test_window_order_is_there_where_windows_overlap_both_ways(
+def test_window_order_needs_windows_that_overlap_both_ways(
     kernel: tuple[int, int], strides: tuple[int, int], there: bool
 ) -> None:
     op = Conv2d(kernel, strides)
@@ -101,7 +101,7 @@ def test_window_order_is_smaller_than_column_order(size: int, dilation: int, the
     assert ("im2win" in ways(sizes)) == there
 
 
-def test_a_pointwise_convolution_is_a_product_as_it_lies() -> None:
+def test_a_pointwise_convolution_is_a_product_without_a_copy() -> None:
     assert set(ways(Sizes(Conv2d((1, 1)), (1, 4, 8, 8), (1, 4, 8, 8)))) == {"direct"}
     assert set(ways(Sizes(Conv2d((1, 1), (2, 2)), (1, 4, 8, 8), (1, 4, 4, 4)))) == {"direct", "im2col"}
 
@@ -131,7 +131,7 @@ def test_the_fastest_way_is_taken(name: str, shape: tuple[int, ...]) -> None:
     assert usual.algorithm(graph, node) == ""
 
 
-def test_a_price_is_that_of_its_kernels() -> None:
+def test_a_price_is_the_sum_of_its_kernels() -> None:
     spec = gpu("rtx3090", "im2win")
     host = GpuHost("gpu", spec)
     graph = graph_of(OP, SIZES.source, 16)
@@ -141,7 +141,7 @@ def test_a_price_is_that_of_its_kernels() -> None:
     assert host.workspace_elements(graph, node) == way.workspace
 
 
-def test_what_no_other_way_can_do_the_library_does() -> None:
+def test_the_library_handles_everything_else() -> None:
     host = GpuHost("gpu", gpu("pimflow", "im2win"))
     for op, shape in ((Conv2d((1, 1)), (1, 8, 4, 4)), (Conv2d((2, 2), (2, 2)), (1, 8, 4, 4))):
         graph = graph_of(op, shape, 8)
@@ -162,7 +162,7 @@ def test_shipped_machines_run_convolutions_as_their_models_describe_them() -> No
         ("library", None, []),
     ],
 )
-def test_what_is_told_of_another_choice_is_what_it_changes(
+def test_only_changes_from_the_target_are_reported(
     way: str | None, workspace_mib: float | None, told: list[str]
 ) -> None:
     """A target without a choice means the library; only differences from that are reported."""
@@ -199,7 +199,7 @@ def test_the_workspace_is_part_of_the_memory_plan(compiled: pimflow.CompiledMode
     assert plan.bytes_without_reuse > usual.bytes_without_reuse
 
 
-def test_the_summary_and_the_rows_say_which_way(compiled: pimflow.CompiledModel) -> None:
+def test_the_summary_and_the_rows_name_the_algorithm(compiled: pimflow.CompiledModel) -> None:
     told = dict(compiled.about)["convolutions"]
     assert told.startswith("17 by im2win; workspace at most 2.49 MB")
     rows = [row for row in compiled.report.nodes if row.ways]

@@ -54,7 +54,7 @@ LIMITS = {
 """Bounds on the median and 90th percentile of the error on held-out kernels."""
 
 
-def test_kernels_that_the_fit_did_not_see() -> None:
+def test_errors_of_held_out_kernels() -> None:
     errors = {error.name: held_out(error) for error in calibrated().errors}
     assert set(errors) == {*LIMITS, "all"}
     for name, (median, p90) in LIMITS.items():
@@ -62,7 +62,7 @@ def test_kernels_that_the_fit_did_not_see() -> None:
         assert errors[name][1] < p90, name
 
 
-def test_the_page_tells_the_errors_there_are() -> None:
+def test_the_page_shows_the_actual_errors() -> None:
     """Every row of its table, to within one percentage point: the fit, and both kinds of hold-out."""
     by_size = {error.name: error for error in calibrate_target(TURING, TABLES, by="size").errors}
     page = (ROOT / "docs" / "gpu-model.md").read_text(encoding="utf-8")
@@ -87,7 +87,7 @@ def test_the_shipped_figures_are_those_of_the_fit() -> None:
     assert parse_target(to_toml(calibrated().target), "fitted.toml") == calibrated().target
 
 
-def test_check_tells_what_the_fit_calls_before() -> None:
+def test_check_matches_the_errors_before_the_fit() -> None:
     found = check_target(TURING, TABLES)
     assert [error.before for error in found.errors] == [error.before for error in calibrated().errors]
     assert found.target == TURING
@@ -95,7 +95,7 @@ def test_check_tells_what_the_fit_calls_before() -> None:
     assert found.errors[-1].as_json().keys() == {"rows", "before", "before_median", "before_p90"}
 
 
-def test_a_fit_from_elsewhere_finds_its_way_back() -> None:
+def test_a_fit_from_another_start_returns_to_the_optimum() -> None:
     gpu = TURING.any_gpu
     assert isinstance(gpu, MeasuredGpuSpec)
     assert gpu.fp16 is not None

@@ -106,7 +106,7 @@ def test_unreadable_files(tmp_path: Path) -> None:
         read_table(tmp_path / "binary.csv")
 
 
-def test_columns_may_come_in_any_order_with_others_beside(tmp_path: Path) -> None:
+def test_columns_may_be_in_any_order_among_others(tmp_path: Path) -> None:
     names = [*reversed(COLUMNS), "note"]
     cells = dict(zip(COLUMNS, ["MatMul", "2x3;3x4", "2x4", "{}", "float32", "5", "", ""], strict=True)) | {"note": "hi"}
     (tmp_path / "t.csv").write_text(",".join(names) + "\n" + ",".join(cells[name] for name in names) + "\n")

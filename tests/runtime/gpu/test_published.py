@@ -79,7 +79,7 @@ def test_kernels_over_rows(tmp_path: Path) -> None:
     assert ops["ln"][1] == 3
 
 
-def test_a_table_of_pimflows_own_is_read_whatever_it_is_called(tmp_path: Path) -> None:
+def test_a_table_of_pimflow_is_read_under_any_name(tmp_path: Path) -> None:
     rows = read_rows(DATA / "t4_fp16_gemm.csv")
     for name in ("mine.csv", "my_fp16_gemm.csv"):
         path = tmp_path / name
@@ -97,11 +97,11 @@ def test_a_table_of_pimflows_own_is_read_whatever_it_is_called(tmp_path: Path) -
         (("us,b,h",), r"has no rows"),
     ],
 )
-def test_what_is_wrong_is_named(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
+def test_errors_are_named(tmp_path: Path, lines: tuple[str, ...], message: str) -> None:
     with pytest.raises(InputDataError, match=message):
         read_rows(write(tmp_path, "x1_fp32_relu.csv", *lines))
 
 
-def test_a_file_that_is_not_there() -> None:
+def test_a_missing_file() -> None:
     with pytest.raises(InputDataError, match=r"cannot read absent_fp32_relu\.csv"):
         read_rows("absent_fp32_relu.csv")

@@ -122,7 +122,7 @@ def test_half_of_the_channels_have_half_of_the_cache() -> None:
     assert half.memory_us > 2 * whole.memory_us
 
 
-def test_rows_that_all_hit_are_bound_by_the_second_level_cache() -> None:
+def test_cached_rows_are_bound_by_the_l2_cache() -> None:
     """32 channels x 64 bytes per cycle."""
     graph = generate.uniform(200, 100_000)
     cost = spmm_cost(graph, load_target("pimflow").gpu)
@@ -198,7 +198,7 @@ def test_tiles_have_rows_of_one_type_only() -> None:
     assert even.segments == (67, 67, 66), "where types are computed when it runs"
 
 
-def test_rows_that_a_product_reads_by_index_pass_the_cache_as_those_of_a_gather() -> None:
+def test_indexed_rows_of_a_product_use_the_cache_like_a_gather() -> None:
     """Compared with a separate gather and product, the rows in between are neither written nor read again."""
     ids = np.random.default_rng(0).integers(0, 3000, 20_000)
     x, w, pointers = result(3000, WIDTH), Value("w", (3, WIDTH, 16), "float32"), Value("pointers", (4,), "int64")
@@ -249,7 +249,7 @@ def typed_sum(known: bool = True, scaled: bool = False) -> tuple[list[Value | No
 
 
 @pytest.mark.parametrize("scaled", [False, True])
-def test_products_that_are_added_up_pass_the_cache_twice_and_start_from_zeros(scaled: bool) -> None:
+def test_summed_products_use_the_cache_twice_and_start_from_zeros(scaled: bool) -> None:
     given, constants = typed_sum(scaled=scaled)
     found = gpu_work(TypedSpmm(), given, [result(ROWS, 32)], 2, constants)
     assert isinstance(found, KernelSequence)
@@ -271,7 +271,7 @@ def test_products_that_are_added_up_pass_the_cache_twice_and_start_from_zeros(sc
     assert behind.cache_bytes == len(runs) * 2 * 64 + EDGES * (64 if scaled else 32)
 
 
-def test_additions_take_the_time_that_they_need_in_the_cache() -> None:
+def test_additions_take_cache_time() -> None:
     """With a cache that holds everything but is slow, in both forms of the cost model."""
     given, constants = typed_sum()
     plain = replace(GPU, l2_kib=float(1 << 20), l2_bytes_per_channel_cycle=0.01)
@@ -294,14 +294,14 @@ def test_additions_take_the_time_that_they_need_in_the_cache() -> None:
         assert whole.time_us - apart.time_us > 0.99 * product.behind(CACHE).cache_bytes / bytes_per_us
 
 
-def test_sums_of_products_over_edges_that_are_not_known_yet_count_no_reuse_and_say_so() -> None:
+def test_summed_products_over_unknown_edges_assume_no_reuse_and_report_it() -> None:
     given, constants = typed_sum(known=False)
     found = gpu_work(TypedSpmm(), given, [result(ROWS, 32)], 2, constants)
     assert isinstance(found, KernelSequence)
     assert found.unknown == UNKNOWN_ORDER
 
 
-def test_a_graph_that_is_not_known_yet_counts_no_reuse_and_says_so() -> None:
+def test_an_unknown_graph_assumes_no_reuse_and_reports_it() -> None:
     graph = generate.uniform(300, 4000)
     found = gpu_work(Spmm(), operands(graph), [result(300, WIDTH)], 2)
     assert isinstance(found, KernelSequence)
@@ -326,7 +326,7 @@ def test_the_exporters_pattern_moves_an_index_as_large_as_the_messages() -> None
     assert 6000 * 2 + 2 * messages in extra
 
 
-def test_an_aggregation_costs_a_fraction_of_what_was_exported() -> None:
+def test_an_aggregation_costs_a_fraction_of_the_export() -> None:
     graph = generate.uniform(5000, 100_000)
     host = host_of(load_target("pimflow"))
     exported = host.cost_as_exported(graph, WIDTH, False)

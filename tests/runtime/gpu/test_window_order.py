@@ -47,7 +47,7 @@ def by_onnx_runtime(op: Conv2d, given: list[Array]) -> Array:
 
 @settings(max_examples=60)
 @given(convolutions())
-def test_every_way_gives_what_onnx_runtime_gives(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
+def test_every_order_matches_onnx_runtime(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
     op, shape, out = made
     arrays = operands(op, shape, out)
     expected = by_onnx_runtime(op, arrays)
@@ -59,7 +59,7 @@ def test_every_way_gives_what_onnx_runtime_gives(made: tuple[Conv2d, tuple[int, 
 
 @settings(max_examples=60)
 @given(convolutions())
-def test_the_tensors_hold_what_is_counted(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
+def test_the_tensors_match_the_predicted_sizes(made: tuple[Conv2d, tuple[int, int, int, int], int]) -> None:
     """Counted cell by cell: the distinct (channel, row of results, column, tap), and the windows."""
     op, shape, out = made
     x = np.arange(1, np.prod(shape) + 1, dtype=np.float32).reshape(shape)
@@ -81,7 +81,7 @@ def test_the_tensors_hold_what_is_counted(made: tuple[Conv2d, tuple[int, int, in
     assert width == len(range(0, wide - op.dilations[1] * (op.kernel[1] - 1), op.strides[1]))
 
 
-def test_a_window_is_one_run_of_the_tensor_and_the_next_begins_a_stride_of_columns_later() -> None:
+def test_windows_are_contiguous_and_a_stride_apart() -> None:
     op = Conv2d((3, 4), (2, 3))
     x = np.random.default_rng(1).standard_normal((1, 2, 9, 16)).astype(np.float32)
     flat, columns = in_window_order(x, op).reshape(2, 4, -1), in_columns(x, op)

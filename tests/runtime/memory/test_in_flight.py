@@ -28,7 +28,7 @@ def clashes(memory: MemoryInFlight, steady: SteadyState, count: int) -> int:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NETS)
-def test_what_is_alive_lies_apart(name: str, target: str) -> None:
+def test_live_values_do_not_overlap(name: str, target: str) -> None:
     steady, memory = planned(name, target)[2], placed(name, target)
     assert clashes(memory, steady, steady.in_flight + 1) == 0
     for number in range(3):
@@ -50,7 +50,7 @@ def test_some_regions_have_copies_and_some_share_space() -> None:
 
 
 @pytest.mark.parametrize("name", NETS)
-def test_with_fewer_copies_values_meet(name: str) -> None:
+def test_with_fewer_copies_values_collide(name: str) -> None:
     steady, memory = planned(name, "pimflow")[2], placed(name, "pimflow")
     if memory.most_copies > 1:
         assert clashes(one_copy_less(memory), steady, steady.in_flight + 1) > 0

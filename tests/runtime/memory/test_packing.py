@@ -64,7 +64,7 @@ def lowest_first(order: Sequence[Block]) -> int:
 
 @given(blocks, st.integers(0, 9))
 @settings(max_examples=60)
-def test_with_a_room_they_take_no_more(items: list[Block], spare: int) -> None:
+def test_a_limit_does_not_increase_the_size(items: list[Block], spare: int) -> None:
     room = live_peak(items) + 64 * spare
     offsets, total = pack_within(items, room)
     assert_apart(items, offsets)
@@ -72,7 +72,7 @@ def test_with_a_room_they_take_no_more(items: list[Block], spare: int) -> None:
     assert pack_within(items, live_peak(items) - 64) == pack(items)
 
 
-def test_what_lies_beyond_the_room_is_placed_earlier() -> None:
+def test_blocks_beyond_the_limit_are_placed_earlier() -> None:
     """Five blocks for which the first try leaves a gap."""
     items = [Block(256, 4, 9), Block(192, 2, 6), Block(384, 10, 16), Block(320, 1, 3), Block(192, 4, 10)]
     assert pack(items)[1] == 704

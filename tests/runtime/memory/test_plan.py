@@ -138,7 +138,7 @@ def test_regions_alive_at_once_are_apart(graph: Graph) -> None:
 
 
 @pytest.mark.parametrize("padding", [0.5, float("inf"), float("-inf")])
-def test_padding_that_is_no_number_of_json_is_written_and_read(padding: float) -> None:
+def test_non_finite_padding_survives_json(padding: float) -> None:
     build = Builder()
     x = build.relu(build.input(1, 4, 6, 5))
     plan = plan_memory(build.graph(build.pad(x, (0, 0, 1, 1), (0, 0, 1, 1), padding)))
@@ -153,7 +153,7 @@ def test_plans_are_deterministic(graph: Graph) -> None:
     assert json.dumps(plan_memory(graph).as_json()) == json.dumps(plan_memory(again).as_json())
 
 
-def test_check_names_what_is_wrong() -> None:
+def test_check_names_the_error() -> None:
     plan = plan_memory(conv_chain(3))
     first, second, *rest = plan.regions
     with pytest.raises(MemoryPlanError, match="regions 0 and 1 overlap at step 0"):

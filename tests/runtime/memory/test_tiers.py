@@ -14,9 +14,7 @@ from pimflow.targets.schema import GpuMemory, Memory
 from support.cli import document
 
 
-def test_what_fits_and_what_does_not_is_a_line_of_the_summary(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_the_summary_states_whether_a_model_fits(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     roomy = pimflow.compile("zoo:toy", target="rtx3090", policy="gpu")
     line = dict(roomy.about)["GPU memory"]
     needed = roomy.memory.arena_bytes + roomy.memory.weight_bytes
@@ -61,17 +59,17 @@ def test_no_more_are_in_flight_than_fit() -> None:
     assert checks.passed
 
 
-def test_what_does_not_even_fit_alone_is_told() -> None:
+def test_a_single_inference_that_does_not_fit_is_reported() -> None:
     compiled = pimflow.compile("zoo:toy", target=pim_with(0.0001), objective="throughput")
     assert compiled.plan.rest_us == 0
     assert dict(compiled.about)["GPU memory"].startswith("DOES NOT FIT: weights and activations of ")
 
 
-def test_without_tiers_nothing_is_said() -> None:
+def test_without_tiers_nothing_is_reported() -> None:
     compiled = pimflow.compile("zoo:toy", policy="gpu")
     assert "GPU memory" not in dict(compiled.about)
     assert "gpu_capacity_bytes" not in compiled.document()["memory"]
 
 
-def test_small_amounts_are_told_in_megabytes() -> None:
+def test_small_amounts_are_shown_in_megabytes() -> None:
     assert [gigabytes(amount) for amount in (10**5, 10**9, 24 * 10**9)] == ["0.10 MB", "1.00 GB", "24.00 GB"]

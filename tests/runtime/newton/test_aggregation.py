@@ -114,7 +114,7 @@ def test_statistics_refuse_a_sparse_graph_before_any_stream_is_made(monkeypatch:
     assert "needed to be faster than the host" in reason
 
 
-def test_what_is_needed_follows_from_the_target() -> None:
+def test_the_required_density_follows_from_the_target() -> None:
     def needed(target: Target) -> float:
         return float(verdict(program(SPARSE), target).split(", ")[1].split()[0])
 
@@ -122,7 +122,7 @@ def test_what_is_needed_follows_from_the_target() -> None:
     assert verdict(program(SPARSE), FAST) == "", "fast enough, and it may pay"
 
 
-def test_what_is_placed_is_not_asked_again() -> None:
+def test_placed_sums_are_not_checked_again() -> None:
     costs, graph = CostModel(PIMFLOW), on_pim(program(SMALL))
     assert not isinstance(costs.work(graph, graph.node("sum"), "pim"), Refusal)
 
@@ -138,13 +138,13 @@ def test_no_division_beats_the_bound(groups: list[int], beside: float) -> None:
 
 
 @pytest.mark.parametrize(("changes", "reason"), [({"reduce": "max"}, "reduction: max")])
-def test_what_no_latch_computes_is_refused(changes: dict[str, str], reason: str) -> None:
+def test_unsupported_reductions_are_refused(changes: dict[str, str], reason: str) -> None:
     assert reason in verdict(program(SMALL, **changes))  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("scaled", [False, True])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_program_computes_the_node_and_comes_back_from_its_archive(weighted: bool, scaled: bool) -> None:
+def test_a_program_computes_the_node_and_survives_archiving(weighted: bool, scaled: bool) -> None:
     graph = program(SMALL, weighted=weighted, scaled=scaled)
     unit, node = CostModel(PIMFLOW).units["pim"], graph.node("sum")
     work = unit.work(graph, node)
@@ -160,7 +160,7 @@ def test_a_program_computes_the_node_and_comes_back_from_its_archive(weighted: b
 
 
 @pytest.mark.parametrize("operand", ["fp16", "bf16"])
-def test_edges_with_the_same_ends_are_rounded_as_one(operand: str) -> None:
+def test_duplicate_edges_are_rounded_as_one(operand: str) -> None:
     edges = random_edges(300, 40, 500, 24, 8, repeated=100)
     graph = program(edges)
     unit, node = CostModel(PIMFLOW).units["pim"], graph.node("sum")
@@ -173,7 +173,7 @@ def test_edges_with_the_same_ends_are_rounded_as_one(operand: str) -> None:
     assert relative_error(result, expected) < 1e-5
 
 
-def test_the_host_adds_up_partial_results_and_is_busy_with_it() -> None:
+def test_the_host_adds_partial_results_and_is_charged_for_it() -> None:
     """1200 sources are three blocks: each contributes a row of partial sums to every destination, in single
     precision."""
     costs, graph = CostModel(PIMFLOW), on_pim(program(SMALL))
@@ -192,7 +192,7 @@ def test_the_host_adds_up_partial_results_and_is_busy_with_it() -> None:
     assert costs.transfer(one_block, one_block.node("sum")) is None
 
 
-def test_partial_results_cross_a_link_and_are_added_up_on_the_host() -> None:
+def test_partial_results_cross_a_link_and_are_added_on_the_host() -> None:
     linked = replace(PIMFLOW, units=Table({**PIMFLOW.units, "pim": replace(PIMFLOW.pim, transfer_gb_per_s=16.0)}))
     costs, graph = CostModel(linked), on_pim(program(SMALL))
     cost = costs.node_cost(graph, graph.node("sum")).detail
@@ -239,7 +239,7 @@ def test_rows_of_a_sum_are_not_divided() -> None:
     assert {decision.device for decisions in offered for decision in decisions} == {"gpu", "pim"}  # type: ignore[union-attr]
 
 
-def test_a_dense_graph_is_taken_verified_saved_and_loaded(tmp_path: Path) -> None:
+def test_a_dense_graph_is_placed_verified_saved_and_loaded(tmp_path: Path) -> None:
     """With full groups and fast enough channels, the plan puts the sum on PIM alone."""
     rng = np.random.default_rng(0)
     pairs = np.stack([rng.integers(0, 300, 4_000), rng.integers(0, 40, 4_000)])
@@ -298,7 +298,7 @@ def test_without_dense_groups_nothing_is_divided(monkeypatch: pytest.MonkeyPatch
         )
 
 
-def test_divisions_are_those_of_the_statistics_best_first() -> None:
+def test_divisions_follow_the_statistics_best_first() -> None:
     costs, edges = CostModel(cached(384)), dense_blocks(1, 256, 0.95, 200, 1024)
     graph = program(edges)
     offered = costs.edge_divisions(graph, graph.node("sum"), "pim")

@@ -39,7 +39,7 @@ def test_nothing_is_above_the_roof() -> None:
     assert backend.roof.bytes_per_us == 2 * backend.roof.macs_per_us, "a weight of two bytes for every multiplication"
 
 
-def test_programs_that_lie_elsewhere_share_their_streams_and_what_is_archived() -> None:
+def test_programs_at_other_addresses_share_streams_and_archives() -> None:
     backend = NewtonBackend("pim", load_target("pimflow").pim)
     program = backend.program(PROBLEM, "newton++")
     assert isinstance(program, PimProgram)

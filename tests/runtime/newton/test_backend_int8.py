@@ -72,7 +72,7 @@ def test_a_quantised_network_runs_in_bytes(policy: str, timing: str, tmp_path: P
     assert loaded.verify(pim="values", seed=1).passed
 
 
-def test_a_machine_without_the_table_is_what_it_was() -> None:
+def test_a_machine_without_the_table_is_unchanged() -> None:
     assert pimflow.load_target("pimflow").pim.int8 is None
     marked = pimflow.compile(qdq_model(), policy="pim", use_cache=False)
     assert all(node.placement.narrow is None for node in marked.graph.nodes)
@@ -162,7 +162,7 @@ def test_operators_of_bytes(name: str) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ConvInteger", "MatMulInteger"])
-def test_sums_of_bytes_are_not_left_to_latches_that_they_overflow(kind: str) -> None:
+def test_byte_sums_avoid_latches_that_they_would_overflow(kind: str) -> None:
     """A unit with fp16 latches accepts values that scales make smaller, and bytes if it accumulates them in 32 bits."""
     backends = [NewtonBackend("pim", load_target("hbm-pim").pim), NewtonBackend("pim", with_int8("hbm-pim").pim)]
     graph = NarrowProducts().run(load_model(OPERATORS[kind])).graph
@@ -193,7 +193,7 @@ def layer(operand: str, problem: Any) -> NewtonLayer:
 
 
 @pytest.mark.parametrize("problem", [ConvProblem(1, 64, 64, 28, 28, (3, 3)), MatmulProblem(1, 1024, 1000)])
-def test_a_comp_multiplies_twice_as_many(problem: Any) -> None:
+def test_a_comp_multiplies_twice_as_many_bytes(problem: Any) -> None:
     own, narrow = layer("", problem), layer("int8", problem)
     assert (own.operand, narrow.operand) == ("fp16", "int8")
     assert narrow.cost.commands.comp == own.cost.commands.comp // 2
@@ -204,7 +204,7 @@ def test_a_comp_multiplies_twice_as_many(problem: Any) -> None:
     assert energies[1]["mac"] == pytest.approx(energies[0]["mac"] * 0.3 / 1.5)  # as many MACs, at 0.2 + 0.1 pJ
 
 
-def test_a_machine_says_what_it_does_not_multiply() -> None:
+def test_a_machine_names_unsupported_operands() -> None:
     problem = MatmulProblem(1, 1024, 1000)
     with pytest.raises(OptionError, match="do not multiply int8"):
         pimflow.layer(problem, operand="int8")
@@ -214,7 +214,7 @@ def test_a_machine_says_what_it_does_not_multiply() -> None:
         pimflow.override("pimflow", {"pim.operand": "int8"})
 
 
-def test_traces_of_bytes_take_what_their_programs_take(tmp_path: Path) -> None:
+def test_byte_traces_take_the_time_of_their_programs(tmp_path: Path) -> None:
     compiled = pimflow.compile(OPERATORS["MatMulInteger"], target=INT8, policy="pim", use_cache=False)
     (node,) = (node for node in compiled.graph.nodes if node.device == "pim")
     (program,) = compiled.programs.values()
@@ -229,7 +229,7 @@ def test_traces_of_bytes_take_what_their_programs_take(tmp_path: Path) -> None:
         pimflow.simulate(path, target=INT8)
 
 
-def test_what_ran_is_said(tmp_path: Path) -> None:
+def test_the_operand_type_is_reported(tmp_path: Path) -> None:
     compiled = pimflow.compile(qdq_model(), target=INT8, policy="pim", use_cache=False)
     folder = compiled.save(tmp_path / "out")
     assert "int8 operands, " in pimflow.explain(folder, "two").text()
@@ -239,7 +239,7 @@ def test_what_ran_is_said(tmp_path: Path) -> None:
     assert document["operand"] == "int8"
 
 
-def test_energies_of_products_in_8_bits_leave_the_mappings() -> None:
+def test_eight_bit_energies_do_not_change_mappings() -> None:
     pim = INT8.pim
     assert pim.int8 is not None
     dearer = replace(pim, int8=replace(pim.int8, multiply_pj=9.0, add_pj=9.0))

@@ -40,7 +40,7 @@ LAYERS: tuple[MatrixProblem, ...] = (
 
 @settings(max_examples=40, print_blob=True)
 @given(problem=problems(), pim=timed_machines())
-def test_no_mapping_of_all_that_there_are_is_faster(problem: MatrixProblem, pim: PimSpec) -> None:
+def test_no_mapping_is_faster_than_the_bound(problem: MatrixProblem, pim: PimSpec) -> None:
     profile = timing_profile(pim, "strict")
     timer = StreamTimer(profile)
     entries = candidates(problem, profile)
@@ -56,7 +56,7 @@ def test_no_mapping_of_all_that_there_are_is_faster(problem: MatrixProblem, pim:
 
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
 @pytest.mark.parametrize("target", ["pimflow", "hbm-pim", "aim-gddr6"])
-def test_the_chosen_mapping_is_near(target: str, timing: str) -> None:
+def test_the_chosen_mapping_is_near_the_bound(target: str, timing: str) -> None:
     """Near enough to skip work."""
     spec = load_target(target).pim
     backend = NewtonBackend("pim", replace(spec, timing=replace(spec.timing, default=timing)))
@@ -73,7 +73,7 @@ def test_the_chosen_mapping_is_near(target: str, timing: str) -> None:
 @pytest.mark.parametrize(
     ("target", "timing"), [("pimflow", "strict"), ("pimflow", "artifact"), ("aim-gddr6", "strict")]
 )
-def test_a_layer_says_how_near_it_is_to_its_bounds(target: str, timing: str) -> None:
+def test_a_layer_reports_its_distance_to_its_bounds(target: str, timing: str) -> None:
     """No layer is below a bound, and some are near it."""
     spec = load_target(target).pim
     backend = NewtonBackend("pim", replace(spec, timing=replace(spec.timing, default=timing)))
@@ -90,7 +90,7 @@ def test_a_layer_says_how_near_it_is_to_its_bounds(target: str, timing: str) -> 
     assert min(within.values()) < (1.1 if timing == "strict" else 2.1), "near enough to tell something"
 
 
-def test_the_bus_carries_what_is_read_once_and_every_result() -> None:
+def test_the_bus_carries_inputs_once_and_every_result() -> None:
     """A 1x1 kernel with stride 2 reads a quarter: 4 x 9 x 2 elements; 9 pixels in 2 tiles return 16 fp32 each."""
     problem, spec = ConvProblem(1, 4, 32, 5, 5, (1, 1), (2, 2)), load_target("pimflow").pim
     told = NewtonBackend("pim", spec).explain(problem, "auto")
@@ -98,7 +98,7 @@ def test_the_bus_carries_what_is_read_once_and_every_result() -> None:
     assert told.bounds.bus == pytest.approx((4 * 9 * 2 / 4 / 32 + 9 * 2 / 16 * 2) * 2)
 
 
-def test_what_fills_by_turns_waits_for_its_fills() -> None:
+def test_alternating_fills_delay_comps() -> None:
     """32 > 16 channels, 112 x 112: a channel has 1,568 COMPs and 784 READRES, its group 6,272 slots in 196 fills.
 
     3 cycles per COMP, 2 per slot, 7 in addition for a fill, 3 for each READRES that does not follow a fill; 12

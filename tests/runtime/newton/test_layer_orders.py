@@ -24,7 +24,7 @@ def told(problem: ConvProblem, *, free: bool = True, choice: str = "") -> Newton
 
 
 @pytest.mark.parametrize(("problem", "is_chosen"), [(CHOSEN, True), (NOT_CHOSEN, False)])
-def test_both_orders_are_told(problem: ConvProblem, is_chosen: bool) -> None:
+def test_both_orders_are_reported(problem: ConvProblem, is_chosen: bool) -> None:
     layer = told(problem)
     other = layer.other_order
     assert other is not None
@@ -41,7 +41,7 @@ def test_both_orders_are_told(problem: ConvProblem, is_chosen: bool) -> None:
     }
 
 
-def test_without_window_order_it_is_what_a_machine_costs_that_has_none_of_it() -> None:
+def test_without_window_order_no_machine_is_faster() -> None:
     """A machine that differs only in that it cannot use window order finds no faster mapping."""
     other = told(CHOSEN).other_order
     assert other is not None
@@ -52,7 +52,7 @@ def test_without_window_order_it_is_what_a_machine_costs_that_has_none_of_it() -
     ("problem", "free", "choice"),
     [(CHOSEN, False, ""), (CHOSEN, True, "newton++"), (replace(CHOSEN, kernel=(1, 1), pads=(0, 0, 0, 0)), True, "")],
 )
-def test_where_there_is_none_nothing_is_said(problem: ConvProblem, free: bool, choice: str) -> None:
+def test_nothing_is_reported_without_window_order(problem: ConvProblem, free: bool, choice: str) -> None:
     layer = told(problem, free=free, choice=choice)
     assert layer.other_order is None
     assert "window order" not in dict(layer.lines())

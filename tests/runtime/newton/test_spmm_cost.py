@@ -35,7 +35,7 @@ def oracle(stream: CommandStream, pim: PimSpec, timing: str) -> tuple[int, Count
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
 @settings(max_examples=10, suppress_health_check=list(HealthCheck))
 @given(data=st.data(), edges=drawn_edges())
-def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) -> None:
+def test_cycles_match_the_oracles(timing: str, data: st.DataObject, edges: Edges) -> None:
     program, packing = edges.program(data.draw(drawn_mappings(PIM)), PIM)
     cost = spmm_cost(program, packing, timer(PIM, timing))
     slowest = 0
@@ -52,7 +52,7 @@ def test_cycles_are_the_oracles(timing: str, data: st.DataObject, edges: Edges) 
 
 
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
-def test_cycles_of_dense_groups_alone_are_the_oracles(timing: str) -> None:
+def test_cycles_of_dense_groups_match_the_oracles(timing: str) -> None:
     """As a split leaves them: rows without an edge, neighbouring columns in loops."""
     edges = dense_blocks(3, 64, 0.8, 400, 24)
     dense, _ = divided(edges.rowptr, edges.col, 16, 13)
@@ -74,7 +74,7 @@ def best(edges: Edges, policy: str, pim: PimSpec = PIM, timing: str = "strict") 
 
 @pytest.mark.parametrize("width", [16, 256])
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
-def test_the_number_of_groups_that_closed_forms_choose_is_near_the_best(width: int, timing: str) -> None:
+def test_the_closed_forms_number_of_groups_is_near_the_best(width: int, timing: str) -> None:
     edges = random_edges(2048, 80, 1000, width, 7)
     clock = timer(PIM, timing)
     exact = [
@@ -101,7 +101,7 @@ def test_hidden_fills_and_more_buffers_are_no_slower() -> None:
 
 
 @pytest.mark.parametrize("target", ["aim-gddr6", "hbm-pim", "turing-pim"])
-def test_other_machines_run_it_too(target: str) -> None:
+def test_other_machines(target: str) -> None:
     pim = load_target(target).pim
     cost = best(random_edges(1200, 70, 800, 40, 6), "auto", pim)
     assert cost.commands.comp > 0

@@ -29,7 +29,7 @@ def write(folder: Path, text: str | bytes, name: str = "trace.pim") -> Path:
 
 @settings(max_examples=40, suppress_health_check=list(HealthCheck))
 @given(nests(buffers=2, depth=2), st.sampled_from(("artifact", "strict")), st.sampled_from(("hidden", "exposed")))
-def test_text_read_back_times_as_the_nest_does(
+def test_parsed_text_takes_the_same_time_as_the_nest(
     tmp_path_factory: pytest.TempPathFactory, program: CommandStream, timing: str, latency: str
 ) -> None:
     machine = dataclasses.replace(PIM, buffers_per_channel=2)
@@ -71,7 +71,9 @@ GOOD = "0x00000000 GWRITE_1 \n0x00000000 G_ACT0\n"
         ("x" * 5000, 201, "goes on beyond any command"),
     ],
 )
-def test_a_malformed_line_is_told_with_file_line_and_column(tmp_path: Path, line: str, column: int, what: str) -> None:
+def test_a_malformed_line_is_reported_with_file_line_and_column(
+    tmp_path: Path, line: str, column: int, what: str
+) -> None:
     file = write(tmp_path, GOOD + line + "\nREADRES\n")
     with pytest.raises(TraceError) as error:
         simulate_file(file, PIM, "artifact")
@@ -101,7 +103,7 @@ def test_command_order_errors_name_line_and_index(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["bad.pim", "bad.pim.gz"])
 @settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(data=st.binary(min_size=1, max_size=600))
-def test_random_bytes_are_an_error_or_an_answer(tmp_path: Path, name: str, data: bytes) -> None:
+def test_random_bytes_give_an_error_or_a_result(tmp_path: Path, name: str, data: bytes) -> None:
     outcome = result_or_error(write(tmp_path, data, name))
     if isinstance(outcome, PimflowError):
         assert name in str(outcome)
@@ -159,7 +161,7 @@ def test_a_long_trace_takes_bounded_memory(tmp_path: Path) -> None:
     assert peak < 3 << 20
 
 
-def test_memories_that_overflow_change_nothing() -> None:
+def test_overflowing_caches_change_nothing() -> None:
     want = simulate_file(path("random-00"), PIM, "artifact")
     assert simulate_file(path("random-00"), PIM, "artifact", memory=Memory(lines=3, states=5)) == want
 

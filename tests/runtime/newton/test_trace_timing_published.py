@@ -12,7 +12,7 @@ from support.newton.streams import PIM, artifact_word
 from support.newton.timing import time_stream
 
 
-def test_all_are_there_and_differ() -> None:
+def test_all_published_traces_exist_and_differ() -> None:
     assert len(EXPECTED) == 34
     assert len({expected(*case)["cycles"] for case in CASES}) > 60
 

@@ -11,14 +11,14 @@ from support.pebbles import NEVER, least_peak, trace_of, traces
 
 @given(traces())
 @settings(max_examples=150)
-def test_without_drives_it_is_the_least_of_all_schedules(trace: Trace) -> None:
+def test_without_drives_it_is_the_minimum_over_all_schedules(trace: Trace) -> None:
     sizes = [buffer.bytes for buffer in trace.buffers]
     assert least_room(trace, sizes, drives=False, enough=NEVER).bytes == least_peak(trace)
 
 
 @given(traces())
 @settings(max_examples=30)
-def test_a_search_that_is_given_up_is_a_bound_too(trace: Trace) -> None:
+def test_an_aborted_search_gives_a_bound_too(trace: Trace) -> None:
     sizes, least = [buffer.bytes for buffer in trace.buffers], least_peak(trace)
     for enough in (least - 1, least, least // 2):
         assert least_room(trace, sizes, drives=False, enough=enough).bytes <= least
@@ -27,7 +27,7 @@ def test_a_search_that_is_given_up_is_a_bound_too(trace: Trace) -> None:
 
 @given(traces())
 @settings(max_examples=60)
-def test_a_proof_is_found_where_there_is_one(trace: Trace) -> None:
+def test_existing_proofs_are_found(trace: Trace) -> None:
     sizes, least = [buffer.bytes for buffer in trace.buffers], least_peak(trace)
     for enough in (least - 1, least // 2):
         assert enough < least_room(trace, sizes, drives=False, enough=enough, proof=True).bytes <= least
@@ -36,14 +36,14 @@ def test_a_proof_is_found_where_there_is_one(trace: Trace) -> None:
 
 @given(traces())
 @settings(max_examples=30)
-def test_with_drives_it_is_what_one_kernel_touches(trace: Trace) -> None:
+def test_with_drives_it_is_the_largest_kernels_operands(trace: Trace) -> None:
     sizes = [buffer.bytes for buffer in trace.buffers]
     found = least_room(trace, sizes, drives=True, enough=NEVER)
     touched = {k.name: sum(sizes[b] for b in {*k.reads, *k.writes}) for k in trace.kernels}
     assert (found.bytes, touched[found.step]) == (max(touched.values()),) * 2
 
 
-def test_what_is_read_together_has_to_be_made_one_after_the_other() -> None:
+def test_operands_of_one_kernel_are_made_one_after_the_other() -> None:
     """Two branches through 8 bytes that end in 1 each: the second runs while the result of the first is in memory."""
     trace = trace_of([1, 8, 1, 8, 1, 1], [{0}, {1}, {0}, {3}, {2, 4}], 1)
     sizes = [buffer.bytes for buffer in trace.buffers]

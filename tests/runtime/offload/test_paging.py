@@ -18,7 +18,7 @@ from support.offload import traces
 
 @given(traces(), st.floats(10.0, 500.0), st.integers(0, 2000))
 @settings(max_examples=150)
-def test_a_plan_for_any_room_that_holds_every_kernel(trace: Trace, rate: float, spare: int) -> None:
+def test_a_plan_exists_for_any_limit_that_holds_every_kernel(trace: Trace, rate: float, spare: int) -> None:
     """Time and peak are those of another simulation, which checks that every kernel finds its operands."""
     touched = max(sum(trace.buffers[b].bytes for b in {*k.reads, *k.writes}) for k in trace.kernels)
     channel = Channel(rate, 1.37 * rate, 0.11)
@@ -31,7 +31,7 @@ def test_a_plan_for_any_room_that_holds_every_kernel(trace: Trace, rate: float, 
     assert found.run.peak_bytes == peak
 
 
-def test_where_all_has_room_nothing_leaves() -> None:
+def test_nothing_is_offloaded_if_everything_fits() -> None:
     kernels = [Kernel("inputs", 0.0, (), (0,)), Kernel("a", 1.0, (0,), (1,)), Kernel("b", 1.0, (1,), (2,))]
     trace = Trace(
         (*kernels, Kernel("c", 1.0, (0, 2), (3,))), 2, tuple(Buffer(str(n), 10, 10) for n in range(4)), given=1

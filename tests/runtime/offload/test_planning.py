@@ -27,7 +27,7 @@ def read_twice(layers: int) -> Trace:
 
 
 @pytest.mark.parametrize("offload", [True, False])
-def test_room_for_one_kernel_is_enough_with_drives(offload: bool) -> None:
+def test_memory_for_one_kernel_suffices_with_drives(offload: bool) -> None:
     """Everything is offloaded twice; the search alone, which offloads a buffer at most once, needs at least twice the
     memory."""
     trace = read_twice(8)
@@ -40,7 +40,7 @@ def test_room_for_one_kernel_is_enough_with_drives(offload: bool) -> None:
         assert found == alone
 
 
-def test_no_wish_is_met_worse_than_by_the_search() -> None:
+def test_plans_are_never_worse_than_the_search() -> None:
     trace = read_twice(6)
     peak = follow(trace, ActivationPlan()).peak_bytes
     for slower in (0.0, 20.0, 60.0):
@@ -51,7 +51,7 @@ def test_no_wish_is_met_worse_than_by_the_search() -> None:
 
 
 @pytest.mark.parametrize("seed", [2, 3, 6])
-def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_staged_plans_are_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Plans made in stages are never slower, and for some limits faster; a tick-by-tick simulation confirms time and
     memory."""
     trace, channel = random_chain(seed), Channel(300.0, 300.0, 10.0, 8000.0)
@@ -70,7 +70,7 @@ def test_what_is_reached_by_stages_is_faster(seed: int, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_hardly_a_choice_is_better(seed: int) -> None:
+def test_the_plan_beats_all_simple_choices(seed: int) -> None:
     """Of all ways to keep, offload or recompute the buffers of a chain, each is tried; without exchanges, half of these
     plans were up to 17 % slower."""
     trace, channel = random_chain(seed, layers=5), Channel(300.0, 300.0, 10.0, 8000.0)
@@ -86,7 +86,7 @@ def test_hardly_a_choice_is_better(seed: int) -> None:
     assert plan_activations(trace, channel, wish).run.time_us <= best.run.time_us
 
 
-def test_more_room_takes_no_longer_and_more_time_no_more_room() -> None:
+def test_more_memory_is_never_slower_and_more_time_never_needs_more_memory() -> None:
     trace = read_twice(6)
     peak = follow(trace, ActivationPlan()).peak_bytes
     rooms = range(trace.touched_bytes, peak + 100_000, 100_000)

@@ -62,7 +62,7 @@ def test_a_plan_is_found_if_there_is_one(trace: Trace) -> None:
 
 @given(traces(drawing=True))
 @settings(max_examples=100)
-def test_what_is_drawn_is_drawn_once(trace: Trace) -> None:
+def test_random_numbers_are_drawn_once(trace: Trace) -> None:
     least = least_peak(trace)
     assert reordered(trace, sizes_of(trace), least - 1) is None
     found = reordered(trace, sizes_of(trace), least)
@@ -71,7 +71,7 @@ def test_what_is_drawn_is_drawn_once(trace: Trace) -> None:
     assert not any(trace.kernels[rerun.place].draws for rerun in found.run.reruns)
 
 
-def test_where_there_is_room_all_runs_once() -> None:
+def test_nothing_is_recomputed_if_everything_fits() -> None:
     trace = trace_of([1, 8, 1, 8, 1, 1], [{0}, {1}, {0}, {3}, {2, 4}], 1)
     found = reordered(trace, sizes_of(trace), 99)
     assert found is not None
@@ -79,7 +79,7 @@ def test_where_there_is_room_all_runs_once() -> None:
     assert found.run.time_us == sum(kernel.time_us for kernel in trace.kernels)
 
 
-def test_what_is_computed_in_place_is_made_again_from_the_start() -> None:
+def test_in_place_results_are_recomputed_from_the_start() -> None:
     """Buffer 1 is made, updated in place, read through a view, and needed again at the end, when it does not fit next
     to 3."""
     kernels = (

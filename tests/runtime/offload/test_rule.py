@@ -50,13 +50,13 @@ def test_small_tensors_stay() -> None:
     assert plan.offloaded == {0, 2, 3}
 
 
-def test_modules_are_asked_back_as_a_whole() -> None:
+def test_modules_are_loaded_as_a_whole() -> None:
     """Two modules of two layers: the first module's load starts with the second one's backward pass."""
     plan = adaptive_rule(chain(4), Channel(1e9, 1e9), modules=(0, 2), least_elements=0)
     assert plan.loads == ((3, 4), (2, 4), (1, 4), (0, 4))
 
 
-def test_what_is_asked_back_as_it_is_made_is_stored_in_vain() -> None:
+def test_a_buffer_needed_at_once_is_stored_needlessly() -> None:
     """For the last layer: the channel is free, so its store begins, and the first layer's load waits for its end."""
     trace, channel = chain(2), Channel(1000.0, 250.0)
     plan = adaptive_rule(trace, channel, least_elements=0)
@@ -69,7 +69,7 @@ def test_what_is_asked_back_as_it_is_made_is_stored_in_vain() -> None:
 
 @settings(max_examples=60)
 @given(st.data())
-def test_events_that_are_followed_apart_say_the_same(data: st.DataObject) -> None:
+def test_an_independent_event_simulation_agrees(data: st.DataObject) -> None:
     """Layers that save one or two buffers, some of no length, over a fast or a slow channel; to the last digit."""
     layers = data.draw(st.integers(2, 8))
     saved = data.draw(st.lists(st.integers(1, 2), min_size=layers, max_size=layers))

@@ -27,7 +27,7 @@ def test_nothing_is_moved() -> None:
     assert (run.time_us, run.stall_us, run.peak_bytes, run.transfers) == (12_000.0, 0.0, 4_000_000, ())
 
 
-def test_one_buffer_that_comes_back_in_time() -> None:
+def test_one_buffer_loaded_in_time() -> None:
     """Stored from 1 to 2 ms, after the second layer has read it; loaded when that layer's backward pass begins."""
     run = follow(chain(4), ActivationPlan(((0, 6),)), Channel(1000.0, 1000.0))
     assert [(transfer.kind, transfer.begin_us, transfer.end_us) for transfer in run.transfers] == [
@@ -37,12 +37,12 @@ def test_one_buffer_that_comes_back_in_time() -> None:
     assert (run.time_us, run.stall_us, run.peak_bytes) == (12_000.0, 0.0, 3_000_000)
 
 
-def test_one_buffer_that_comes_late() -> None:
+def test_one_buffer_loaded_late() -> None:
     run = follow(chain(4), ActivationPlan(((0, 7),)), Channel(1000.0, 500.0))
     assert (run.time_us, run.stall_us) == (14_000.0, 2000.0)
 
 
-def test_what_is_asked_back_before_it_is_stored_never_left() -> None:
+def test_buffers_requested_before_they_are_stored_stay() -> None:
     """One store has not begun and is cancelled; another is in progress, and its write is useless."""
     slow = Channel(100.0, 100.0)
     run = follow(chain(2), ActivationPlan(((1, 2), (0, 3))), slow)
@@ -50,13 +50,13 @@ def test_what_is_asked_back_before_it_is_stored_never_left() -> None:
     assert (run.time_us, run.stall_us, run.peak_bytes) == (6000.0, 0.0, 2_000_000)
 
 
-def test_one_buffer_that_is_made_again() -> None:
+def test_one_recomputed_buffer() -> None:
     """From the previous buffer, which is in memory; this takes its layer's forward pass once more."""
     run = follow(chain(4), ActivationPlan((), {1: (1,)}))
     assert (run.time_us, run.recompute_us, run.peak_bytes) == (13_000.0, 1000.0, 3_000_000)
 
 
-def test_what_is_made_again_of_something_that_is_made_again() -> None:
+def test_recomputation_from_a_recomputed_buffer() -> None:
     """Layer 2 from layer 1, which is recomputed first, and stays until its own backward pass."""
     run = follow(chain(4), ActivationPlan((), {1: (1,), 2: (2,)}))
     assert [rerun.place for rerun in run.reruns] == [1, 2]
@@ -64,7 +64,7 @@ def test_what_is_made_again_of_something_that_is_made_again() -> None:
     assert (run.time_us, run.peak_bytes) == (14_000.0, 3_000_000)
 
 
-def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
+def test_operands_of_a_recomputation_live_until_then() -> None:
     """Nothing else after the turning point reads the input of the layer."""
     buffers = (Buffer("x", 10, 10), Buffer("y", 20, 20), Buffer("z", 40, 40), Buffer("t", 5, 5))
     kernels = (
@@ -84,7 +84,7 @@ def test_what_is_needed_to_make_something_again_lives_until_then() -> None:
     assert (7.0, -5, 3) in changes(run), "what it is made by is gone as soon as it is made"
 
 
-def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -> None:
+def test_operands_of_a_recomputation_are_freed_after_their_last_read() -> None:
     """Intermediate s and t, and x, which the backward pass has read before."""
     buffers = tuple(Buffer(name, size, size) for name, size in {"x": 10, "s": 20, "t": 40, "z": 5}.items())
     kernels = (
@@ -109,7 +109,7 @@ def test_what_something_is_made_of_again_is_gone_as_soon_as_nothing_reads_it() -
     ]
 
 
-def test_what_is_made_beside_and_over_does_not_stay() -> None:
+def test_by_products_of_a_recomputation_are_freed() -> None:
     """One kernel makes a and b; b was read for the last time before a is recomputed, so it is released at once."""
     buffers = (Buffer("a", 10, 10), Buffer("b", 20, 20), Buffer("g", 40, 40))
     kernels = (
@@ -130,7 +130,7 @@ def test_what_is_made_beside_and_over_does_not_stay() -> None:
     ]
 
 
-def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None:
+def test_a_store_after_the_awaited_one_may_be_cancelled() -> None:
     """The fifth layer waits for the first store; the third's, requested back before the second is stored, never
     begins."""
     plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
@@ -141,7 +141,7 @@ def test_a_store_behind_the_one_that_makes_room_may_still_be_withdrawn() -> None
 
 @settings(max_examples=40)
 @given(st.data())
-def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
+def test_a_tick_by_tick_simulation_agrees(data: st.DataObject) -> None:
     """Layers of any size, any of them offloaded and others recomputed, over a fast or a slow channel."""
     layers = data.draw(st.integers(2, 7))
     sizes = data.draw(st.lists(st.integers(1, 9), min_size=layers, max_size=layers))
@@ -175,7 +175,7 @@ def test_a_clock_that_ticks_says_the_same(data: st.DataObject) -> None:
     assert run.peak_bytes == pytest.approx(peak, rel=0.05)
 
 
-def test_what_is_moved_passes_the_memory_that_kernels_read() -> None:
+def test_transfers_use_the_bandwidth_of_kernels() -> None:
     """A store of 1,000 us at a tenth of the memory's bandwidth: a concurrent kernel takes a tenth of that longer."""
     channel = Channel(1000.0, 1000.0, memory_bytes_per_us=10_000.0)
     run = follow(chain(4), ActivationPlan(((0, 6),)), channel)
@@ -194,9 +194,7 @@ class OneByOne(_Follower):
 
 @given(traces(), st.data(), st.sampled_from([10.0, 100.0, 1000.0]))
 @settings(max_examples=150)
-def test_kernels_beside_which_nothing_happens_run_together_as_one_by_one(
-    trace: Trace, data: st.DataObject, rate: float
-) -> None:
+def test_batched_kernels_give_the_same_result_as_single_ones(trace: Trace, data: st.DataObject, rate: float) -> None:
     """To the last bit; both also abort when a bound is exceeded."""
     trace = replace(trace, kernels=tuple(replace(each, time_us=each.time_us // 2) for each in trace.kernels))
     ways = {buffer: data.draw(st.sampled_from(["keep", "offload", "again"])) for buffer in trace.saved}

@@ -9,7 +9,7 @@ from pimflow.runtime.spending import STATIC
 from support.offload import compiled_short
 
 
-def test_a_transfer_spends_what_drives_link_and_memory_do() -> None:
+def test_a_transfers_energy_is_that_of_drives_link_and_memory() -> None:
     """52 W while the drives work, 80 pJ per byte of the link, and the energy per byte of the GPU's memory."""
     model, spill = compiled_short()
     schedule = model.spilled_schedule
@@ -26,7 +26,7 @@ def test_a_transfer_spends_what_drives_link_and_memory_do() -> None:
     assert schedule.energy_mj[SSD] == pytest.approx(idle_mj + sum(event.energy_mj for event in moved))
 
 
-def test_kernels_spend_what_they_do_otherwise_and_busy_power_for_longer() -> None:
+def test_kernels_keep_their_energy_and_static_power_lasts_longer() -> None:
     """Each as often as it runs; static power for the whole time."""
     model, spill = compiled_short()
     schedule, run = model.spilled_schedule, spill.found.run

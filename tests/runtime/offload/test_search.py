@@ -51,7 +51,7 @@ def test_no_worse_than_keeping_from_any_layer_on(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_peak_is_the_one_that_a_replay_measures(seed: int) -> None:
+def test_the_peak_matches_a_simulation(seed: int) -> None:
     trace, channel = random_chain(seed), Channel(0.4 * RELOADED, 0.4 * RELOADED)
     found = searched(trace, channel, Wish(slower_percent=5))
     time_us, peak = Clock(trace, found.plan, channel).run()
@@ -59,7 +59,7 @@ def test_the_peak_is_the_one_that_a_replay_measures(seed: int) -> None:
     assert found.run.time_us == pytest.approx(time_us, rel=0.01)
 
 
-def test_a_limit_is_met_as_fast_as_can_be() -> None:
+def test_a_limit_is_met_as_fast_as_possible() -> None:
     """Half of the saved bytes, over a channel that cannot keep up: some layers wait, but no more than necessary."""
     trace, channel = chain(LAYERS), Channel(0.2 * RELOADED, 0.2 * RELOADED)
     limit = 12_000_000
@@ -91,7 +91,7 @@ def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_followed_to_its_end_leads_to_no_other_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_complete_simulations_lead_to_no_other_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
     channel = Channel(rate, rate, 10.0, 4 * rate)
     limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
@@ -102,7 +102,7 @@ def test_what_is_followed_to_its_end_leads_to_no_other_plan(seed: int, monkeypat
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_known_to_be_in_vain_leads_to_no_better_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pruned_choices_lead_to_no_better_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = random_chain(seed)
     limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
     wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (5.0, 40.0) for most in (None, limit)]
@@ -112,7 +112,7 @@ def test_what_is_known_to_be_in_vain_leads_to_no_better_plan(seed: int, monkeypa
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_made_of_what_is_made_again_makes_no_plan_worse(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chained_recomputations_make_no_plan_worse(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
     peak = follow(trace, ActivationPlan()).peak_bytes
     wishes = [Wish(slower_percent=slower, limit_bytes=limit) for slower in (5.0, 40.0) for limit in (None, peak // 2)]
@@ -131,7 +131,7 @@ def test_what_is_made_of_what_is_made_again_makes_no_plan_worse(seed: int, monke
 
 
 @pytest.mark.parametrize("sizes", [(1, 6, 5, 2, 3), (2, 6, 1, 5, 1), (2, 4, 3, 2, 3), (3, 4, 4, 1, 1)])
-def test_no_choice_of_what_is_made_again_needs_less(sizes: tuple[int, ...]) -> None:
+def test_no_choice_of_recomputations_needs_less(sizes: tuple[int, ...]) -> None:
     """Every choice is simulated tick by tick; the search's is the lowest."""
     trace = replace(chain(5, 10.0), buffers=tuple(Buffer(str(size), 100 * size, size) for size in sizes))
     choices = [{layer: (layer,) for layer in layers} for count in range(6) for layers in combinations(range(5), count)]
@@ -142,7 +142,7 @@ def test_no_choice_of_what_is_made_again_needs_less(sizes: tuple[int, ...]) -> N
     assert found.run.peak_bytes == Clock(trace, found.plan, Channel(1.0, 1.0)).run()[1] == least
 
 
-def test_what_was_given_up_is_followed_again_where_more_is_allowed() -> None:
+def test_aborted_simulations_are_repeated_under_larger_limits() -> None:
     trace = chain(4)
     search, none = _Search(trace, None, Wish()), frozenset[int]()
     run = follow(trace, ActivationPlan())
@@ -154,7 +154,7 @@ def test_what_was_given_up_is_followed_again_where_more_is_allowed() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_what_is_given_up_exceeds_what_it_may_come_to(seed: int) -> None:
+def test_aborted_simulations_exceed_their_bound(seed: int) -> None:
     """Each bound is that of another plan of the same step."""
     trace, channel = random_chain(seed), Channel(0.5 * RELOADED, 0.5 * RELOADED, 0.0, 2 * RELOADED)
     rng = np.random.default_rng(seed)
@@ -198,7 +198,7 @@ def test_without_ssds_everything_that_helps_is_recomputed() -> None:
     assert searched(trace, None, Wish()).plan == ActivationPlan()
 
 
-def test_nothing_is_written_in_vain() -> None:
+def test_nothing_is_written_needlessly() -> None:
     """The last layers are needed again at once: offloading them would not lower the peak."""
     trace, channel = chain(LAYERS), Channel(1e6, 1e6)
     found = searched(trace, channel, Wish(recompute=False))
@@ -212,7 +212,7 @@ def test_nothing_is_written_in_vain() -> None:
     assert fewer > found.run.peak_bytes
 
 
-def test_what_can_be_made_again() -> None:
+def test_recomputable_buffers() -> None:
     """From saved buffers, via unsaved ones; if it needs another recomputed buffer, that is recomputed first."""
     buffers = tuple(Buffer(name, 10, 10) for name in "abcd")
     kernels = (
@@ -230,7 +230,7 @@ def test_what_can_be_made_again() -> None:
     assert made_again(trace, {0: (0,)}) == {0: 4}
 
 
-def test_what_is_drawn_is_not_made_again() -> None:
+def test_random_values_are_not_recomputed() -> None:
     """Nor are buffers computed from it, unless it is saved."""
     buffers = tuple(Buffer(name, 10, 10) for name in "abc")
     kernels = (
@@ -246,7 +246,7 @@ def test_what_is_drawn_is_not_made_again() -> None:
     assert chain_of(replace(trace, kernels=(replace(kernels[0], draws=False), *kernels[1:])), 1) == (0, 1)
 
 
-def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> None:
+def test_overwritten_operands_prevent_recomputation() -> None:
     """y is made from x, which a later kernel overwrites: x is saved as overwritten. z, made from that, may be
     recomputed."""
     buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y", "z"))
@@ -264,7 +264,7 @@ def test_what_was_computed_in_place_meanwhile_is_not_made_again_from_it() -> Non
     assert chain_of(trace, 2) == (3,)
 
 
-def test_what_else_a_kernel_makes_is_not_undone() -> None:
+def test_recomputation_must_not_undo_other_outputs() -> None:
     """One kernel makes x and y, and x is then overwritten: recomputing y would reset x."""
     buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y"))
     kernels = (

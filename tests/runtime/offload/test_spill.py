@@ -71,7 +71,7 @@ def test_the_steps_are_those_of_the_schedule() -> None:
     assert kept.peak_bytes == pytest.approx(model.memory.live_bytes, rel=1e-3)  # which aligns the sizes
 
 
-def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
+def test_a_step_that_cannot_fit_is_reported_with_the_lowest_peak_found() -> None:
     """And with the limiting step, if there is one: no plan needs less than what that step touches."""
     model = compiled(150)
     told, spill = dict(model.about), model.spill
@@ -86,7 +86,7 @@ def test_what_cannot_fit_is_told_with_the_least_that_was_found() -> None:
 
 
 @pytest.mark.parametrize("more", [2 << 10, 16 << 10])
-def test_with_drives_all_fits_that_can(more: int) -> None:
+def test_with_drives_everything_possible_fits(more: int) -> None:
     """With the memory of a single step's operands, or little more: inputs are offloaded too, and buffers more than
     once; by value."""
 
@@ -136,7 +136,7 @@ def test_steps_in_another_order(share: float, plain_us: float | None) -> None:
 
 
 @pytest.mark.parametrize(("way", "share"), [("auto", 0.6), ("recompute", 0.7)])
-def test_what_is_drawn_is_kept_until_it_is_read(way: SpillWay, share: float) -> None:
+def test_random_values_are_kept_until_they_are_read(way: SpillWay, share: float) -> None:
     """Drawn again it would differ: noise is kept if values made from it are recomputed, in any order."""
     model = noisy(1 << 20, way)
     spill = noisy(share * gpu_bytes(model.memory) / 1024, way).spill

@@ -57,7 +57,7 @@ def test_aggregations_run_on_the_cores_and_are_right(model: str, operand: str) -
     assert verification.programs.checked == 2
 
 
-def test_the_way_to_the_modules_and_back_is_on_the_timeline() -> None:
+def test_transfers_to_the_modules_and_back_are_on_the_timeline() -> None:
     found = compiled("gin-dynamo", GRAPH)
     first = next(node for node in found.graph.nodes if node.device == "dpu")
     events = [event for event in found.timeline.events if event.node == first.name]
@@ -122,7 +122,7 @@ def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
     assert again.verify(pim="values").passed
 
 
-def test_the_host_keeps_what_it_does_faster() -> None:
+def test_the_host_keeps_the_nodes_that_it_runs_faster() -> None:
     assert {node.device for node in compiled("gcn-ts", GRAPH, policy="auto").graph.nodes} == {"cpu"}
 
 
@@ -137,7 +137,7 @@ def test_sums_that_may_overflow_stay_on_the_host_or_are_widened() -> None:
     assert widened.verify(pim="values").passed
 
 
-def test_what_its_cores_have_no_kernel_for_is_said() -> None:
+def test_ops_without_a_core_kernel_are_reported() -> None:
     rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=GRAPH, target=machine()).nodes
     reasons = {row.op: row.reasons["dpu"] for row in rows if "dpu" in row.reasons}
     assert reasons["Spmm"] == ""
@@ -167,7 +167,7 @@ def test_weights_of_one_call_are_on_the_timeline_and_in_the_trace() -> None:
     assert any("LOAD weights of" in line for line in found.trace(first.name, 0))
 
 
-def test_heads_that_need_more_room_than_there_is_stay_on_the_host() -> None:
+def test_heads_that_may_overflow_stay_on_the_host() -> None:
     """Whatever the softmax yields: with 8 bits per weight, sums have room for 2**17 edges per vertex."""
     hub = Graph.from_edge_index(np.stack([np.arange(200_000) % 50, np.zeros(200_000, np.int64)]), 50)
     rows = pimflow.inspect(FOLDER / "gat-ts.onnx", graph=hub, target=machine()).nodes
@@ -175,7 +175,7 @@ def test_heads_that_need_more_room_than_there_is_stay_on_the_host() -> None:
 
 
 @pytest.mark.parametrize(("model", "target"), [("gin-dynamo", "upmem"), ("rgcn-ts", "upmem-gpu")])
-def test_several_inferences_are_on_host_link_and_cores_at_once(model: str, target: str) -> None:
+def test_several_inferences_overlap_on_host_link_and_cores(model: str, target: str) -> None:
     graph = TYPED if model.startswith("rgcn") else GRAPH
     found = pimflow.compile(
         FOLDER / f"{model}.onnx", graph=graph, target=target, policy="pim", objective="throughput", use_cache=False

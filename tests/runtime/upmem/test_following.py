@@ -37,7 +37,7 @@ def random_rows(draw: random.Random) -> list[int]:
 
 @pytest.mark.parametrize("strategy", CORE_STRATEGIES, ids=str)
 @pytest.mark.parametrize("columns", [2, 4, 16])
-def test_short_lists_take_what_a_simulation_takes(strategy: Strategy, columns: int) -> None:
+def test_short_lists_match_the_simulation(strategy: Strategy, columns: int) -> None:
     spec = machine()
     draw = random.Random(f"{strategy}{columns}")
     for _ in range(3):
@@ -71,7 +71,7 @@ def test_one_non_zero_takes_its_steps_one_after_another() -> None:
     assert model.refill == pytest.approx(0.2550986154 * spec.clock_mhz)
 
 
-def test_a_price_has_the_slowest_of_short_lists() -> None:
+def test_a_price_is_that_of_the_slowest_short_list() -> None:
     """Rows of 1 and of 5: the core with rows of 5 is followed."""
     spec = machine(cores=2, ranks=1)
     strategy = Strategy(1, 1, "csr", "row", "row")

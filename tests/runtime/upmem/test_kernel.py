@@ -27,7 +27,7 @@ def modelled(rowptr: Longs, strategy: Strategy, spec: UpmemSpec, columns: int, h
 
 
 @pytest.mark.parametrize("columns", PER_MS)
-def test_a_long_list_takes_what_was_measured(columns: int) -> None:
+def test_a_long_list_matches_the_measurements(columns: int) -> None:
     spec = machine()
     rows = np.arange(0, 64 * 4096 + 1, 4096, dtype=np.int64)
     per_nonzero = modelled(rows, Strategy(1, 1, "csr", "row", "row"), spec, columns) / rows[-1]
@@ -36,7 +36,7 @@ def test_a_long_list_takes_what_was_measured(columns: int) -> None:
 
 @pytest.mark.parametrize("strategy", CORE_STRATEGIES, ids=str)
 @pytest.mark.parametrize("columns", [4, 8, 32])
-def test_random_lists_take_what_a_simulation_takes(strategy: Strategy, columns: int) -> None:
+def test_random_lists_match_the_simulation(strategy: Strategy, columns: int) -> None:
     spec = machine()
     draw = random.Random(f"{strategy}{columns}")
     degrees = [min(int(draw.paretovariate(1.2) * 4), 400) * (draw.random() < 0.9) for _ in range(600 // columns + 20)]
@@ -76,7 +76,7 @@ def test_only_transfers_are_whole_words(element: ElementType, columns: int, read
 
 @pytest.mark.parametrize("strategy", CORE_STRATEGIES[:3], ids=str)
 @pytest.mark.parametrize(("tasklets", "degrees"), [(1, [0, 3, 0, 1]), (4, [0, 1, 0, 0])])
-def test_a_tasklet_that_is_alone_overlaps_nothing(strategy: Strategy, tasklets: int, degrees: list[int]) -> None:
+def test_a_single_tasklet_overlaps_nothing(strategy: Strategy, tasklets: int, degrees: list[int]) -> None:
     spec = machine(tasklets=tasklets)
     rowptr = np.concatenate([[0], np.cumsum(degrees)]).astype(np.int64)
     assert modelled(rowptr, strategy, spec, 16) == pytest.approx(simulated(rowptr, strategy, spec, 16), rel=0.05)

@@ -87,7 +87,7 @@ def test_all_clusters_together_have_all_cores_and_all_columns() -> None:
         assert sum(cluster.columns for cluster in clusters) == 30 * strategy.edge_parts
 
 
-def test_what_does_not_fit_is_refused_with_the_bytes() -> None:
+def test_strategies_that_do_not_fit_are_refused_with_the_bytes() -> None:
     small = replace(SPEC, mram_bytes=30_000)
     found = refused(small, Aggregation(32, "int32"), 1000, Strategy.parse("1x4 csr row row"))
     assert isinstance(found, Refusal)
@@ -108,7 +108,7 @@ def test_what_does_not_fit_is_refused_with_the_bytes() -> None:
     ("features", "sources", "text"),
     [(5, 100, "1x4 csr row row"), (64, 5, "4x1 csr row row"), (8, 9, "3x1 csr row row")],
 )
-def test_parts_that_there_are_not_are_refused(features: int, sources: int, text: str) -> None:
+def test_nonexistent_parts_are_refused(features: int, sources: int, text: str) -> None:
     assert refused(SPEC, Aggregation(features, "int32"), sources, Strategy.parse(text)) is not None
 
 

@@ -25,7 +25,7 @@ FIRST_ROW = Graph.from_edge_index(np.array([[7], [0]]), 150)
     [(UNIFORM, 8, 3, 5), (FIRST_ROW, 32, 10, 11), (FIRST_ROW, 4, 3, 2)],
     ids=["uniform", "one edge, ten cores", "one edge, two tasklets"],
 )
-def test_stages_totals_and_the_winner_are_those_of_a_simulation(
+def test_stages_totals_and_the_winner_match_a_simulation(
     graph: Graph, features: int, cores: int, tasklets: int
 ) -> None:
     spec, asked = machine(cores=cores, ranks=2, tasklets=tasklets, launch_us=0.0), Aggregation(features, "int32")

@@ -85,7 +85,7 @@ def test_every_head_has_its_own_weights(strategy: str, element: Any) -> None:
         assert np.abs(found[:, own] - expected).max() < (1e-6 if element == "fp32" else 1e-3) * np.abs(expected).max()
 
 
-def test_weights_that_are_not_known_yet_have_the_bits_that_any_leave_room_for() -> None:
+def test_unknown_weights_have_the_bits_that_never_overflow() -> None:
     graph = graph_of(weighted=False)
     bits = bits_whatever_weights(graph, "int32", widened=False)
     assert isinstance(bits, int)
@@ -109,7 +109,7 @@ def test_sums_that_may_not_fit_are_found() -> None:
 
 
 @pytest.mark.parametrize(("element", "least"), [("int32", 12), ("int16", 4)])
-def test_weights_and_features_share_the_bits_that_leave_room(element: Any, least: int) -> None:
+def test_weights_and_features_share_the_bits_that_never_overflow(element: Any, least: int) -> None:
     graph = graph_of(weighted=True)
     bits = bits_for(graph, element, widened=False)
     assert isinstance(bits, int)
@@ -123,7 +123,7 @@ def test_weights_and_features_share_the_bits_that_leave_room(element: Any, least
     assert 0 < np.abs(found - expected).max() < 8 * 2.0**-bits * np.abs(expected).max()
 
 
-def test_what_does_not_fit_really_overflows() -> None:
+def test_refused_sums_really_overflow() -> None:
     degree = 4097
     star = Graph.from_csr([0, degree], np.zeros(degree, np.int32), 1)
     features = np.ones((1, 2), np.float32)

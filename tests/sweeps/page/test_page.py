@@ -90,7 +90,7 @@ def test_a_point_has_its_report_and_the_command_that_compiles_it(folder: Path, t
     )
 
 
-def test_reports_that_are_there_stay(folder: Path) -> None:
+def test_existing_reports_stay(folder: Path) -> None:
     before = {path.name: path.stat().st_mtime_ns for path in (folder / "reports").iterdir()}
     pimflow.sweep({**STUDY, "options": {"grid": 20}}, folder, jobs=1, reports=3)
     after = {path.name: path.stat().st_mtime_ns for path in (folder / "reports").iterdir()}

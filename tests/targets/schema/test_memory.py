@@ -15,7 +15,7 @@ MACHINE = load_target("rtx3090")
 ALL = cast("Memory", load_target("a100-ssd").memory)
 
 
-def test_a_target_without_tiers_is_as_it_was() -> None:
+def test_a_target_without_tiers_is_unchanged() -> None:
     plain = load_target("pimflow")
     assert plain.memory is None
     assert not any(key.startswith("memory") for key in plain.values)
@@ -65,7 +65,7 @@ def test_overrides_are_remembered_and_taken_back() -> None:
         (3, "'memory' is an int; it must be a Memory"),
     ],
 )
-def test_what_cannot_be_is_told_of_a_target_made_in_python(memory: Memory, message: str) -> None:
+def test_invalid_values_of_a_target_made_in_python_are_reported(memory: Memory, message: str) -> None:
     with pytest.raises(TargetError) as caught:
         replace(MACHINE, memory=memory)
     assert message in str(caught.value)

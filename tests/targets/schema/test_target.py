@@ -33,7 +33,7 @@ def of_a_file(**changes: Any) -> Target:
     "changes",
     [{"channels": 0}, {"channels": 40}, {"channels": 2}, {"bank_groups": 5}, {"columns": -3}, {"multipliers": 2.5}],
 )
-def test_the_same_mistake_is_told_in_the_same_words(changes: dict[str, Any]) -> None:
+def test_the_same_mistake_has_the_same_message(changes: dict[str, Any]) -> None:
     told = []
     for make in (of_python, of_a_file):
         with pytest.raises(TargetError) as caught:
@@ -71,7 +71,7 @@ def test_a_target_that_no_file_could_be_is_refused(make: Callable[[], Target], m
     assert "\n" not in str(caught.value)
 
 
-def test_numbers_of_numpy_and_whole_ones_are_what_a_file_would_hold() -> None:
+def test_numpy_numbers_and_integers_become_plain_numbers() -> None:
     machine = of_python(channels=np.int64(8), clock_mhz=900, launch_us=np.float32(1.5))
     assert [type(value) for value in (machine.pim.channels, machine.pim.clock_mhz, machine.pim.launch_us)] == [
         int,
@@ -81,7 +81,7 @@ def test_numbers_of_numpy_and_whole_ones_are_what_a_file_would_hold() -> None:
     assert parse_target(to_toml(machine), "m.toml") == machine
 
 
-def test_what_was_changed_is_known_however_it_was() -> None:
+def test_changes_are_tracked_however_they_are_made() -> None:
     machine = of_python(channels=8, buffers=2)
     assert [str(change) for change in machine.overrides] == ["pim.channels = 8 (not 16)", "pim.buffers = 2 (not 4)"]
     assert machine.description == "pimflow with pim.channels = 8, pim.buffers = 2"

@@ -112,12 +112,12 @@ def test_shared_heads_of_keys_are_read_once() -> None:
     assert scores.bytes == 2 * (B * S * H + B * S * H // 2 + B * HEADS * S * S)
 
 
-def test_lengths_that_are_data_are_said() -> None:
+def test_data_dependent_lengths_are_reported() -> None:
     assert work_of(grouped()).unknown == "the number of keys depends on data: all are counted"
     assert work_of(multi_head()).unknown == ""
 
 
-def test_types_other_than_float_have_a_place_of_their_own() -> None:
+def test_the_quantised_form_has_its_past_elsewhere() -> None:
     """The quantised form has its past at another position."""
     constants = {
         "w": np.ones((H, 3 * H), np.int8),

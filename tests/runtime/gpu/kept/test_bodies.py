@@ -99,7 +99,7 @@ def alone(model: onnx.ModelProto, name: str = "kept") -> tuple[list[object], str
     return [kernel for kernel, times in work.kernels for _ in range(times)], work.unknown
 
 
-def test_a_counted_loop_runs_its_body_so_often() -> None:
+def test_a_counted_loop_repeats_its_body() -> None:
     assert kernels_of(loop("known")) == [PRODUCT] * TRIPS + [TANH] * TRIPS
     assert work_of(loop("known")).unknown == ""
 
@@ -113,7 +113,7 @@ def test_loops_of_other_counts_do_not_share_a_price() -> None:
     assert twenty == pytest.approx(2 * ten)
 
 
-def test_a_count_that_is_data_is_said() -> None:
+def test_a_data_dependent_count_is_reported() -> None:
     kernels, unknown = alone(loop("asked"))
     assert kernels == [PRODUCT, TANH]
     assert unknown == "the number of iterations depends on data: one is counted"
@@ -137,7 +137,7 @@ def test_a_scan_runs_once_for_each_element() -> None:
     assert len(kernels) == 3 * TRIPS
 
 
-def test_of_two_branches_the_larger_is_counted() -> None:
+def test_the_larger_branch_is_counted() -> None:
     kernels, unknown = alone(branches())
     assert kernels == [PRODUCT]
     assert unknown == "which branch runs depends on data: the larger is counted"
@@ -163,7 +163,7 @@ def test_a_loop_in_a_loop_multiplies() -> None:
     assert work_of(model).macs == TRIPS * TRIPS * PRODUCT.macs
 
 
-def test_states_that_grow_are_said() -> None:
+def test_growing_states_are_reported() -> None:
     wide: tuple[int, Sequence[int | str]] = (TensorProto.FLOAT, ("rows", SIZE))
     inner = body(
         [
@@ -181,5 +181,5 @@ def test_states_that_grow_are_said() -> None:
 @pytest.mark.parametrize(
     "model", [loop("known"), loop("known", stops="data"), loop("known", stops="count"), scan(), branches()]
 )
-def test_it_computes_what_the_model_does(model: onnx.ModelProto) -> None:
+def test_values_match_the_model(model: onnx.ModelProto) -> None:
     assert pimflow.compile(model, use_cache=False).verify().passed

@@ -67,13 +67,13 @@ def test_multiply_accumulates_are_counted(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_compiles_computes_what_the_model_does_and_counts_as_convolution(name: str) -> None:
+def test_it_compiles_with_the_models_values_and_counts_as_convolution(name: str) -> None:
     compiled = pimflow.compile(MODELS[name][0], use_cache=False)
     assert compiled.verify().passed
     assert compiled.report.baseline.conv_us == pytest.approx(compiled.report.baseline.time_us)
 
 
-def test_along_one_dimension_it_is_that_of_a_map_with_one_row() -> None:
+def test_a_one_dimensional_convolution_is_priced_as_one_row() -> None:
     (along,) = kernels_of(kept_model("Conv", {"x": (2, 8, 40)}, {"w": normal(16, 8, 1)}, strides=(2,)))
     values = [Value("x", (2, 8, 1, 40), "float32"), Value("w", (16, 8, 1, 1), "float32")]
     flat = gpu_work(Conv2d((1, 1), (1, 2)), values, [Value("y", (2, 16, 1, 20), "float32")], 2)

@@ -43,7 +43,7 @@ def test_two_operands_are_one_product(equation: str, shapes: Shapes, expected: t
 
 
 @pytest.mark.parametrize("equation", ["ij,ij->ij", "ii->i", "ij->ji", "ij->"])
-def test_what_sums_no_products_streams(equation: str) -> None:
+def test_einsums_without_products_are_streams(equation: str) -> None:
     shapes = [(4, 4)] * (1 + equation.count(","))
     (work,) = kernels_of(model(equation, shapes))
     assert isinstance(work, StreamWork)
@@ -60,5 +60,5 @@ def test_multiply_accumulates_of_two_operands_are_the_product_of_all_sizes() -> 
 
 
 @pytest.mark.parametrize(("equation", "shapes", "expected"), PRODUCTS[:3])
-def test_it_computes_what_the_model_does(equation: str, shapes: Shapes, expected: tuple[int, int, int, int]) -> None:
+def test_values_match_the_model(equation: str, shapes: Shapes, expected: tuple[int, int, int, int]) -> None:
     assert pimflow.compile(model(equation, shapes), use_cache=False).verify().passed

@@ -90,7 +90,7 @@ GATHERS = {
 
 
 @pytest.mark.parametrize("name", GATHERS)
-def test_a_gather_reads_what_misses_the_cache(name: str) -> None:
+def test_a_gather_reads_the_cache_misses(name: str) -> None:
     graph, read = GATHERS[name]
     index, out = graph.constants["index"], graph.values[graph.outputs[0]]
     assert work_of(graph).memory_bytes(CACHE) == index.nbytes + 2 * out.elements + read
@@ -98,9 +98,7 @@ def test_a_gather_reads_what_misses_the_cache(name: str) -> None:
 
 @pytest.mark.parametrize(("reduction", "times"), [("none", 1), ("add", 2), ("mul", 2)])
 @pytest.mark.parametrize("kind", ["ScatterND", "ScatterElements"])
-def test_a_scatter_copies_what_it_starts_from_and_fetches_what_it_reduces_into(
-    kind: str, reduction: str, times: int
-) -> None:
+def test_a_scatter_copies_its_base_and_fetches_the_updated_rows(kind: str, reduction: str, times: int) -> None:
     index = INDEX[:, None]
     graph = scatter(kind, index, reduction, expanded=kind == "ScatterElements")
     copied = 2 * 2 * ROWS * WIDTH
@@ -132,7 +130,7 @@ def work_without(graph: Graph, node: Node) -> object:
     return node_work(graph.replace(constants={}, inputs=(*graph.inputs, "index")), node, 2)
 
 
-def test_an_index_that_is_not_known_or_picks_one_row_streams() -> None:
+def test_an_unknown_or_single_row_index_streams() -> None:
     graph = GATHERS["Gather"][0]
     assert isinstance(work_without(graph, graph.nodes[-1]), StreamWork)
     single = gather("Gather", np.array(3), (WIDTH,))
@@ -141,7 +139,7 @@ def test_an_index_that_is_not_known_or_picks_one_row_streams() -> None:
     assert isinstance(node_work(nothing, nothing.nodes[-1], 2), StreamWork)
 
 
-def test_accesses_of_any_number_are_listed_and_beyond_some_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_accesses_are_enumerated_in_pieces_and_sampled_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every column has its own index. Processing in pieces gives the same as at once; a sample is close to the
     whole."""
     index = (RNG.random((EDGES, WIDTH)) ** 4 * ROWS).astype(np.int64)

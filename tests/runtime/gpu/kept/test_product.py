@@ -87,7 +87,7 @@ def test_sizes_and_bytes_of_a_product(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_it_compiles_and_computes_what_the_model_does(name: str) -> None:
+def test_it_compiles_with_the_models_values(name: str) -> None:
     compiled = pimflow.compile(MODELS[name][0], use_cache=False)
     assert compiled.verify().passed
     launch_us = 5000 / 1365

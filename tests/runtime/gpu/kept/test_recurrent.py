@@ -55,7 +55,7 @@ def test_the_launches_of_all_steps_are_paid() -> None:
     assert report.baseline.spent.busy_parts_us["gpu"]["launch"] == pytest.approx((2 + 4 * STEPS) * launch_us)
 
 
-def test_lengths_that_are_data_are_said() -> None:
+def test_data_dependent_lengths_are_reported() -> None:
     constants = {
         "w": normal(1, 4 * HIDDEN, INPUT),
         "r": normal(1, 4 * HIDDEN, HIDDEN),
@@ -68,5 +68,5 @@ def test_lengths_that_are_data_are_said() -> None:
 
 
 @pytest.mark.parametrize(("op_type", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
-def test_it_computes_what_the_model_does(op_type: str, gates: int) -> None:
+def test_values_match_the_model(op_type: str, gates: int) -> None:
     assert pimflow.compile(model(op_type, gates, 2), use_cache=False).verify().passed

@@ -35,7 +35,7 @@ def unknown_of(op_type: str, domain: str, value: Value = X) -> str:
     ("op_type", "domain"),
     [("SomethingNew", "com.example"), ("NGramRepeatBlock", CONTRIB), ("TreeEnsemble", "ai.onnx.ml"), ("Det", "")],
 )
-def test_what_is_not_modelled_is_said_and_priced_by_its_bytes(op_type: str, domain: str) -> None:
+def test_unmodelled_operators_are_reported_and_priced_by_bytes(op_type: str, domain: str) -> None:
     work = gpu_work(OnnxOp(op_type, domain), [X], [X], 2)
     assert work == KernelSequence(((StreamWork(16, 64), 1),), "its arithmetic is not modelled")
 
@@ -43,11 +43,11 @@ def test_what_is_not_modelled_is_said_and_priced_by_its_bytes(op_type: str, doma
 @pytest.mark.parametrize(
     ("op_type", "domain"), [("Resize", ""), ("TopK", ""), ("BiasGelu", CONTRIB), ("Scaler", "ai.onnx.ml")]
 )
-def test_what_multiplies_no_matrices_is_known(op_type: str, domain: str) -> None:
+def test_operators_without_products_are_known(op_type: str, domain: str) -> None:
     assert isinstance(gpu_work(OnnxOp(op_type, domain), [X], [X], 2), StreamWork)
 
 
-def test_sizes_that_depend_on_data_are_said() -> None:
+def test_data_dependent_sizes_are_reported() -> None:
     assert unknown_of("TopK", "", Value("x", None, "float32")).startswith("the sizes of its operands")
 
 
@@ -60,7 +60,7 @@ def test_every_rule_is_of_an_operator_that_exists() -> None:
     assert set(KEPT) <= known
 
 
-def test_whatever_multiplies_can_leave_the_host_in_part_or_has_a_reason_not_to() -> None:
+def test_every_operator_with_products_can_partly_leave_the_host_or_has_a_reason() -> None:
     """This includes the bodies of If, Loop and Scan; typed ops have rules of their own, for ranks and types."""
     typed = {("", "Gemm"), ("", "MatMul")}
     value = Value("x", (2, 2))
@@ -81,7 +81,7 @@ def part_unknown() -> onnx.ModelProto:
     return model_of(nodes, {"x": (16, 512)}, ["y"], {"w": normal(512, 512), "v": normal(8, 2)})
 
 
-def test_inspect_says_what_is_not_known() -> None:
+def test_inspect_lists_unmodelled_operators() -> None:
     report = inspect(part_unknown())
     by_name = {node["name"]: node for node in report.as_json()["nodes"]}
     assert by_name["known"]["unknown"] == ""
@@ -91,7 +91,7 @@ def test_inspect_says_what_is_not_known() -> None:
     assert "  rows (MatMul): the sizes of its operands or results depend on data" in text
 
 
-def test_summary_and_comparison_say_it_beside_the_speedup() -> None:
+def test_summary_and_comparison_show_it_next_to_the_speedup() -> None:
     compiled = pimflow.compile(part_unknown(), use_cache=False)
     assert [row.name for row in compiled.report.unknown] == ["chosen", "cast", "rows", "sum"]
     text = compiled.summary()
@@ -106,7 +106,7 @@ def test_summary_and_comparison_say_it_beside_the_speedup() -> None:
     }
 
 
-def test_what_is_known_is_not_remarked_on() -> None:
+def test_modelled_operators_get_no_note() -> None:
     model = kept_model("MatMulInteger", {"x": (4, 8)}, {"w": normal(8, 8).astype("int8")}, dtype=onnx.TensorProto.INT8)
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
     report = inspect(model)
@@ -116,7 +116,7 @@ def test_what_is_known_is_not_remarked_on() -> None:
     assert "unknown" not in pimflow.compile(model, use_cache=False).summary()
 
 
-def test_a_comparison_says_it_and_counts_kept_products() -> None:
+def test_a_comparison_shows_it_and_counts_unmodelled_products() -> None:
     found = compare(part_unknown(), policies=("gpu", "newton++"), use_cache=False)
     results = found.policies
     assert [result.as_json()["unknown_nodes"] for result in results] == [4, 4]

@@ -28,7 +28,7 @@ PROBLEMS: tuple[MatrixProblem, ...] = (
 
 @pytest.mark.parametrize("timing", ["artifact", "strict"])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_the_time_alone_is_that_of_the_price(policy: str, timing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_time_search_agrees_with_the_price(policy: str, timing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither makes streams; both predict the time of the streams."""
     pim = load_target("pimflow").pim
     search = MappingSearch(timing_profile(replace(pim, launch_us=1.5), timing))
@@ -68,7 +68,7 @@ def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) ->
         assert us == cost.time_us
 
 
-def test_what_was_priced_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_priced_mappings_are_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> None:
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     problems = (*PROBLEMS, ConvProblem(1, 64, 64, 8, 9, (3, 3), (1, 1), (1, 1, 1, 1)))
     assert [search.time_us(problem, "auto") for problem in problems]
@@ -84,7 +84,7 @@ def test_what_was_priced_is_not_timed_again(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-1], lambda _: "[]"])
-def test_timings_that_are_damaged_are_told_again(damage: Callable[[str], str]) -> None:
+def test_damaged_timings_are_computed_again(damage: Callable[[str], str]) -> None:
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     told = search.choose(PROBLEMS[0], "auto")
     again = MappingSearch(search.profile)
@@ -94,7 +94,7 @@ def test_timings_that_are_damaged_are_told_again(damage: Callable[[str], str]) -
 
 
 @pytest.mark.parametrize("damage", ['"cycles":-', '"cycle":', ""])
-def test_a_record_that_says_nothing_is_searched_for_again(damage: str) -> None:
+def test_a_malformed_record_is_searched_for_again(damage: str) -> None:
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     told = search.time_us(PROBLEMS[0], "auto")
     again = MappingSearch(search.profile)
@@ -103,7 +103,7 @@ def test_a_record_that_says_nothing_is_searched_for_again(damage: str) -> None:
     assert again.learnt(), "nothing of it was known"
 
 
-def test_layers_that_streams_see_alike_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_layers_with_equal_streams_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
     top = ConvProblem(1, 16, 48, 9, 14, (3, 3), (1, 1), (1, 1, 0, 1))
     both = (top, replace(top, pads=(0, 1, 1, 1)))
     with monkeypatch.context() as patch:

@@ -51,7 +51,7 @@ def test_more_hardware_is_faster(timing: str) -> None:
     [{"buffer_parts": 2}, {"buffer_pool": True}, {"buffer_parts": 2, "buffer_pool": True}],
     ids=["halves", "pool", "both"],
 )
-def test_buffers_that_are_filled_beside_comps(changes: dict[str, Any]) -> None:
+def test_buffers_filled_concurrently_with_comps(changes: dict[str, Any]) -> None:
     """Changes of hardware: alternate halves of a buffer, or use buffers that other groups of channels do not need."""
     assert cycles("strict", **changes) < 0.9 * cycles("strict")
     for problem in (MatmulProblem(1, 1280, 320), ConvProblem(1, 40, 240, 14, 14, (1, 1))):

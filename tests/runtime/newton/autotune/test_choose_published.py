@@ -70,7 +70,7 @@ def test_auto_is_never_slower_than_newton(timing: str) -> None:
 
 
 @pytest.mark.parametrize("profile", ["artifact", "strict"])
-def test_no_comp_of_autos_runs_on_a_row_that_a_refresh_closed(profile: str) -> None:
+def test_autos_comps_never_run_on_closed_rows(profile: str) -> None:
     published = 0
     for problem, _, _ in layers():
         newton, auto = cost(problem, "newton++", profile), cost(problem, "auto", profile)

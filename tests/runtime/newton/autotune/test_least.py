@@ -54,19 +54,19 @@ class Unbounded(StrictProfile):
 @settings(max_examples=12, print_blob=True)
 @given(problem=problems(), pim=st.one_of(st.just(PIM), timed_machines()))
 @example(problem=ConvProblem(1, 20, 1, 11, 5, (4, 4), (2, 1), (0, 0, 1, 0)), pim=PIM)
-def test_nothing_is_lost_by_what_is_not_timed(problem: MatrixProblem, pim: PimSpec) -> None:
+def test_pruning_by_bounds_loses_nothing(problem: MatrixProblem, pim: PimSpec) -> None:
     bounded, timed = MappingSearch(StrictProfile(pim)), MappingSearch(Unbounded(pim))
     assert bounded.choose(problem, "auto") == timed.choose(problem, "auto")
 
 
-def test_mappings_are_near() -> None:
+def test_bounds_are_near_the_mappings() -> None:
     """Near enough that most mappings need no exact timing."""
     for problem in (ConvProblem(1, 96, 24, 28, 56, (1, 1)), MatmulProblem(64, 768, 768)):
         told = sorted(share for share in shares_of_least(problem, PIM) if share)
         assert told[len(told) // 2] > 0.96
 
 
-def test_mappings_that_latch_are_near() -> None:
+def test_bounds_are_near_latching_mappings() -> None:
     problem = ConvProblem(1, 640, 128, 2, 14, (1, 1))
     assert "latch" in {entry.mapping.order for entry in candidates(problem, timing_profile(PIM, "strict"))}
     assert min(shares_of_least(problem, PIM)) > 0.6

@@ -56,12 +56,12 @@ def test_whole_fills_move() -> None:
     ],
     ids=["level", "idle", "nothing left", "latch", "one group"],
 )
-def test_nothing_is_moved_in_vain(mapping: Mapping, cycles: list[int]) -> None:
+def test_no_useless_moves(mapping: Mapping, cycles: list[int]) -> None:
     assert rebalanced(mapping, cycles, 12) is None
 
 
 @pytest.mark.parametrize(("timing", "gain"), [("strict", 0.985), ("artifact", 0.975)])
-def test_a_layer_is_faster_for_it(timing: str, gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rebalancing_speeds_a_layer_up(timing: str, gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, profile = ConvProblem(1, 112, 672, 14, 14, (1, 1)), timing_profile(PIM, timing)
     moved = MappingSearch(profile).choose(problem, "auto")
     monkeypatch.setattr(choose, "rebalanced", lambda *_: None)

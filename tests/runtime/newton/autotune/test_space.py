@@ -31,7 +31,7 @@ def test_fewer_pixels_are_divided_evenly(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(run.columns * run.pixels + run.columns > slots for run in full.mapping.runs)
 
 
-def test_full_fills_are_known_from_others() -> None:
+def test_mappings_with_fewer_pixels_are_marked() -> None:
     found = space.candidates(FIVE_FIT, timing_profile(PIM, "strict"))
     for entry in found:
         most = [min(PIM.buffer_columns // run.columns, FIVE_FIT.pixels) for run in entry.mapping.runs]

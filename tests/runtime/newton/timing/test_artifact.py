@@ -109,7 +109,7 @@ EDGES = {
 
 
 @pytest.mark.parametrize("name", sorted(EDGES))
-def test_each_constraint_counts_exactly_where_it_binds(name: str) -> None:
+def test_each_constraint_matters_exactly_where_it_binds(name: str) -> None:
     binding, slack = EDGES[name]
     value = getattr(PIM.timing.artifact, name)
     for change in (1, 5):
@@ -158,7 +158,7 @@ def test_a_request_in_the_cycle_after_the_last_refresh_is_never_seen() -> None:
 
 
 @pytest.mark.parametrize(("late", "refs"), [(1, 1), (2, 0)])
-def test_rows_are_opened_again_before_a_comp(late: int, refs: int) -> None:
+def test_rows_are_reopened_before_a_comp(late: int, refs: int) -> None:
     """READRES issues at 66. A request made at 67 is served: PREA, 11, REF, 350, three times 17, 11, COMP."""
     program = stream(SWEEP, COMP, COMP, READRES, COMP)
     machine = {"refresh_interval": 66 + late}
@@ -172,7 +172,7 @@ def test_rows_are_opened_again_before_a_comp(late: int, refs: int) -> None:
         assert timing.commands.g_act == issued["G_ACT0"] + 3 * issued["G_ACT3"] == 4 + 4 * refs * reopens
 
 
-def test_rows_are_not_opened_again_for_a_sweep() -> None:
+def test_rows_are_not_reopened_for_a_sweep() -> None:
     """The stream opens all rows itself, so reopening makes no difference."""
     program = stream(gwrite(), Loop("t", 300, (gwrite(), *SWEEP, comps(8), READRES)))
     published, reopening = (time_stream(program, PIM, "artifact", "hidden", reopens) for reopens in (False, True))

@@ -60,7 +60,7 @@ def test_the_first_of_several_is_named() -> None:
     assert refusal(stream(gwrite(), READRES, GAct(0, Affine(20000))))[0] == 1
 
 
-def test_any_slot_any_column_is_the_machines_to_allow() -> None:
+def test_free_pairing_depends_on_the_machine() -> None:
     program = stream(gwrite(), SWEEP, Comp(Affine(3), Affine(2)), READRES)
     assert time_stream(program, dataclasses.replace(PIM, any_slot_any_column=True), "strict").cycles > 0
     assert (
@@ -77,7 +77,7 @@ def test_artifact_has_no_row_state_but_knows_its_bank_groups() -> None:
         time_stream(stream(READRES, COMP, GAct(4, ZERO)), PIM, "artifact")
 
 
-def test_a_refusal_is_the_same_the_second_time_and_spoils_nothing() -> None:
+def test_a_refusal_is_repeatable_and_has_no_side_effects() -> None:
     good, bad = stream(gwrite(), Loop("t", 40, TILE)), stream(gwrite(), Loop("t", 40, TILE), READRES)
     before = time_stream(good, PIM, "strict")
     assert refusal(bad) == refusal(bad)

@@ -35,7 +35,7 @@ MACHINES = {
 
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("profile", ["artifact", "strict"])
-def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile: str) -> None:
+def test_outlines_have_the_cycles_and_comps_of_their_streams(machine: str, profile: str) -> None:
     timing = timer(MACHINES[machine], profile)
     orders: Counter[str] = Counter()
     for problem in PROBLEMS:
@@ -52,7 +52,7 @@ def test_shapes_take_the_cycles_and_comps_of_their_streams(machine: str, profile
     assert set(orders) == {"rows", "fills", "latch"}
 
 
-def test_mappings_that_differ_in_one_thing_are_told_apart() -> None:
+def test_mappings_with_one_difference_are_distinguished() -> None:
     """G_ACTs before a fill, and copies of its pixels; their fills and tiles are otherwise the same."""
     few, pim = MatmulProblem(2, 128, 300), MACHINES["free pairing"]
     copied = [entry.mapping for entry in candidates(few, timer(pim, "strict").profile) if entry.scheme.copied]
@@ -72,7 +72,7 @@ def test_mappings_that_differ_in_one_thing_are_told_apart() -> None:
         assert len(told) > 1
 
 
-def test_addresses_are_checked_where_the_profile_says() -> None:
+def test_addresses_are_checked_if_the_profile_requires_it() -> None:
     program = lower(PROBLEMS[0], newton_mappings(PROBLEMS[0], PLAIN, "newton++")[0], PLAIN)
     assert isinstance(program, PimProgram)
     beyond = replace(program, pim=replace(PLAIN, rows=program.rows - 1))

@@ -320,7 +320,7 @@ FORCED = {"t_refi": 100, "t_rfc": 20, "max_postponed_refreshes": 0}
         (101, 102),  # tRTP after that COMP
     ],
 )
-def test_a_forced_refresh_closes_rows_and_a_comp_opens_them_again(t_refi: int, prea: int) -> None:
+def test_a_forced_refresh_closes_rows_and_a_comp_reopens_them(t_refi: int, prea: int) -> None:
     pim = with_timing("strict", **FORCED | {"t_refi": t_refi})
     timing = timed(stream(START, comps(14)), pim)
     left = 14 - (12 if t_refi < 101 else 13)
@@ -328,7 +328,7 @@ def test_a_forced_refresh_closes_rows_and_a_comp_opens_them_again(t_refi: int, p
     assert (timing.prea, timing.ref, timing.commands.g_act) == (1, 1, 8)
 
 
-def test_rows_are_not_opened_again_for_a_sweep_or_for_a_fill() -> None:
+def test_rows_are_not_reopened_for_a_sweep_or_a_fill() -> None:
     """The READRES would issue at 102. The stream continues after the REF: READRES at 112, a fill, a new sweep."""
     pim = with_timing("strict", **FORCED)
     program = stream(START, comps(12), READRES, gwrite(16), SWEEP, COMP)
@@ -383,7 +383,7 @@ def test_gwrite_is_priced_by_its_bytes() -> None:
 
 
 @pytest.mark.parametrize("changes", [{"buffer_parts": 2}, {"buffer_pool": True}], ids=["halves", "pool"])
-def test_buffers_filled_by_turns_take_what_the_oracle_says(changes: dict[str, Any]) -> None:
+def test_alternating_buffer_fills_match_the_oracle(changes: dict[str, Any]) -> None:
     pim = dataclasses.replace(PIM, **changes)
     program = MappingSearch(timing_profile(pim, "strict")).program(ConvProblem(1, 64, 96, 6, 6, (3, 3)), "auto")
     assert isinstance(program, PimProgram)

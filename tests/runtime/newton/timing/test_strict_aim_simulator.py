@@ -58,7 +58,7 @@ round."""
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_rounds_take_what_the_aim_simulator_says(name: str) -> None:
+def test_rounds_match_the_aim_simulator(name: str) -> None:
     program, short, long, more = PROGRAMS[name]
     ours = [time_stream(program(rounds), AIM, "strict").cycles for rounds in (20, 60)]
     assert (long - short) - (ours[1] - ours[0]) == 40 * more
