@@ -16,7 +16,7 @@ from pimflow.sweeps.store import Outcome
 from pimflow.sweeps.study import Point, Search, Study
 
 Tell = Callable[[Sequence[Outcome]], None]
-_LISTS = "lists"  # Optuna's name for the axis of values that go together
+_LISTS = "lists"  # the name that Optuna sees for the axis of values that go together
 
 
 class Searching:

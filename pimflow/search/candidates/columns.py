@@ -17,7 +17,7 @@ from pimflow.search.policy import Space
 
 GRID = Fraction(1, 10)
 ALIGNMENT = 16
-"""Shares are multiples of this many columns: the banks that one COMP feeds, and a fraction of every GPU's tiles."""
+"""Shares are multiples of this many columns: the banks that one COMP feeds, and a fraction of a tile on every GPU."""
 
 
 def column_splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:

@@ -14,7 +14,7 @@ from pimflow.sweeps.page.plotted import Dot, Plotted, axes_of, ordered
 
 _LEFT, _TOP, _GAP = 86.0, 16.0, 26.0
 _HEIGHT = 420.0
-_LOG_FROM = 30.0  # smallest ratio of the ends
+_LOG_FROM = 30.0  # ratio of the ends from which an axis is logarithmic
 _MOST_CELLS = 24  # of a heat map, along one side
 _SHADES = 9
 
