@@ -54,7 +54,7 @@ def behind(graph: Graph, picks: frozenset[str]) -> frozenset[str]:
     """The graph's outputs that depend on a pick."""
     moved = set(picks)
     for node in graph.nodes:
-        if not moved.isdisjoint(node.inputs):
+        if not moved.isdisjoint((*node.inputs, *node.outputs)):
             moved.update(filter(None, node.outputs))
     return frozenset(moved & set(graph.outputs))
 

@@ -84,10 +84,12 @@ def test_choices_and_values_after_them() -> None:
         helper.make_node("Greater", ["x", "least"], ["flags"]),
         helper.make_node("NonZero", ["flags"], ["places"]),
         helper.make_node("Relu", ["x"], ["y"]),
+        helper.make_node("TopK", ["x", "k"], ["largest", "columns"]),
     ]
-    model = model_of(nodes, {"x": (4, 3)}, ["sizes", "places", "y"], {"least": np.zeros(1, np.float32)})
-    for info, code in zip(model.graph.output, (7, 7, 1), strict=True):
+    constants = {"least": np.zeros(1, np.float32), "k": np.array([2])}
+    model = model_of(nodes, {"x": (4, 3)}, ["sizes", "places", "y", "columns"], constants)
+    for info, code in zip(model.graph.output, (7, 7, 1, 7), strict=True):
         info.type.tensor_type.elem_type = code
     graph = load_model(model)
-    assert picks_of(graph, graph) == {"flags"}
-    assert behind(graph, picks_of(graph, graph)) == {"places"}
+    assert picks_of(graph, graph) == {"flags", "largest"}
+    assert behind(graph, picks_of(graph, graph)) == {"places", "columns"}
