@@ -72,8 +72,8 @@ _SUM_BYTES = 4
 class CostModel:
     """Prices nodes of placed graphs. Backends cache prices by everything they depend on, not by graph.
 
-    If any unit is in use, the host lacks the memory channels that units take, for the entire plan. The exception are
-    nodes placed with `ALL_CHANNELS`, if the target can switch channels between units and host. `host_only()` is the
+    If any unit is in use, the host lacks the memory channels that units take, for the entire plan. Nodes placed with
+    `ALL_CHANNELS` are an exception, if the target can switch channels between units and host. `host_only()` is the
     same machine with no unit in use: the baseline, and the machine for plans that never leave the host.
 
     Movements that the memory planner makes free cost nothing; the others cost a copy. A node that is `fused_into`

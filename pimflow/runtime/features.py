@@ -5,7 +5,7 @@
 | `resident` | a kernel of the GPU gathers rows of its own memory |
 | `gather` | threads of the CPU gather rows into a page-locked buffer, which is copied |
 | `gather-pageable` | the same into pageable memory, the default of frameworks: the driver makes a copy first |
-| `zero-copy` | threads of the GPU read the host's memory over the link, rows rotated to lines where that pays |
+| `zero-copy` | threads of the GPU read the host's memory over the link, rows rotated to fit lines where that pays |
 | `zero-copy-plain` | the same, without rotating rows |
 
 For R rows of b bytes, a gather and its copy take R b / gather bandwidth + R b / copy bandwidth, plus the start-up time

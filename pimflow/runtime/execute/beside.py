@@ -1,4 +1,4 @@
-"""Runs work in the background: for ONNX Runtime, which releases Python's lock while it runs."""
+"""Runs work in the background: for ONNX Runtime, which releases the GIL while it runs."""
 
 from __future__ import annotations
 

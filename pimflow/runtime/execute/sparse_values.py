@@ -1,7 +1,7 @@
 """Computes sparse ops of any size with numpy and scipy on blocks of edges; sums are in single precision or better.
 
 No temporary is larger than the result and a block of edge values. Blocks are computed in parallel: the loops in numpy
-and scipy release Python's lock.
+and scipy release the GIL.
 """
 
 from __future__ import annotations

@@ -135,7 +135,7 @@ def check_target(target: Target, tables: Tables) -> Calibration:
     """The errors of a target's GPU on measured rows, without fitting.
 
     Raises:
-        InputDataError: a table cannot be read, or the model prices the kernel of no row.
+        InputDataError: a table cannot be read, or the model can price none of the rows.
     """
     gpu = target.any_gpu
     samples = [sample for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]

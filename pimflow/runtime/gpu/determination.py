@@ -1,4 +1,4 @@
-"""Checks which of its parameters the rows of a fit determine: by the rank of the Jacobian, not by counting.
+"""Checks which parameters of a fit its rows determine: by the rank of the Jacobian, not by counting.
 
 The Jacobian of log(time) with respect to log(parameter) at the fit has a row per kernel and a column per parameter, and
 is computed by central differences. The number of its significant singular values is the number of directions in

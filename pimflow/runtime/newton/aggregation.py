@@ -78,8 +78,8 @@ class Aggregations:
         A group of 16 sources and a tile of 16 features takes one COMP and one slot to fill, however few of the sources
         have an edge. The work is spread evenly over the channels, which take the densest groups first. The host takes
         its share of `beside_us` for the remaining edges, and `adding_us` to add up both parts. That share is an
-        estimate, as the remaining rows may hit the cache more often; on every graph tried, the time by which PIM
-        exceeds its bounds was more than that (`tests/runtime/newton/test_aggregation_refusals.py`).
+        estimate, as the remaining rows may hit the cache more often; on every graph tried, PIM exceeded its bounds by
+        more than that could save (`tests/runtime/newton/test_aggregation_refusals.py`).
         """
         counts = self._counts(problem)
         group_us = self._group_us(problem)
@@ -230,7 +230,7 @@ def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
     """The program that `archive_aggregation` archived, with its features from row 0 on.
 
     Raises:
-        DataError: the data are not a program for this machine.
+        DataError: the data is not a program for this machine.
     """
     archived = decode(_Archived, data)
     problem = decode(SpmmProblem, archived.problem, tagged=True, path="problem")

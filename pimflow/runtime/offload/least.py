@@ -1,10 +1,10 @@
 """A lower bound on the memory of every plan that keeps, offloads and recomputes activations.
 
-With drives, only the buffers that one kernel touches have to be in memory at the same time. Without drives, the search
+With drives, only the buffers that one kernel accesses have to be in memory at a time. Without drives, the search
 goes backwards. The state at some time is a set of buffers, each as some kernel has written it. One of them was made
-last: while its kernel ran, all buffers that it touches and all others of the set were in memory; before that, the
-others and the kernel's operands were. The choice of the one made last is free. The way back to the inputs with the
-lowest peak bounds all schedules with any recomputation in any order (the pebble game: Sethi, Complete Register
+last: while its kernel ran, all buffers that it accesses and all others of the set were in memory; before that, only
+the others and the kernel's operands had to be. Any of them may be the one made last. The path back to the inputs with
+the lowest peak bounds all schedules with any recomputation in any order (the pebble game: Sethi, Complete Register
 Allocation Problems, SIAM Journal on Computing 4(3), 1975). Inputs cannot be recomputed: they stay as long as they are
 needed.
 """
@@ -22,7 +22,7 @@ MOST_SETS, MOST_SETS_OF_A_PROOF = 10_000, 30_000
 """The maximum number of sets to visit, normally and for a proof; the bound known by then is valid too."""
 
 MOST_PLACES = 4
-"""The number of kernels, in addition to the last, from which to search back: those that touch most bytes."""
+"""The number of kernels, in addition to the last, from which to search back: those that access most bytes."""
 
 Made = tuple[int, int]
 """A version of a buffer: its number, and the kernel that wrote it last."""
@@ -92,7 +92,7 @@ class _Back:
     def least(self, place: int, enough: int, most: int, floor: int = 0) -> int:
         """The lowest peak for one kernel, or a lower bound on it.
 
-        Peaks up to `floor` are not distinguished, which proves soonest that all ways exceed it.
+        Peaks up to `floor` are not distinguished, which proves soonest that all paths exceed it.
         """
         first = max(floor, self._taken(place, frozenset()))
         number, beyond = count(), first

@@ -1,10 +1,10 @@
 """Plans without drives: the steps in another order, with any number of reruns.
 
 The search goes backwards, as in `least`: the state at some time is a set of versions of buffers, each as one step wrote
-it. The step that made one of them last is undone: its operands are needed instead. A way back to the inputs on which
-the memory never exceeds the limit is a plan when read forwards. Ways are explored in the order of a lower bound on what
-they still need, which counts every step at most once: first in steps, then in time, weighted against the time so far,
-as long as the total is less than the best plan found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems
+it. The step that made one of them last is undone: its operands are needed instead. A path back to the inputs on which
+the memory never exceeds the limit is a plan when read forwards. Paths are explored in the order of a lower bound on
+what they still need, which counts every step at most once: first in steps, then in time, weighted against the time so
+far, as long as the total is less than the best plan found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems
 Science and Cybernetics 4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
 
 A buffer holds one version at a time; writing to it again destroys the previous version. A step that draws random
@@ -111,7 +111,7 @@ def _lasting(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
 
 
 def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
-    """A way completed by the steps that write nothing (views), each as soon as its operand is made; None if one has
+    """A path completed by the steps that write nothing (views), each as soon as its operand is made; None if one has
     several operands, which may never be in memory together."""
     made: dict[int, int] = {}
     views: dict[int, list[int]] = {}
@@ -129,7 +129,7 @@ def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
 
 @dataclass(frozen=True)
 class _Back:
-    """Searches ways back from the results to the inputs. Sets of versions and of steps are bit masks."""
+    """Searches paths back from the results to the inputs. Sets of versions and of steps are bit masks."""
 
     trace: Trace
     sizes: tuple[int, ...]

@@ -54,13 +54,13 @@ class _Spent(NamedTuple):
 def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: float) -> float:
     """A lower bound on the cycles of the slowest channel, without placement; 0 for mappings that are not covered.
 
-    Covered are mappings whose weights are repeated along a row, with one buffer per channel that is filled as a whole.
+    It covers mappings whose weights are repeated along a row, with one buffer per channel that is filled as a whole.
 
     Args:
         mapping: the mapping.
         shape: geometry of the problem.
         costs: minimum gaps on the machine.
-        enough: the search for a higher bound stops when the bound reaches this.
+        enough: a bound that reaches this is not raised further.
     """
     if mapping.tiles_per_row or mapping.fills_held > 1 or mapping.buffer_parts > 1:
         return 0.0

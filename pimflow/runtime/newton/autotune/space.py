@@ -353,8 +353,8 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
 def _whole(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
     """Cycles of all chunks by number of channels in a group, given the units of each chunk class.
 
-    If chunks have no one-time cost and all the same number of units, the best partitions of the channels do not depend
-    on that number; the caller then passes 1.
+    If no chunk has a one-time cost and all have the same number of units, the best partitions of the channels do not
+    depend on that number; the caller then passes 1.
     """
     whole = [0.0] * len(prices[0].each)
     for (_, _, count), own, number in zip(scheme.chunks, prices, units, strict=True):

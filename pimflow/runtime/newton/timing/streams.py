@@ -90,7 +90,7 @@ class StreamTimer:
             taken: the result of `taken` for the channel, if known.
 
         Raises:
-            CommandOrderError: as of `taken`.
+            CommandOrderError: as for `taken`.
         """
         cycles, tally = taken or self.taken(outline, channel)
         commands, elements = counted(outline, channel, self._blocks)
