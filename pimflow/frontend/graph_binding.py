@@ -89,7 +89,7 @@ def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
     if len(lists) > 1 and not named:
         raise ModelError(
             f"the inputs {', '.join(item.name for item in lists)} may all be edge lists",
-            "give a graph with an edge list by the name of each, or name the one of the graph edge_index",
+            "give a graph with one edge list per name, or call the input for the graph's edges edge_index",
         )
     index = (named or lists)[0]
     others = [item for item in declared if item is not index and item not in lists and item.dims]

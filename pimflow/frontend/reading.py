@@ -338,7 +338,7 @@ def load_tensor(tensor: TensorProto, model: Path | None) -> Array:
 
 
 def _with_data(tensor: TensorProto, place: FileRange) -> TensorProto:
-    """An external tensor with its data inside, whatever kind of link leads to them: onnx's own reader takes none."""
+    """An external tensor with its data inside; onnx's own reader would not follow links to them."""
     with place.path.open("rb") as file:
         file.seek(place.offset)
         data = file.read(place.length)

@@ -103,7 +103,7 @@ def _check_calls(proto: onnx.ModelProto) -> None:
         if key in within:
             raise ModelError(f"the function {key[1]!r} calls itself", "ONNX has no recursion")
         if len(within) >= DEEPEST_CALLS:
-            raise ModelError(f"calls of functions are nested deeper than {DEEPEST_CALLS}")
+            raise ModelError(f"function calls are nested deeper than {DEEPEST_CALLS}")
         if key not in sizes:
             sizes[key] = size(functions[key].node, (*within, key))
         return sizes[key]

@@ -126,7 +126,7 @@ class Builder:
     def node(
         self, op: Op, inputs: Sequence[str], outputs: Sequence[tuple[Sequence[int] | None, str]], name: str = ""
     ) -> tuple[str, ...]:
-        """Any op, with the (shape, element type) of each output given; shape None where it is not static.
+        """Any op, with the (shape, element type) of each output given; shape None if it is not static.
 
         A single output of node n is named n_out; several are named n_out0, n_out1, ...
 

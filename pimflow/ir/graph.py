@@ -28,7 +28,7 @@ class Value:
     """A tensor's name, shape and element type.
 
     `shape` is None if the value has no static shape (data-dependent sizes, sequences); only `OnnxOp`s use such values.
-    `dtype` is numpy's name ("float32", "int64", "bool", ..., "bfloat16"); "" where unknown.
+    `dtype` is numpy's name ("float32", "int64", "bool", ..., "bfloat16"); "" if unknown.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Value:
 
     @property
     def elements(self) -> int:
-        """Number of elements; 0 where the shape is unknown."""
+        """Number of elements; 0 if the shape is unknown."""
         if self.shape is None:
             return 0
         count = 1

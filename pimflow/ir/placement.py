@@ -49,8 +49,8 @@ class Placement:
         fused_into: the node whose kernel computes this one in its epilogue.
         movement: the verdict on a node that only moves elements.
         padding: for a convolution whose padding is not settled yet, the verdict on the Pad that it or a part may need.
-        narrow: for a product, its operands if the model stores them in few bits and a unit of the machine multiplies
-            such.
+        narrow: for a product, its operands if the model stores them in few bits that a unit of the machine can
+            multiply.
         access: for a node that reads rows of a table in the host's memory, how they are brought from there.
     """
 

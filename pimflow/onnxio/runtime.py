@@ -45,7 +45,7 @@ def runtime_version() -> str:
 
 
 def return_memory(nodes: int) -> None:
-    """Makes the C library return the memory of a session over so many nodes to the system, if that was much.
+    """Makes the C library return the memory of a session over `nodes` nodes to the system, if that was a lot.
 
     The library keeps freed memory, which Python's own allocator cannot use: 0.3 GiB for 100,000 nodes. Other libraries
     do the same, but only glibc can be told to return it.

@@ -65,7 +65,7 @@ class Relation:
 
 
 def check_memory(edges: int, where: str) -> None:
-    """Checks that memory has room for so many edges.
+    """Checks that memory has room for a number of edges.
 
     Raises:
         GraphDataError: it has not.

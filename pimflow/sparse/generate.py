@@ -134,7 +134,7 @@ def rmat(
         scale: there are 2**scale vertices.
         edges: number of edges.
         seed: seed of the random numbers.
-        quadrants: probability of an edge to lie in each quadrant of the adjacency matrix, at every level.
+        quadrants: probabilities of an edge being in each quadrant of the adjacency matrix, at every level.
 
     Raises:
         GraphDataError: memory has no room for the graph.

@@ -154,7 +154,7 @@ class EdgeValues:
         return scene.copy(node, [self._operand(name, shape, segments) for name in node.inputs])
 
     def _operand(self, name: str, shape: tuple[int, ...], segments: Segments) -> str:
-        """An operand of an elementwise node: in CSR order if it has a row for every edge."""
+        """An operand of an elementwise node: in CSR order if it has one row per edge."""
         if not name:
             return ""
         own = self._scene.shape(name)

@@ -80,7 +80,7 @@ _FIRST_INPUT = frozenset(
 
 
 def _through(graph: Graph, node: Node, kind: str, wanted: IntegerRange) -> Found:
-    """Through Add, Sub, Mul and Where."""
+    """Propagates a range through Add, Sub, Mul and Where."""
     if kind == "Where":
         yield from ((name, wanted) for name in node.inputs[1:])
         return

@@ -7,8 +7,8 @@ The algebra of places: a value is a box in a space, and a node places its output
     Identity   out = in                              always possible
     Concat     in_k = out + offset_k                 unless an operand is already elsewhere, or a cell has two writers
     Pad        out = in - before, margins filled     unless a margin has a writer or another constant
-    Reshape    out shows the bytes of in             if strides can show them so
-    Transpose  out shows the bytes of in             likewise
+    Reshape    out views the bytes of in             if strides can express the view
+    Transpose  out views the bytes of in             if strides can express the view
 
 A view by Reshape or Transpose that is not in the layout's order is free only if every reader accepts it: a matrix
 product (transposed or pitched operands), or another movement, which then copies once for both. A matrix product whose

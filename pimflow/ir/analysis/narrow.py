@@ -53,7 +53,7 @@ def narrow_operands(graph: Graph, node: Node) -> NarrowOperands | Refusal:
 
 
 def weight_steps(graph: Graph, name: str, channel_axis: int) -> npt.NDArray[np.float32] | Refusal:
-    """The scales of 8-bit integer weights: one for all [], or one per column [columns]; or why they are not such.
+    """The scales of 8-bit integer weights: one for all [], or one per column [columns]; or why there are none.
 
     Args:
         graph: the graph that holds the weights.

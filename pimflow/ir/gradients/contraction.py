@@ -78,7 +78,7 @@ def weight_gradient(tape: Tape, x: str, dy: str, windows: Windows) -> str:
     """dW[o, c, k] = sum over images n and outputs i of dy[n, o, i] x[n, c, i stride + k dilation - pad].
 
     That is a convolution of x by dy with strides and dilations swapped, and images and channels swapped: [C/groups
-    images, groups N channels] by [O, N], in as many groups.
+    images, groups N channels] by [O, N], in the same number of groups.
     """
     (images, channels, *sizes), outputs = tape.shape(x), tape.shape(dy)
     groups, axes = windows.groups, windows.axes

@@ -259,9 +259,10 @@ def _lstm_back(
 
     Args:
         own: the direction.
-        kept: by step, the factor of the cell's gradient that passes to the cell before it.
-        factors: the factors of gates from the gradient of the cell; of gate o, from that of the state.
-        of_cell: the factor of the cell's gradient from that of the state.
+        kept: by step, the factor from the gradient of the cell to that of the previous cell.
+        factors: by step, the factors from the gradient of the cell (for gate o, of the state) to those of the gates'
+            sums.
+        of_cell: by step, the factor from the gradient of the state to that of the cell.
     """
     tape, (coming, ahead) = own.tape, own.from_behind()
     d_cell, made, passed = own.d_last_cell, list[str](), ""
@@ -304,7 +305,7 @@ def _with_peepholes(own: _Direction, sums: str) -> str:
 
 
 def _gru(own: _Direction) -> _Found:
-    """Gates z, r, h: state = (1 - z) n + z state', where r resets the state's product, or the state before it."""
+    """Gates z, r, h: state = (1 - z) n + z state', where r resets state' or, with linear_before_reset, its product."""
     return _reset_behind(own) if integer(own.op, "linear_before_reset") else _reset_ahead(own)
 
 

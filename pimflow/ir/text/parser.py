@@ -206,7 +206,7 @@ class _Parser:
             raise self._error(hashed, what, "give the arrays of elided constants by name, or print all inline")
         if digest(array) != hashed.text[1:]:
             given = f"{type_text(array.dtype.name, array.shape)}, #{digest(array)}"
-            raise self._error(hashed, f"the array given for the constant {shown} is another one ({given})")
+            raise self._error(hashed, f"the array given for the constant {shown} is a different one ({given})")
         return array
 
     def _inline(self, dtype: str, shape: tuple[int, ...]) -> Array:
@@ -277,7 +277,7 @@ class _Parser:
     # ---- fields
 
     def _dataclass(self, kind: Any, at: Token) -> Any:
-        """A dataclass from {name = value, ...}; braces may be left out where no field is needed."""
+        """A dataclass from {name = value, ...}; braces may be omitted if no field is required."""
         given: dict[str, object] = {}
         known = {item.name: item for item in fields(kind)}
         for key_token, key, value in self._braced(self._pair) if self._next.text == "{" else ():

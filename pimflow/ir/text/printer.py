@@ -62,7 +62,7 @@ def _type_of(graph: Graph, name: str) -> str:
 
 
 def _constant(graph: Graph, name: str, array: Array, inline_elements: int) -> str:
-    """`: type` follows only where the value's type is not the array's own."""
+    """One constant's text; `: type` follows only if the value's type is not the array's own."""
     own_type = type_text(array.dtype.name, array.shape)
     elements = array_text(array) if array.size <= inline_elements else None
     line = f"{name_text('%', name)} = {own_type} {elements or '#' + digest(array)}"

@@ -219,7 +219,7 @@ def test_a_new_array_with_an_old_id_is_hashed_again() -> None:
         array = np.full(100, value, np.float32)
         text = print_graph(graph_of(constants={"c": array}))
         other = np.full(100, value + 1, np.float32)
-        with pytest.raises(TextError, match="is another one"):
+        with pytest.raises(TextError, match="is a different one"):
             parse_graph(text, {"c": other})
         assert_round_trip(graph_of(constants={"c": array}))
 
@@ -290,7 +290,7 @@ def test_an_elided_constant_must_be_the_one_that_was_printed() -> None:
     other = CHAIN.constants["w"].copy()
     other[0, 0, 0, 0] += 1
     for wrong in (other, CHAIN.constants["w"].reshape(-1), CHAIN.constants["w"].astype(np.float64)):
-        with pytest.raises(TextError, match="is another one"):
+        with pytest.raises(TextError, match="is a different one"):
             parse_graph(text, {"w": wrong})
 
 
