@@ -143,7 +143,7 @@ def main() -> None:
     parser.add_argument("--policies", default="pimflow,auto")
     parser.add_argument("--target", default="pimflow")
     parser.add_argument("--print", action="store_true", dest="only_prints", help="print the table, and write nothing")
-    parser.add_argument("--kept", type=Path, help="a file of lines that have been measured, to go on from")
+    parser.add_argument("--kept", type=Path, help="a file of measured lines to continue from")
     arguments = parser.parse_args()
     policies = tuple(arguments.policies.split(","))
     lines = measured_lines(arguments.models.split(","), arguments.target, policies, arguments.kept)

@@ -81,12 +81,10 @@ def rank(file: Path, features: int) -> tuple[int, float, float]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", nargs="*", default=["1e5", "1e6", "1e7", "1e8"], help="sizes of R-MAT graphs")
-    parser.add_argument("--per-vertex", type=int, default=16, help="edges of a vertex of theirs, in the mean")
-    parser.add_argument("--features", type=int, default=32, help="columns of the aggregation that is ranked")
-    parser.add_argument(
-        "--like", nargs="*", default=[], choices=list(DATA_SETS), help="data sets whose numbers to take"
-    )
-    parser.add_argument("--orders", action="store_true", help="also put the vertices in each order")
+    parser.add_argument("--per-vertex", type=int, default=16, help="their mean number of edges per vertex")
+    parser.add_argument("--features", type=int, default=32, help="columns of the ranked aggregation")
+    parser.add_argument("--like", nargs="*", default=[], choices=list(DATA_SETS), help="data sets whose sizes to use")
+    parser.add_argument("--orders", action="store_true", help="also measure each order of the vertices")
     asked = parser.parse_args()
     steps = (*STEPS, *(ORDERS if asked.orders else ()))
     print(here())

@@ -90,8 +90,8 @@ def cases(graph: Graph, features: int) -> list[Case]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--edges", type=float, default=2e6, help="of an R-MAT graph")
-    parser.add_argument("--features", type=int, default=64, help="of a vertex")
+    parser.add_argument("--edges", type=float, default=2e6, help="edges of an R-MAT graph")
+    parser.add_argument("--features", type=int, default=64, help="features of a vertex")
     asked = parser.parse_args()
     edges = int(asked.edges)
     graph = rmat(max(round(np.log2(edges / EDGES_PER_VERTEX)), 1), edges)

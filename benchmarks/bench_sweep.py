@@ -66,7 +66,7 @@ def user_s() -> float:
 
 def main(arguments: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--jobs", type=int, help="processes (default: one for every core)")
+    parser.add_argument("--jobs", type=int, help="processes (default: one per core)")
     parser.add_argument("--trials", type=int, nargs="*", default=[50, 100, 200])
     parser.add_argument("--sampler", nargs="*", default=["nsga2", "tpe", "random"])
     asked = parser.parse_args(arguments)

@@ -389,7 +389,7 @@ edges; and the ratio of the two.
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Makes docs/gnn-results.md.")
-    parser.add_argument("--share", type=int, default=1, help="make graphs so many times smaller")
+    parser.add_argument("--share", type=int, default=1, help="factor by which to shrink the graphs")
     parser.add_argument("-o", "--output", type=Path, default=PAGE)
     arguments = parser.parse_args()
     _, spec = gnn.modules_of("upmem")

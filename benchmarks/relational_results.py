@@ -342,7 +342,7 @@ def spans(found: list[Forms]) -> str:
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description="make docs/relational-results.md")
-    parser.add_argument("--most", type=int, default=MOST_EDGES, metavar="N", help="edges of a graph at most")
+    parser.add_argument("--most", type=int, default=MOST_EDGES, metavar="N", help="maximum number of edges of a graph")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     arguments = parser.parse_args()

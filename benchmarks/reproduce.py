@@ -251,7 +251,7 @@ def main() -> None:
     """Run what is missing, then write the page."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
-    parser.add_argument("--fresh", action="store_true", help="forget the results of earlier runs")
+    parser.add_argument("--fresh", action="store_true", help="ignore the results of earlier runs")
     parser.add_argument("--only", nargs="+", metavar="STUDY", help="run these studies and write nothing")
     arguments = parser.parse_args()
     jobs = [job for job in all_jobs() if not arguments.only or job.study in arguments.only]

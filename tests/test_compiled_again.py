@@ -92,7 +92,7 @@ def test_a_file_is_hashed_once_and_the_manifest_has_its_digest(tmp_path: Path, m
     compiled.save(tmp_path / "out")
     assert sorted(hashed) == sorted(set(hashed))
     assert "model.onnx" in hashed
-    assert "toy.onnx" not in hashed, "the model was, before it was compiled"
+    assert "toy.onnx" not in hashed, "the original was read before it was compiled"
     assert pimflow.load(tmp_path / "out").source.sha256 == compiled.source.sha256
 
 

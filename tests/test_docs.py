@@ -81,7 +81,7 @@ def test_commands_run(
             if redirect:
                 Path(redirect.strip()).write_text(out)
         missing = unmatched(shown, printed)
-        assert not missing, f"{missing[0]!r} is not printed there:\n{printed}"
+        assert not missing, f"{missing[0]!r} is not in the output:\n{printed}"
 
 
 def test_a_line_that_was_not_printed_is_found() -> None:
@@ -127,12 +127,12 @@ def test_links_into_a_page_lead_to_a_heading(page: Path) -> None:
         assert anchor in anchors(page.parent / target if target else page), f"{target}#{anchor}"
 
 
-def test_the_pictures_of_the_tutorial_are_what_the_tool_draws(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pictures_of_the_tutorial_match_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     script = ROOT / "benchmarks" / "tutorial_pictures.py"
     for name, text in runpy.run_path(str(script))["pictures"]().items():
         assert f"](images/{name})" in (ROOT / "docs" / "tutorial.md").read_text()
-        assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run {script.name}"
+        assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is outdated: run {script.name}"
 
 
 def test_the_charts_of_the_results_are_drawn_from_its_tables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -141,7 +141,7 @@ def test_the_charts_of_the_results_are_drawn_from_its_tables(monkeypatch: pytest
     drawn = runpy.run_path(str(ROOT / "benchmarks" / "results_charts.py"))["charts"](page)
     assert re.findall(r"\]\(images/([^)]+)\)", page) == list(drawn)
     for name, text in drawn.items():
-        assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is old: run results_charts.py"
+        assert (ROOT / "docs" / "images" / name).read_text() == text, f"{name} is outdated: run results_charts.py"
 
 
 def test_the_page_of_window_order_matches_the_tool(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,7 +151,7 @@ def test_the_page_of_window_order_matches_the_tool(monkeypatch: pytest.MonkeyPat
     rows = (*made["memory_rows"](), *made["Speeds"].of(made["LAYERS"]).rows(), *made["fill_rows"]())
     assert all(f"\n{row}\n" in page for row in rows)
     chart = (ROOT / "docs" / "images" / made["CHART"]).read_text()
-    assert chart == made["chart"](), "the chart is old: run im2win_results.py"
+    assert chart == made["chart"](), "the chart is outdated: run im2win_results.py"
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from support.upmem.graphs import skewed, uniform
 def test_a_graph_is_tuned_and_aggregated() -> None:
     graph = skewed(600, 5000)
     tuning = gnn.tune(graph, features=64, dtype="int32", baselines=True, backward=True)
-    assert tuning.best == "cpu", "small graphs are not worth the way to the modules"
+    assert tuning.best == "cpu", "for small graphs the transfer to the modules does not pay"
     assert not tuning.on_pim
     assert tuning.rows[0].exact
     assert str(tuning.strategy) == next(row.strategy for row in tuning.rows if row.strategy != "cpu")

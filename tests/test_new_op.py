@@ -174,7 +174,7 @@ def test_each_room_is_satisfied() -> None:
     with scratch_registrations():
         register()
         assert not any(room.missing() for room in ROOMS.values())
-    assert sum(isinstance(node.op, OnnxOp) for node in load_model(model()).nodes) == 3, "all taken back"
+    assert sum(isinstance(node.op, OnnxOp) for node in load_model(model()).nodes) == 3, "everything is unregistered"
 
 
 @pytest.mark.usefixtures("_registered")

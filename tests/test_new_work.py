@@ -124,7 +124,7 @@ def model(rows: int = 64) -> Any:
 
 
 @pytest.mark.parametrize("policy", ["pim", "pimflow", "auto"])
-def test_the_search_sends_it_what_it_accepts_and_nothing_else(policy: str, tmp_path: Path) -> None:
+def test_the_search_places_exactly_the_accepted_ops_on_it(policy: str, tmp_path: Path) -> None:
     target = machine()
     compiled = pimflow.compile(model(), target=target, policy=policy, use_cache=False)
     placed = {node.name: node.device for node in compiled.graph.nodes}

@@ -53,7 +53,7 @@ def test_the_rooms_are_the_known_ones() -> None:
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.what)
 def test_no_room_lacks_a_rule(room: OpRules[Any]) -> None:
     missing = ", ".join(room.missing())
-    assert not missing, f"{room.what}: give {missing} a rule, or say with leave_out why there is none"
+    assert not missing, f"{room.what}: give {missing} a rule, or state with leave_out why there is none"
 
 
 @pytest.mark.parametrize("room", ROOMS, ids=lambda room: room.what)

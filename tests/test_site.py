@@ -34,7 +34,7 @@ def test_the_notebook_was_run_and_its_page_has_every_output() -> None:
 def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Browser]:
     program = find_browser()
     if program is None:
-        pytest.skip("there is no Chromium here")
+        pytest.skip("Chromium is not installed")
     browser = Browser(program, tmp_path_factory.mktemp("browser"))
     yield browser
     browser.close()

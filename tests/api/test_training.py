@@ -35,7 +35,7 @@ def kept() -> Training:
     return trained("keep")
 
 
-def test_keeping_everything_is_the_step_as_it_is(kept: Training) -> None:
+def test_keeping_everything_leaves_the_step_unchanged(kept: Training) -> None:
     assert kept.found.run == kept.kept
     assert kept.found.run.time_us == pytest.approx(kept.trace.time_us)
     assert {row["becomes"] for row in kept} == {"kept"}
@@ -47,7 +47,7 @@ def test_the_peak_includes_all_saved_activations(kept: Training) -> None:
     """It also holds what the last layers work on. The whole step has more, but not at the same time."""
     trace = kept.trace
     assert trace.saved_bytes < kept.kept.peak_bytes < sum(buffer.bytes for buffer in trace.buffers if not buffer.fixed)
-    assert 2.5 * trace.forward_us < trace.time_us, "each product has two of its size behind it"
+    assert 2.5 * trace.forward_us < trace.time_us, "each product has two of its size in the backward pass"
 
 
 def test_initial_zeros_of_sums_are_not_parameters() -> None:
@@ -170,7 +170,7 @@ def test_a_model_whose_outputs_depend_on_no_input() -> None:
         pimflow.train(model_of(nodes, {"x": (2, 2)}, ["y"], weights, opset=17))
 
 
-def test_a_plan_takes_less_and_no_longer(kept: Training) -> None:
+def test_a_plan_needs_less_memory_and_no_more_time(kept: Training) -> None:
     planned = trained()
     assert planned.found.run.peak_bytes < 0.9 * kept.kept.peak_bytes
     run = planned.found.run

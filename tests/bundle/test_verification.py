@@ -25,7 +25,7 @@ def saved(folder: Path, text: str = "text") -> str:
     return output_digest(folder)
 
 
-def test_checks_are_kept_by_what_was_run(tmp_path: Path) -> None:
+def test_a_check_replaces_earlier_ones_of_the_same_run(tmp_path: Path) -> None:
     digest = saved(tmp_path / "out")
     assert kept_checks(tmp_path / "out", digest) == ()
     for check in (CHECK, OTHER, replace(CHECK, told="again")):
@@ -71,7 +71,7 @@ def test_a_verdict_cannot_be_forged(tmp_path: Path) -> None:
         kept_checks(tmp_path, digest)
 
 
-@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a user whom permissions bind")
+@pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a user to whom permissions apply")
 def test_an_unwritable_folder_is_a_one_line_error(tmp_path: Path) -> None:
     digest = saved(tmp_path / "around" / "out")
     (tmp_path / "around").chmod(0o500)

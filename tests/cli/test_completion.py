@@ -39,13 +39,13 @@ OFFERED = [
 ]
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="no bash here")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
 @pytest.mark.parametrize(("words", "offered"), OFFERED)
 def test_bash_completes_verbs_options_and_values(words: str, offered: str, capsys: Capture) -> None:
     assert completed(words, capsys) == [offered]
 
 
-@pytest.mark.skipif(shutil.which("zsh") is None, reason="no zsh here")
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="zsh is not installed")
 @pytest.mark.parametrize(("words", "offered"), OFFERED)
 def test_zsh_completes_verbs_options_and_values(words: str, offered: str, tmp_path: Path, capsys: Capture) -> None:
     """Runs in a terminal, since zsh completes only there; a key bound by the test prints the completed line."""

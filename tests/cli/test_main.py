@@ -57,7 +57,7 @@ def test_a_verb_collects_garbage_rarely_and_leaves_its_caller_as_it_was(monkeypa
     assert gc.get_threshold() == before
     monkeypatch.setattr(compiling, "run", look)
     assert main(["compile", "zoo:toy"]) == 0
-    assert seen[1] > seen[0], "what is made of one model is needed to the end"
+    assert seen[1] > seen[0], "objects made for one model are needed to the end"
     assert gc.get_threshold() == before
 
 
@@ -74,7 +74,7 @@ def test_the_program_spends_no_time_on_idle_threads_or_final_garbage(given: str 
     assert done.stdout.splitlines()[-1] == f"{given or 4} 0"
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+@pytest.mark.skipif(not FULL.exists(), reason="Linux only")
 def test_a_full_disk_on_stdout_is_a_one_line_error() -> None:
     with FULL.open("w") as full:
         command = [sys.executable, "-m", "pimflow", "zoo", "list"]

@@ -40,7 +40,7 @@ def _heeded() -> Iterator[None]:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("number", list(WORDS), ids=lambda number: number.name)
-def test_a_signal_within_an_import_waits_for_its_end(number: signal.Signals, tmp_path: Path) -> None:
+def test_a_signal_during_an_import_waits_for_its_end(number: signal.Signals, tmp_path: Path) -> None:
     (tmp_path / "numpy.py").write_text(EARLY.format(name=number.name, folder=str(tmp_path)))
     out = tmp_path / "out"
     command = [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-o", str(out), "--no-cache"]
@@ -76,7 +76,7 @@ STOPS = "import signal; signal.raise_signal(signal.SIGTERM)"
     ],
     ids=["import", "nested", "error", "one-line", "finaliser"],
 )
-def test_a_signal_is_heeded_as_soon_as_the_import_is_over(work: str, module: str, tmp_path: Path) -> None:
+def test_a_signal_takes_effect_as_soon_as_the_import_ends(work: str, module: str, tmp_path: Path) -> None:
     (tmp_path / "stops.py").write_text(module if "raise_signal" in module else STOPS)
     for name in ("around", "dies"):
         (tmp_path / f"{name}.py").write_text(module)

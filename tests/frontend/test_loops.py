@@ -82,8 +82,8 @@ def test_a_body_that_counts_to_a_constant() -> None:
     node = loop_of(load_model(model))
     assert isinstance(node.op, OnnxOp)
     kinds = [inner.op_type for inner in graph_attribute(node.op, "body").node]
-    assert "Less" not in kinds, "what decided is computed no more"
-    assert kinds.count("Add") == 2, "what is read otherwise stays"
+    assert "Less" not in kinds, "the condition is not computed"
+    assert kinds.count("Add") == 2, "values with other readers stay"
 
 
 @pytest.mark.parametrize(("start", "length"), [(2, 2), (4, 1)])

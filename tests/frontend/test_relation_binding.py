@@ -108,7 +108,7 @@ def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
     capsys.readouterr()
     report = document(capsys, "inspect", *given)
     assert report["graph"]["recovered"] == {"Spmm": 5}, "three in the first layer, two in the last"
-    assert "self_loops" not in report["graph"]["statistics"], "sources and destinations are numbered apart"
+    assert "self_loops" not in report["graph"]["statistics"], "sources and destinations have separate ids"
     assert run("inspect", *given) == 0
     assert "graph: 3 edge lists, " in capsys.readouterr().out
     np.savez(tmp_path / "other.npz", cites=lists["cites"])

@@ -231,4 +231,4 @@ def test_too_many_nodes_are_refused_at_once() -> None:
     large.graph.node.MergeFrom([large.graph.node[0]] * MOST_NODES)
     started = time.process_time()
     assert f"the model has {MOST_NODES + 1} nodes" in refusal(large)
-    assert time.process_time() - started < 1, "before any of them is looked at"
+    assert time.process_time() - started < 1, "before any of them is checked"

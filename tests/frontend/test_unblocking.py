@@ -119,7 +119,7 @@ def test_channels_that_come_last_are_brought_before_the_others() -> None:
     ]
     model = model_of(nodes, {"x": (1, 5, 7, 24)}, ["y"], {"w": weights}, domains={BLOCKED: 1})
     kinds = [node.kind for node in load_model(model).nodes]
-    assert kinds == ["Transpose", "Pad", "Conv", "Transpose"], "the 12 rows of weights that nobody reads are left out"
+    assert kinds == ["Transpose", "Pad", "Conv", "Transpose"], "the 12 rows of weights that nobody reads are removed"
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
     assert [node.kind for node in compiled.graph.nodes if node.device == "pim"] == ["Conv"]
     assert compiled.verify(pim="values").passed

@@ -74,7 +74,7 @@ def test_every_table_and_edge_list_is_a_separate_copy() -> None:
     found = small()
     one = gnn.epoch(LISTS, "rgcn", kind="paper", features=100, fan_outs={"cites": (4,), "*": (0,)}, batch=32, batches=2)
     launches = [epoch["zero-copy"].transfer_parts_us["launch"] for epoch in (one, found)]
-    assert launches[1] == pytest.approx(2 * launches[0]), "no author is read along citations"
+    assert launches[1] == pytest.approx(2 * launches[0]), "citations read no authors"
     for row in found.rows:
         assert sum(row.transfer_parts_us.values()) == pytest.approx(row.transfer_us)
         assert sum(row.power_parts_w.values()) == pytest.approx(row.power_w)

@@ -118,7 +118,7 @@ def test_renames_in_a_circle_are_an_error() -> None:
         editor.finish()
 
 
-def test_a_node_is_put_behind_a_value() -> None:
+def test_a_node_is_inserted_after_a_value() -> None:
     graph = graph_of([op("A", ["x"], "a"), op("B", ["a"], "b"), op("C", ["a"], "c")], ["b", "c"])
     editor = GraphEditor(graph)
     behind = editor.new_value("a", (4,), "float32")
@@ -129,7 +129,7 @@ def test_a_node_is_put_behind_a_value() -> None:
     assert meaning(edited) == tuple((kind, 0, (("New", 0, (("A", 0, ("x",)),)),)) for kind in "BC")
 
 
-def test_two_nodes_are_put_behind_a_value_one_after_the_other() -> None:
+def test_two_nodes_are_inserted_after_a_value_in_turn() -> None:
     graph = graph_of([op("A", ["x"], "a"), op("B", ["a"], "b")], ["b"])
     editor = GraphEditor(graph)
     first, second = (editor.new_value("a", (4,), "float32") for _ in range(2))
@@ -190,7 +190,7 @@ def test_an_output_that_is_an_input_or_a_constant_is_copied() -> None:
     assert [node.kind for node in edited.nodes] == ["Identity"] * 2
 
 
-def test_a_node_is_put_behind_an_output() -> None:
+def test_a_node_is_inserted_after_an_output() -> None:
     graph = graph_of([op("A", ["x"], "y"), op("B", ["y"], "b")], ["y", "b"])
     editor = GraphEditor(graph)
     behind = editor.new_value("y", (4,), "float32")
@@ -202,7 +202,7 @@ def test_a_node_is_put_behind_an_output() -> None:
     assert meaning(edited) == (new, ("B", 0, (new,)))
 
 
-def test_a_node_is_put_behind_an_output_that_is_a_constant() -> None:
+def test_a_node_is_inserted_after_a_constant_output() -> None:
     graph = graph_of([op("B", ["w"], "b")], ["w", "b"], constants={"w": np.ones(1, np.float32)})
     editor = GraphEditor(graph)
     behind = editor.new_value("w", (1,), "float32")

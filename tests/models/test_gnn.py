@@ -72,5 +72,5 @@ def test_the_graph_is_like_coras() -> None:
     degrees = np.bincount(edges.index[1], minlength=edges.vertices)
     assert (edges.vertices, edges.index.shape) == (2708, (2, 2 * 5278))
     assert degrees.max() > 15 * degrees.mean(), "skewed"
-    assert set(map(tuple, edges.index.T)) == set(map(tuple, edges.index[::-1].T)), "both ways"
+    assert set(map(tuple, edges.index.T)) == set(map(tuple, edges.index[::-1].T)), "both directions"
     assert pimflow_zoo.graph("toy") is None

@@ -288,7 +288,7 @@ def test_separate_large_constants_are_those_of_the_model(name: str) -> None:
     assert model == whole
 
 
-def test_export_writes_what_build_makes(tmp_path: object) -> None:
+def test_export_writes_the_built_model(tmp_path: object) -> None:
     path = f"{tmp_path}/toy.onnx"
     pimflow_zoo.export("toy", path)
     assert onnx.load(path) == pimflow_zoo.build("toy")

@@ -73,7 +73,7 @@ def test_rewritten_graphs_are_written_in_every_opset(opset: int) -> None:
     assert_close(run_plain(model, inputs)["y"], want, 1e-6)
 
 
-def test_slices_share_the_numbers_that_they_read() -> None:
+def test_slices_share_their_constant_operands() -> None:
     model = to_onnx(rewritten(max(OPSETS)))
     numbers = [numpy_helper.to_array(tensor).tolist() for tensor in model.graph.initializer if "int64" in tensor.name]
     assert sorted(numbers) == [[0], [1], [2], [6]]

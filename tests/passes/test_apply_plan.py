@@ -74,7 +74,7 @@ def test_joined_decisions_wait_only_for_their_operands() -> None:
     timeline = build_timeline(together, costs.target, costs)
     starts = {event.node: event.start_us for event in timeline.events}
     assert starts["left"] == starts["right"] == 0, "on two devices"
-    assert starts["behind"] == max(us["left"], us["right"]), "its device is free, and what it reads is there"
+    assert starts["behind"] == max(us["left"], us["right"]), "its device is free, and its operands are ready"
     assert starts["join"] == starts["behind"] + us["behind"]
 
 

@@ -74,7 +74,7 @@ def test_every_pass_has_a_case_and_every_decision_a_refusal() -> None:
     for kind in PASSES.values():
         named = [case for case in cases if case.passes.strip().split("{")[0] == kind.name]
         assert any(case.after not in ("", "the same\n") for case in named), (
-            f"{kind.name}: no case in which it does something"
+            f"{kind.name}: no case in which it changes the graph"
         )
         refuses = issubclass(kind, (DecisionPass, ApplyPlan))
         assert any(case.error for case in named) or not refuses, f"{kind.name}: no case in which it refuses"

@@ -55,7 +55,7 @@ def test_gemm(bias: tuple[int, ...] | None, rows: int) -> None:
     split = applied(graph, SplitRows("fc", rows, "auto"))
     assert_same_values(graph, split)
     slices = [node for node in split.nodes if isinstance(node.op, Slice)]
-    assert len(slices) == 2, "the bias is cut as a constant, not by a node"
+    assert len(slices) == 2, "the bias is sliced as a constant, not by a node"
 
 
 def test_gemm_scaled_and_transposed() -> None:

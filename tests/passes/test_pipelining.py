@@ -76,7 +76,7 @@ def assert_nothing_is_computed_twice(before: Graph, after: Graph) -> None:
         if node.placement.origin and not isinstance(node.op, Slice | Concat):
             rows[node.placement.origin] = rows.get(node.placement.origin, 0) + after.shape(node.output)[-2]
     for origin, made in rows.items():
-        assert made <= before.shape(before.node(origin).output)[-2], f"{origin} makes rows twice"
+        assert made <= before.shape(before.node(origin).output)[-2], f"{origin} computes rows twice"
 
 
 def mobile_block(batch: int = 1, rows: int = 14, stride: int = 1) -> Graph:
@@ -124,7 +124,7 @@ def test_rows_of_every_stage() -> None:
     rewritten = applied(graph, pipeline((*BLOCK, "add"), "pgggpg", (5, 6, 3)))
     rows = {name: [graph_rows(rewritten, f"{name}_s{stage}") for stage in range(3)] for name in (*BLOCK, "add")}
     assert rows["add"] == rows["project"] == rows["clip2"] == rows["dw"] == [5, 6, 3]
-    assert rows["clip1"] == rows["expand"] == [6, 6, 2], "one row of halo, made by the earlier stage"
+    assert rows["clip1"] == rows["expand"] == [6, 6, 2], "one row of halo, computed by the earlier stage"
     assert_same_values(graph, rewritten)
 
 

@@ -23,7 +23,9 @@ def test_logits_are_products_with_products_of_weights(edges: TypedEdges) -> None
     graph = attention(edges)
     made = ReorderLinear().run(graph).graph
     widths = {node.name: made.shape(node.output)[1] for node in made.nodes if node.kind == "TypedLinear"}
-    assert widths == {"typed_j": 8, "logit_i_reordered": 2, "logit_j_reordered": 2}, "messages are read; queries not"
+    assert widths == {"typed_j": 8, "logit_i_reordered": 2, "logit_j_reordered": 2}, (
+        "messages are read, queries are not"
+    )
     assert_same_values(graph, made, 2e-5)
     assert_same_values(graph, CompactMaterialization().run(made).graph, 2e-5)
 

@@ -94,7 +94,7 @@ print(code, sorted(name for name in sys.modules if name.split(".")[0] == "pimflo
     ],
     ids=["not-asked-for", "policy"],
 )
-def test_only_what_is_asked_for_is_imported(
+def test_only_requested_plugins_are_imported(
     example: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], imported: list[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

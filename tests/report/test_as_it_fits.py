@@ -49,7 +49,7 @@ def test_the_figures_are_those_of_compile(kib: float, base: str, policy: str, sp
     assert expected in [(point["spilled_us"], point["spilled_energy_mj"], point["fits"]) for point in points]
 
 
-def test_tables_say_what_fits() -> None:
+def test_tables_show_what_fits() -> None:
     text = pimflow.compare(step(), policies=["gpu"], target=machine(KIB), use_cache=False).text()
     assert "as it fits (us)" in text
     assert "DOES NOT FIT" not in text

@@ -42,7 +42,7 @@ JOBS = [
 ]
 
 
-def test_slices_carry_times_and_where_they_belong() -> None:
+def test_slices_carry_times_and_their_tracks() -> None:
     trace = chrome_trace(timeline_of(JOBS), TITLES, "toy")
     found = {event["name"]: (event["ts"], event["dur"], event["args"]) for event in slices(trace)}
     assert found == {

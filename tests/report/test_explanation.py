@@ -39,7 +39,7 @@ def conv(policy: str, target: pimflow.Target | str = "pimflow") -> pimflow.Compi
     return pimflow.compile(model, policy=policy, target=target, use_cache=False)
 
 
-def test_alternatives_of_a_lone_node_cost_what_plans_of_it_cost() -> None:
+def test_alternatives_of_a_single_node_match_plans() -> None:
     node = conv("gpu").report.nodes[0].name
     found = {item.what: item.measure for item in pimflow.explain(conv("gpu"), node).alternatives}
     for policy, what in (("gpu", "GPU alone"), ("pim", "PIM, auto")):

@@ -62,7 +62,7 @@ def measured(name: str, policy: str, grid: int) -> tuple[Graph, Options, list[tu
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
-def test_the_points_are_the_best_of_all_plans(case: tuple[str, str, int]) -> None:
+def test_the_points_are_the_undominated_plans(case: tuple[str, str, int]) -> None:
     graph, options, expected = measured(*case)
     found = front_points(graph, options, costs=COSTS, within_percent=0)
     assert [(point.time_us, point.energy_mj) for point in found] == [pytest.approx(pair, rel=1e-9) for pair in expected]

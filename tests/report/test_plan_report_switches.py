@@ -30,7 +30,7 @@ def test_time_adds_up_with_switches() -> None:
     assert sum(total(row.spent.energy_parts_mj) for row in compiled.report.nodes) == pytest.approx(run.energy_mj)
 
 
-def test_nothing_runs_while_channels_change_hands() -> None:
+def test_nothing_runs_while_channels_are_reassigned() -> None:
     events = toy().timeline.events
     switched = [event for event in events if event.resource == "memory channels"]
     assert len(switched) == 2

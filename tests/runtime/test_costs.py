@@ -127,7 +127,7 @@ def sliced(axis: int) -> Graph:
     return build.graph(build.place(build.slice(x, axis, 0, build.shape(x)[axis] // 2, name="slice"), device="gpu"))
 
 
-def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:
+def test_remaining_movements_cost_their_bytes_and_free_ones_nothing() -> None:
     from pimflow.ir.analysis.movement import movement
 
     costs = costs_with()
@@ -145,7 +145,7 @@ def test_kept_movements_cost_their_bytes_and_free_ones_nothing() -> None:
             assert cost.time_us == 0.0
 
 
-def test_measured_times_stand_in_for_the_model() -> None:
+def test_measured_times_replace_the_model() -> None:
     graph = chain("gpu", channels=512)
     add = graph.node("add").placed(fused_into=None)
     shape = (1, 512, 28, 28)

@@ -40,7 +40,7 @@ def test_a_kernel_waits_for_the_operands_of_its_epilogue() -> None:
     assert timeline.makespan_us == 35.0
     assert starts_of(timeline) == {"other": 0.0, "conv": 25.0, "add": 35.0, "relu": 35.0}
     apart = build_timeline(fused(RESIDUAL), TARGET, costs_of(RESIDUAL))
-    assert apart.makespan_us == 25.0, "an Add with a kernel of its own lets both run at once"
+    assert apart.makespan_us == 25.0, "with a separate Add, both run at once"
 
 
 def test_results_of_other_regions_are_available() -> None:
@@ -116,4 +116,4 @@ def test_nodes_are_moved_no_further_than_needed(graph: Graph) -> None:
     assert sorted(node.name for node in order) == sorted(node.name for node in graph.nodes)
     for index, node in enumerate(order):
         assert all(place[name] < index for name in (*node.inputs, *reads.get(node.name, ())) if name in place)
-    assert by_kernel(order, reads) is order, "an order that will do is left alone"
+    assert by_kernel(order, reads) is order, "a valid order is not changed"

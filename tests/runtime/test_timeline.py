@@ -236,7 +236,7 @@ def test_the_better_issue_order_is_chosen(
     assert timeline_of(zigzag_pipeline(stages, prices)).makespan_us == makespan
 
 
-def test_what_the_longest_chain_waits_for_is_served_first() -> None:
+def test_operands_of_the_longest_chain_come_first() -> None:
     jobs = [Job("short", "gpu", 3), Job("first", "gpu", 1), Job("last", "pim", 5, ("first",))]
     assert timeline_of(jobs).makespan_us == 6, "in order, or as work arrives, it would be 9"
     later = [*jobs, Job("end", "gpu", 2, ("short",))]

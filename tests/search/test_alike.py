@@ -138,8 +138,8 @@ def test_a_chain_of_equal_layers_has_few_distinct_stretches() -> None:
     order = execution_order(graph)
     alike = Alike(graph, order, units_of(order), (), 25)
     ends = {unit.start for unit in alike.firsts}
-    assert ends == {0, 1, *range(175, 200)}, "the input is read by the first, and the last 25 come to the end"
+    assert ends == {0, 1, *range(175, 200)}, "the first reads the input, and the last 25 are near the end"
     assert alike.shifts(1, 26) == tuple(range(174))
     assert alike.shift(100, 125) == 99
-    assert alike.shift(100, 126) == 0, "longer than what is compared"
+    assert alike.shift(100, 126) == 0, "longer than the compared stretch"
     assert alike.shifts(1, 27) == (0,)

@@ -59,7 +59,7 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
             by_arithmetic, by_parts = by_parts, bounds.tighten(candidate.decisions)
         assert by_parts <= cost * (1 + 1e-9), candidate
         assert by_parts == bounds.least_us(candidate.decisions)
-    assert told, "a bound that says nothing is none"
+    assert told, "the bound is too weak"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -76,8 +76,8 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
         assert 0 < pricer.least(candidate.decisions) <= by_parts * (1 + 1e-9) <= laid_out * (1 + 2e-9), only
         near += by_parts > 0.5 * laid_out
         listed += pricer.least(candidate.decisions) > 0.9 * by_parts
-    assert near, "a bound that says nothing is none"
-    assert listed > 0.2 * near, "few rows take a launch as many do"
+    assert near, "the bound is too weak"
+    assert listed > 0.2 * near, "few rows take a launch, too"
 
 
 @pytest.mark.parametrize("machine", ["pimflow", "cpu"])
@@ -97,7 +97,7 @@ def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None
         told[type(candidate.decisions[0]).__name__] += 1
     assert told["OnDevice"] >= 3
     divided = told["Pipeline"] + told["SplitRows"]
-    assert divided > 3 or machine == "cpu" or name == "series", "copies over a link are carried out"
+    assert divided > 3 or machine == "cpu" or name == "series", "copies over a link need the rewritten graph"
 
 
 @pytest.mark.parametrize("stages", [(14,), (5, 9), (4, 6, 4)])
@@ -174,7 +174,7 @@ def test_bounds_of_divided_branches_are_below_their_price() -> None:
                 by_arithmetic, by_parts = by_parts, bounds.tighten(other.decisions)
             assert 0 < by_parts <= cost * (1 + 1e-9), other
             told += by_parts > 0.8 * cost
-    assert told > 10, "a bound that says nothing is none"
+    assert told > 10, "the bound is too weak"
 
 
 def modules(*, dealt: bool) -> Graph:
@@ -248,7 +248,7 @@ def test_few_candidates_are_rewritten() -> None:
         price_space(graph, find_policy("auto"), FakeCosts(), PriceCache(None, ""), prune=prune)
         for prune in (True, False)
     )
-    assert pruned.priced == whole.priced, "candidates are counted, whether they are looked at or not"
+    assert pruned.priced == whole.priced, "candidates are counted even if they are pruned"
     assert pruned.pricer.built < 0.25 * whole.pricer.built
 
 
@@ -264,7 +264,7 @@ def test_a_warm_cache_rewrites_and_prices_nothing(tmp_path: Path) -> None:
     cold, warm = (solve_chain(space.positions, space.intervals) for space in spaces)
     assert cold == warm
     assert spaces[0].pricer.built > 0 == spaces[1].pricer.built
-    assert asked[1] < asked[0], "but for what tells which nodes can leave the host"
+    assert asked[1] < asked[0], "except to find out which nodes can leave the host"
 
 
 def test_a_units_lower_bounds_save_prices_and_change_no_plan() -> None:

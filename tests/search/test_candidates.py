@@ -87,7 +87,7 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     assert max(lengths) >= 8
     assert stages == {1, 2, 3, 4, 5}
     listed = {one[0].stage_rows for one in larger if isinstance(one[0], Pipeline) and not one[0].bottom_first}
-    assert {(7, 7), (5, 9), (4, 5, 5)} <= listed, "equal ones, and two of which the first is half as large"
+    assert {(7, 7), (5, 9), (4, 5, 5)} <= listed, "equal stages, and two with the first half as large"
 
 
 def feed_forward(rows: int) -> Graph:
@@ -208,7 +208,7 @@ def test_a_run_has_few_branches_at_once() -> None:
     graph = net.graph(net.concat(1, *branches))
     _, offered = candidates_of(graph, "auto")
     runs = [one.decisions[0].run for one in offered if isinstance(one.decisions[0], Pipeline)]
-    assert max(map(len, runs)) == 4, "three of the branches and what joins them"
+    assert max(map(len, runs)) == 4, "three of the branches and their join"
 
 
 def test_chosen_neighbours_in_different_branches_are_joined() -> None:
@@ -225,7 +225,7 @@ def test_chosen_neighbours_in_different_branches_are_joined() -> None:
         (window,) = [window for window in windows if window[:2] == (start, stop)]
         assert isinstance(parallel, Parallel)
         changed = set(parallel.decisions) - set(window[2].decisions)
-        assert len(changed) <= 1 or are_exchanged(changed), "one unit decided otherwise, or two"
+        assert len(changed) <= 1 or are_exchanged(changed), "one or two units decided differently"
     assert list(maker.joins(chosen)) == [], "each once"
     assert list(candidates_of(downsampled(), "pimflow")[0].joins(chosen)) == []
 
@@ -306,10 +306,10 @@ def test_parts_of_joined_stretches_are_decided_as_if_alone() -> None:
         ((alone[0], branch[1]), (other,)),
         ((run,), (other,)),
         ((branch[0], alone[1]), (other,)),
-    ], "conv2 is decided so already, and both branches are no stretch of one"
+    ], "conv2 is already decided so, and both branches are no stretch of one"
     assert around(Parallel(((run,), (other,)))) == [Parallel((alone, (other,)))], "a pipeline in two"
     found[0, 1] = ()
-    assert around(Parallel(((run,), (other,)))) == [], "nothing is known of its first part"
+    assert around(Parallel(((run,), (other,)))) == [], "its first part is unknown"
 
 
 def test_joined_stretches_are_cut_in_two_at_every_unit() -> None:
@@ -327,14 +327,14 @@ def test_joined_stretches_are_cut_in_two_at_every_unit() -> None:
     assert cut(whole) == [
         Candidate(1, 3, (Parallel(((left,), (right,))),)),
         Candidate(0, 2, (Parallel(((rows, left),)),)),
-    ], "what is one decision is a candidate anyway"
+    ], "a single decision is a candidate anyway"
     assert cut(whole) == [], "each once"
     across = Parallel(((run,), (right,)))
-    assert cut(across) == [Candidate(1, 3, (Parallel(((rest,), (right,))),))], "a pipeline across, as by itself"
+    assert cut(across) == [Candidate(1, 3, (Parallel(((rest,), (right,))),))], "a pipeline across both, as if alone"
     on_host = Parallel(((OnDevice("conv0", "pim", "auto"), left), (OnDevice("conv2", "gpu"),)))
     assert [one.stop for one in cut(on_host)] == [2], "conv1 and conv2 stay on the host"
     found.clear()
-    assert cut(Parallel(((run,), (OnDevice("conv2", "pim", "newton++"),)))) == [], "nothing is known of the rest"
+    assert cut(Parallel(((run,), (OnDevice("conv2", "pim", "newton++"),)))) == [], "the rest is unknown"
 
 
 def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> None:
@@ -353,11 +353,11 @@ def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> Non
         return list(cutter.cuts(chosen, lambda start, stop: found.get((start, stop), ())))
 
     behind = Candidate(0, 3, (Parallel(((left,), (alone[2],))),))
-    assert cut("auto", 3, whole) == [behind], "nothing is known of conv1 and conv2"
+    assert cut("auto", 3, whole) == [behind], "conv1 and conv2 are unknown"
     found[1, 3] = alone[1], alone[2]
     assert cut("auto", 3, whole) == [Candidate(0, 3, (Parallel((tuple(alone[:2]), (alone[2],))),)), behind]
     assert cut("auto", 2, left) == [], "its parts wait for each other"
-    assert cut("pimflow", 3, whole) == [], "a policy that puts nothing together"
+    assert cut("pimflow", 3, whole) == [], "a policy that joins nothing"
 
 
 def test_units_in_branches_are_decided_again() -> None:
@@ -417,7 +417,7 @@ def test_content_distinguishes_different_costs() -> None:
 
     base = text(*one())
     assert text(*one()) == base
-    assert text(*one(reader=True)) == base, "who reads the result does not matter, only that it leaves"
+    assert text(*one(reader=True)) == base, "only that the result leaves matters, not its readers"
     different = [
         text(*one(channels=48)),
         text(*one(kernel=3)),
@@ -517,7 +517,7 @@ def test_variations_change_one_nodes_rows_in_one_stage() -> None:
     assert ((3, 0), (), ()) in divided
     assert {counts[0][0] for counts in divided if counts[0][1] == 6} == {1, 2, 4, 5, 7}
     one_stage = around(Pipeline(run, ("pim", "gpu", "gpu"), (14,), "auto", host_rows=((1,), (), ())))
-    assert one_stage == {((count,), (), ()) for count in (2, 3, 5)}, "in one stage something is divided"
+    assert one_stage == {((count,), (), ()) for count in (2, 3, 5)}, "in one stage a node is split"
 
 
 def test_neighbours_of_a_plan_are_probed_where_devices_wait() -> None:

@@ -61,7 +61,7 @@ class Looks:
 
     def closer(self, entry: Entry[int]) -> None:
         self.left -= 1
-        assert not entry.priced, "what is priced is known"
+        assert not entry.priced, "priced costs are known"
         cost = self.space.intervals[entry.place].cost
         entry.us, entry.priced = max(entry.us, cost / 2), entry.us >= cost / 2
         entry.us = cost if entry.priced else entry.us

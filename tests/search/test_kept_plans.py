@@ -98,14 +98,16 @@ def test_irrelevant_values_leave_the_mappings_cached(tmp_path: Path, monkeypatch
     renamed = replace(with_values(target, {"gpu.basis": "another"}), description="another text")
     assert searches(renamed, tmp_path, monkeypatch) == (plan, 0)
     energies = {"gpu.energy.static_w": 31.0, "pim.energy.strict.activate_pj": 7.0}
-    assert searches(with_values(target, energies), tmp_path, monkeypatch) == (plan, 0), "energies are of no plan"
+    assert searches(with_values(target, energies), tmp_path, monkeypatch) == (plan, 0), (
+        "plans do not depend on energies"
+    )
     slower, count = searches(with_values(target, {"gpu.launch_cycles": 9000}), tmp_path, monkeypatch)
     assert slower.baseline_us > plan.baseline_us
-    assert count < first // 4, "mappings that the first search had no need of"
+    assert count < first // 4, "mappings that the first search did not need"
     fewer = with_values(target, {"pim.channels": 12})
     anew = searches(fewer, tmp_path / "another", monkeypatch)
     assert anew[1] > 0
-    assert searches(fewer, tmp_path, monkeypatch) == anew, "none of another machine's mappings is taken"
+    assert searches(fewer, tmp_path, monkeypatch) == anew, "no mapping of another machine is used"
 
 
 def test_a_bound_is_found_once_for_every_policy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

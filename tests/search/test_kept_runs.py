@@ -96,7 +96,7 @@ def test_without_the_cache_everything_runs(tmp_path: Path, runs: list[object]) -
     assert len(runs) == 4
 
 
-def test_weights_in_other_files_are_not_known_by_the_models_digest(tmp_path: Path, runs: list[object]) -> None:
+def test_external_weights_are_not_covered_by_the_models_digest(tmp_path: Path, runs: list[object]) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model_of(0), path, save_as_external_data=True, size_threshold=0, location="weights")
     for _ in range(2):
@@ -104,7 +104,7 @@ def test_weights_in_other_files_are_not_known_by_the_models_digest(tmp_path: Pat
     assert len(runs) == 2
 
 
-def test_another_onnx_runtime_knows_nothing(tmp_path: Path) -> None:
+def test_another_onnx_runtime_version_reuses_nothing(tmp_path: Path) -> None:
     KeptRuns(tmp_path, "1").keep("model", 1)
     assert KeptRuns(tmp_path, "1").has("model", 1)
     assert not KeptRuns(tmp_path, "1").has("model", 2)

@@ -127,7 +127,7 @@ def test_truncated_table_keeps_the_whole_lines_and_can_be_added_to(tmp_path: Pat
     assert last not in table
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert len(PriceCache(tmp_path, "scope")) == 9, "mended, so warned of once"
+        assert len(PriceCache(tmp_path, "scope")) == 9, "repaired, so there is one warning"
     table.put(last, costs[last])
     table.flush()
     again = PriceCache(tmp_path, "scope")
@@ -182,7 +182,7 @@ def test_file_in_place_of_the_folder_is_one_warning(tmp_path: Path) -> None:
     assert blocked.read_text() == "not a folder"
 
 
-@pytest.mark.skipif(not FULL.exists(), reason="a device of Linux")
+@pytest.mark.skipif(not FULL.exists(), reason="Linux only")
 def test_full_disk_is_one_warning(tmp_path: Path) -> None:
     table = PriceCache(tmp_path, "scope")
     assert table.path is not None

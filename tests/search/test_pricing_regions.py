@@ -23,7 +23,7 @@ WIDE = {node.name for node in GRAPH.nodes if node.op.is_contraction and GRAPH.sh
 
 @pytest.mark.parametrize("cut", range(5, 12))
 @pytest.mark.parametrize("first", [2, 3])
-def test_pipelines_through_one_dense_buffer_cost_what_they_cost_alone(first: int, cut: int) -> None:
+def test_pipelines_through_one_dense_buffer_cost_the_same_alone(first: int, cut: int) -> None:
     names = [node.name for node in GRAPH.nodes]
     runs = [tuple(names[first:cut]), tuple(names[cut:])]
     pipelines = [Pipeline(run, tuple("pim" if name in WIDE else "gpu" for name in run), (5, 9), "auto") for run in runs]
@@ -32,4 +32,4 @@ def test_pipelines_through_one_dense_buffer_cost_what_they_cost_alone(first: int
     alone = [pricer.cost((decision,)) for decision in decisions]
     whole = rewritten(GRAPH, plan_of(*decisions), COSTS)
     assert build_timeline(whole, TARGET, COSTS).region_us == pytest.approx(alone)
-    assert all(found.free for found in place(whole).actual.values()), "and nothing is copied that nobody pays for"
+    assert all(found.free for found in place(whole).actual.values()), "no copy is unpriced"

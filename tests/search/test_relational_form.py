@@ -164,7 +164,7 @@ def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -
     found = carried_out(graph, training_form(graph, lambda form: Price(False, step_us(form)), Options()))
     assert step_us(found) <= min(map(step_us, trained)) * (1 + 1e-12)
     elements = [sum(one.constants[item].size for item in parameters(one)) for one in (graph, found)]
-    assert elements[0] == elements[1], "what is trained is the same"
+    assert elements[0] == elements[1], "the parameters are the same"
 
 
 def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:

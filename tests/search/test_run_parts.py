@@ -40,7 +40,7 @@ def test_parts_match_the_layout(name: str) -> None:
         layout = cut.layout(graph)
         end = runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         if isinstance(layout, Refusal) or end is None:
-            assert isinstance(layout, Refusal), "what can be laid out can be told"
+            assert isinstance(layout, Refusal), "every layout can be predicted"
             continue
         laid, grid = laid_out(graph, layout.jobs), end.grid(len(pipeline.run))
         number = {at: index for index, (at, _, _) in enumerate(grid.written)}
@@ -91,7 +91,7 @@ def test_longer_and_shorter_runs_have_an_end_in_common() -> None:
     short, long = (runs.end(names[start:], (2, rows - 2), False) for start in (2, 0))
     assert long is not None
     assert short is long
-    assert [len(long.grid(size).reads) for size in (3, 5)] == [2 * 3, 2 * 5], "each has its own parts alone"
+    assert [len(long.grid(size).reads) for size in (3, 5)] == [2 * 3, 2 * 5], "each has only its own parts"
     assert [min(map(min, filter(None, long.grid(size).reads))) for size in (3, 5)] == [0, 0]
     assert runs.end((*names[1:4], names[0], names[4]), (2, rows - 2), False) is None, "not in order"
-    assert runs.end(names, (2, rows), False) is None, "these stages make more rows than there are"
+    assert runs.end(names, (2, rows), False) is None, "these stages have too many rows"

@@ -91,7 +91,7 @@ def test_probing_stops_after_many_failures(
     monkeypatch.setattr(priced_space, "_IN_VAIN", 5)
     shorter, found_us = looked_at_and_best_us()
     assert shorter < patient
-    assert best_us < found_us < 1.02 * best_us, "what is cheapest is priced all the same"
+    assert best_us < found_us < 1.02 * best_us, "the cheapest candidates are still priced"
 
 
 @pytest.mark.parametrize("policy", policies())
@@ -112,7 +112,7 @@ def test_predicted_cost_is_the_makespan_where_padding_is_explicit(name: str) -> 
     graph = PassManager((MovementElimination(),)).run(GRAPHS[name]).graph
     plan = solve(graph, Options.of(target=costs.target, policy="auto", use_cache=False), costs=costs)
     assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan, costs), rel=1e-9)
-    assert plan.predicted_us >= default_plan(name, "auto").predicted_us * (1 - 1e-12), "Pads are paid for"
+    assert plan.predicted_us >= default_plan(name, "auto").predicted_us * (1 - 1e-12), "Pads are included"
 
 
 @pytest.mark.parametrize("policy", ["gpu", "auto"])

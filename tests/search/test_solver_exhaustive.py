@@ -400,7 +400,7 @@ def test_auto_finds_the_cheapest_plan_of_all(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", [5, 9])
-def test_auto_finds_the_cheapest_plan_of_all_where_channels_change_hands(seed: int) -> None:
+def test_auto_finds_the_cheapest_plan_with_reassigned_channels(seed: int) -> None:
     target = override(machine(1000), {"pim.channel_switch_us": 0.003})
     graph, costs = small_net(seed, 2, 4), CostModel(target)
     plan = solve(graph, Options.of(target=target, use_cache=False, stages=(2,)), costs=costs)

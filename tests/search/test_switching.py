@@ -60,7 +60,7 @@ def test_the_plan_is_the_best_of_all(switch_us: float, expected: int, objective:
     assert switches(plan.decisions) == expected
 
 
-def test_a_run_takes_its_regions_and_its_switches() -> None:
+def test_a_run_takes_the_time_of_its_regions_and_switches() -> None:
     graph, costs = slow_between(), FakeCosts(channel_switch_us=0.05)
     plan = solve(graph, options(costs), costs=costs)
     placed = carried_out(graph, plan.decisions, costs)

@@ -63,7 +63,7 @@ def test_no_plan_has_a_shorter_interval(name: str, machine: str) -> None:
 
 @pytest.mark.parametrize("policy", list(policies()))
 @pytest.mark.parametrize("name", NETS)
-def test_the_interval_is_what_the_schedule_has(name: str, policy: str) -> None:
+def test_the_interval_matches_the_schedule(name: str, policy: str) -> None:
     graph = cleaned(name)
     asked = Options(target=REAL.target, policy=policy, objective="throughput", use_cache=False)
     plan = solve(graph, asked, costs=REAL)

@@ -93,10 +93,10 @@ def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
             told += least > 0.5 * energy_mj
             closer, priced = pricer.closer(candidate.decisions, least)
             assert closer is not None
-            assert priced or closer > least, "it is looked at until it is priced"
+            assert priced or closer > least, "closer looks end with its price"
             least = closer
         assert least == energy_mj
-    assert told, "a bound that says nothing is none"
+    assert told, "the bound is too weak"
 
 
 def test_a_cached_plan_is_not_used_for_other_energies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

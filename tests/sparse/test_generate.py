@@ -27,7 +27,7 @@ def test_a_seed_makes_one_graph(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", DATA_SETS)
-def test_a_data_sets_numbers(name: str) -> None:
+def test_published_sizes_of_data_sets(name: str) -> None:
     known, share = DATA_SETS[name], 1.0 if name == "pubmed" else 20_000 / DATA_SETS[name].vertices
     graph = like(name, share, keep="density")
     assert graph.num_dst == pytest.approx(known.vertices * share, abs=1)
@@ -57,7 +57,7 @@ def test_rmat_fills_quadrants_as_specified() -> None:
     assert shares == pytest.approx([0.5 / 0.65, 0.1 / 0.35, 0.15 / 0.65, 0.25 / 0.35], abs=0.01)
 
 
-def test_a_power_law_has_hubs_and_streets_have_none() -> None:
+def test_power_law_graphs_have_hubs_and_road_grids_none() -> None:
     hubs = generate.power_law(20_000, 100_000, 2000)
     assert in_degrees(hubs).max() == pytest.approx(2000, rel=0.1)
     assert out_degrees(hubs).max() == pytest.approx(2000, rel=0.1)

@@ -45,7 +45,7 @@ def test_weights_are_in_a_third_column(tmp_path: Path) -> None:
     np.testing.assert_array_equal(graph.as_given(graph.weight), np.array([0.5, 1e-3, -2, 7], np.float32))
 
 
-def test_a_comment_may_say_how_many_vertices_there_are(tmp_path: Path) -> None:
+def test_a_comment_may_state_the_number_of_vertices(tmp_path: Path) -> None:
     assert load(tmp_path, "# Nodes: 9 Edges: 1\n0 1\n").num_dst == 9
     assert load(tmp_path, "# Nodes: 1 Edges: 1\n0 1\n").num_dst == 2  # as in a data set whose ids have gaps
     assert load(tmp_path, "# num_nodes=5\n").num_edges == 0

@@ -44,7 +44,7 @@ class Golden:
         if text != kept:
             lines = difflib.unified_diff(kept.splitlines(), text.splitlines(), str(path), "this run", lineterm="", n=1)
             changes = "\n".join(lines) or "line ends differ"
-            pytest.fail(f"{changes}\n\nIf that is as it should be, write it with {UPDATE}.", pytrace=False)
+            pytest.fail(f"{changes}\n\nIf the change is intended, update the file with {UPDATE}.", pytrace=False)
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:

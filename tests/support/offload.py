@@ -154,7 +154,7 @@ class Clock:
                     kernel = self.trace.kernels[place]
                     left = kernel.time_us
                     read = {buffer for buffer in kernel.reads if not self.trace.buffers[buffer].fixed}
-                    assert read <= self.resident, f"what {kernel.name} reads is not there"
+                    assert read <= self.resident, f"an operand of {kernel.name} is not in memory"
                     self.resident |= {*kernel.reads, *kernel.writes}
             peak = max(peak, self._bytes(self.resident))
             speed = self._move()

@@ -72,7 +72,7 @@ def newest_opset() -> int:
         except ORT_REFUSALS:
             continue
         return opset
-    raise AssertionError("no opset at all")
+    raise AssertionError("no opset is supported")
 
 
 def run_plain(model: onnx.ModelProto, inputs: Mapping[str, Array]) -> dict[str, npt.NDArray[Any]]:

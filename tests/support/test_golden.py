@@ -25,7 +25,7 @@ def test_a_change_is_shown_as_a_diff(tmp_path: Path) -> None:
         golden.check("figures.txt", "one\ntwo\nthree\nfive\n")
     message = str(caught.value)
     assert "-four\n+five" in message
-    assert "\none" not in message, "what stays is left out, but for a line around a change"
+    assert "\none" not in message, "unchanged lines are omitted, except for one around a change"
     with pytest.raises(pytest.fail.Exception, match="line ends differ"):
         golden.check("figures.txt", "one\ntwo\nthree\nfour")
     assert (tmp_path / "figures.txt").read_text().endswith("four\n"), "a failure writes nothing"
@@ -35,5 +35,5 @@ def test_tables_show_floats_to_four_digits() -> None:
     assert text_table(("model", "us"), [("toy", 1.23456), ("vgg-16", 12)]) == "model | us\ntoy | 1.235\nvgg-16 | 12\n"
 
 
-def test_the_flag_is_what_the_fixture_looks_at(golden: Golden, request: pytest.FixtureRequest) -> None:
+def test_the_fixture_uses_the_flag(golden: Golden, request: pytest.FixtureRequest) -> None:
     assert golden == Golden(Path(__file__).parent / "golden", bool(request.config.getoption("--update-golden")))

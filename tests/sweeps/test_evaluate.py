@@ -116,7 +116,7 @@ def test_another_machine_needs_no_clean_up_and_no_bound(monkeypatch: pytest.Monk
     evaluate(task(POINT))
 
     def asked(*_arguments: object) -> None:
-        raise AssertionError("asked for again, or for nothing")
+        raise AssertionError("computed again, or needlessly")
 
     for place, name in ((module, "tidy"), (module, "read_model"), (makespan_bound, "makespan_bound")):
         monkeypatch.setattr(place, name, asked)

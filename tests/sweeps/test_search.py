@@ -57,7 +57,7 @@ def test_a_search_finds_most_of_the_front_in_a_part_of_the_grid(sampler: str) ->
 
 
 @pytest.mark.parametrize("sampler", ["nsga2", "tpe"])
-def test_a_search_that_may_see_all_sees_all(sampler: str) -> None:
+def test_an_unlimited_search_visits_every_point(sampler: str) -> None:
     """If a sampler proposes a known point, the next trial is at another one."""
     pytest.importorskip("optuna")
     grid = {"pim.channels": [8, 12, 16], "gpu.clock_mhz": [900, 1300]}
@@ -65,7 +65,7 @@ def test_a_search_that_may_see_all_sees_all(sampler: str) -> None:
     assert len({(row["pim.channels"], row["gpu.clock_mhz"]) for row in result}) == len(result) == 6
 
 
-def test_a_search_counts_invalid_points_and_goes_on() -> None:
+def test_a_search_counts_invalid_points_and_continues() -> None:
     pytest.importorskip("optuna")
     data = {**GRID, "grid": {"pim.channels": [8, 40, 41, 42]}, "search": {"trials": 4}}
     result = pimflow.sweep(data, jobs=1)

@@ -94,7 +94,7 @@ def test_foreign_files_are_left_alone(content: bytes, tmp_path: Path) -> None:
     assert path.read_bytes() == content
 
 
-def test_two_processes_do_not_share_one(tmp_path: Path) -> None:
+def test_two_processes_cannot_share_a_store(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     with Store(path).opened(), pytest.raises(OutputError, match="another sweep is running"):
         read(path)
@@ -108,7 +108,7 @@ def test_a_fifo_is_not_waited_for(tmp_path: Path) -> None:
         read(path)
 
 
-def test_lines_tell_people_what_they_are(tmp_path: Path) -> None:
+def test_lines_are_readable(tmp_path: Path) -> None:
     path = tmp_path / "points.jsonl"
     filled(path, 1)
     line = json.loads(path.read_text().splitlines()[1])

@@ -203,7 +203,7 @@ def is_spare_library(key: Key) -> bool:
     return key.path in ("gpu.fp16", "gpu.fp32") and isinstance(gpu, Gpu) and key.path != f"gpu.{gpu.operand}"
 
 
-def test_there_are_keys_of_every_kind() -> None:
+def test_keys_of_every_kind_are_tested() -> None:
     assert len(target_names()) >= 3
     assert all(len(keys) >= 3 for keys in (TABLES, FLOATS, COUNTS, WORDS))
     assert PAIRS
@@ -289,7 +289,7 @@ def test_an_integer_is_accepted_as_a_float(key: Key) -> None:
 
 
 @each(WORDS)
-def test_an_unknown_word_is_refused_with_the_words_there_are(key: Key) -> None:
+def test_an_unknown_word_is_refused_with_the_allowed_ones(key: Key) -> None:
     message = assert_refused(key.changed("xyz"), key.path)
     assert "'xyz'" in message
     assert str(key.value) in message
@@ -458,7 +458,7 @@ def written(folder: Path, **files: str) -> Path:
 MINE = 'base = "pimflow"\n[pim]\nbanks = 32  # twice as many\n[pim.timing.strict]\nt_faw = 20\n'
 
 
-def test_a_file_that_has_a_base_says_only_what_differs(tmp_path: Path) -> None:
+def test_a_file_with_a_base_states_only_differences(tmp_path: Path) -> None:
     machine, base = load_target(written(tmp_path, mine=MINE)), load_target("pimflow")
     strict = replace(base.pim.timing.strict, t_faw=20)
     pim = replace(base.pim, banks=32, timing=base.pim.timing.with_tables(strict=strict))

@@ -54,7 +54,7 @@ def test_inputs_with_larger_errors_have_their_own_bounds(
 
     monkeypatch.setattr("pimflow.verify.compare.check_in_flight", with_narrow_bounds)
     assert compiled.verify().passed
-    assert not compiled.verify(rtol=1e-4).passed, "bounds that are given hold for all"
+    assert not compiled.verify(rtol=1e-4).passed, "given bounds apply to all"
 
 
 def test_a_plan_for_one_inference_at_a_time_has_none() -> None:

@@ -60,7 +60,7 @@ def test_models_that_run_only_without_the_optimiser_are_not_compiled() -> None:
     except ModelError:
         pass
     else:
-        pytest.skip("this ONNX Runtime fuses no Pad into a pool that cannot take it")
+        pytest.skip("this ONNX Runtime does not make the invalid fusion")
     with pytest.raises(ModelError) as caught:
         pimflow.compile(model, use_cache=False)
     message = str(caught.value)
@@ -118,7 +118,7 @@ def test_verify_asks_for_inputs_where_random_ones_do_not_run() -> None:
         compiled.verify()
 
 
-def test_models_that_take_too_much_are_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_models_too_large_to_run_are_only_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     model = single("Relu", (4, 4))
     graph = load_model(model)
     assert require_running(model, graph, 0) == ""

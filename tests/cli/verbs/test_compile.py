@@ -168,7 +168,7 @@ def test_the_target_is_named_everywhere(tmp_path: Path, capsys: Capture) -> None
     assert f"pimflow {__version__}: {command}" in summary
 
 
-def test_a_folder_knows_what_it_was_made_for(tmp_path: Path) -> None:
+def test_an_output_folder_identifies_its_target(tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert run("compile", "zoo:toy", "-o", out, "--no-cache", "--policy", "md-dp", *KNOBS) == 0
     loaded = pimflow.load(out)

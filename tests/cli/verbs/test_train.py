@@ -7,7 +7,7 @@ import pytest
 from support.cli import Capture, document, run
 
 
-def test_train_says_what_it_plans(capsys: Capture) -> None:
+def test_train_prints_its_plan(capsys: Capture) -> None:
     assert run("train", "zoo:toy", "--target", "a100-ssd", "--loss", "cross-entropy", "--optimiser", "adam") == 0
     text = capsys.readouterr().out
     assert "zoo:toy trained on a100-ssd: activations take" in text

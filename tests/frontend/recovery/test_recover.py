@@ -264,7 +264,7 @@ def test_edge_values_are_computed_in_the_order_of_destinations() -> None:
     (reduced,) = (node for node in graph.nodes if node.kind == "SegmentReduce")
     producer = graph.producer(reduced.inputs[0])
     assert producer is not None
-    assert producer.kind == "Gemm", "and not brought into it behind the MLP"
+    assert producer.kind == "Gemm", "not sorted after the MLP"
 
 
 def test_sums_along_another_axis_are_transposed() -> None:
@@ -345,7 +345,7 @@ def test_unrecovered_nodes_stay_with_a_reason(options: dict[str, Any], note: str
     loaded = load_with_graph(model, {}, Adjacency.from_edge_index(FIVE, 4))
     assert note in loaded.notes
     assert "ScatterElements" in ops(loaded.graph)
-    assert all(value.shape is not None for value in loaded.graph.values.values()), "all of it can be priced"
+    assert all(value.shape is not None for value in loaded.graph.values.values()), "everything can be priced"
     x = np.random.default_rng(0).standard_normal((4, 2)).astype(np.float32)
     expected = run_original(model, {"x": x, "edge_index": FIVE})["y"]
     assert largest_error(expected, run_graph(cleaned(loaded), {"x": x})["y"]) < 1e-6

@@ -31,8 +31,10 @@ def test_functions_of_edges_are_computed_for_all_relations_at_once(edges: TypedE
     assert_same_values(graph, made.graph)
     if made.changed:
         assert over_edges(made.graph)[:2] == ["GatherPairs", "GatherRows"]
-        assert over_edges(made.graph)[2:] in (["Spmm"], ["SegmentReduce"]), "without weights, if no mean is of several"
-        assert len([node for node in made.graph.nodes if node.kind in ("MatMul", "Gemm")]) == 3, "weights side by side"
+        assert over_edges(made.graph)[2:] in (["Spmm"], ["SegmentReduce"]), (
+            "without weights, if no mean is over several edges"
+        )
+        assert len([node for node in made.graph.nodes if node.kind in ("MatMul", "Gemm")]) == 3, "concatenated weights"
     assert_same_values(graph, FuseTraversal().run(made.graph).graph)
 
 

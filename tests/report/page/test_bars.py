@@ -18,7 +18,7 @@ def boxes(chart: str) -> list[tuple[float, ...]]:
     return [tuple(map(float, found)) for found in re.findall(BOX, chart)]
 
 
-def test_bars_are_as_long_as_their_values_are_away_from_the_base() -> None:
+def test_bars_are_as_long_as_their_distance_from_the_base() -> None:
     panel = BarPanel("speed", [[1.0, 1.5, 0.75], [1.25, 2.0, 1.0]])
     found = boxes(grouped_bars(("a", "b", "c"), SERIES, [panel], unit="x", base=1.0))
     heights = [height for *_, height in found]
@@ -29,7 +29,7 @@ def test_bars_are_as_long_as_their_values_are_away_from_the_base() -> None:
     assert found[2][1] == pytest.approx(base, abs=0.02)  # down
 
 
-def test_no_bar_covers_another_and_panels_stand_below_each_other() -> None:
+def test_bars_do_not_overlap_and_panels_are_stacked() -> None:
     panel = BarPanel("speed", [[1.0, 2.0], [3.0, 4.0]])
     found = boxes(grouped_bars(("a", "b"), SERIES, [panel, panel], unit="x"))
     first, second = found[:4], found[4:]

@@ -17,7 +17,7 @@ def planned() -> pimflow.CompiledModel:
     return pimflow.compile("zoo:toy", policy="md-dp", use_cache=False)
 
 
-def test_policies_stand_beside_each_other() -> None:
+def test_policies_are_shown_side_by_side() -> None:
     table, _, charts = (
         pimflow.compare("zoo:toy", policies=["pim", "md-dp"], use_cache=False)._repr_html_().partition("</table>")
     )

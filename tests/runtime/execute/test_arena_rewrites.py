@@ -153,7 +153,7 @@ def test_verdicts_are_local_and_all_added_movements_are_free(case: tuple[Graph, 
         }
 
 
-def test_the_verdict_on_a_concat_of_other_regions_values_is_kept_until_annotated() -> None:
+def test_a_concat_of_other_regions_values_stays_a_copy_until_annotated() -> None:
     build = Builder()
     x = build.input(1, 3, 4, 4)
     joined = build.concat(1, build.conv(x, 2), build.conv(x, 3))

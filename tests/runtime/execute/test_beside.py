@@ -17,7 +17,7 @@ from pimflow.runtime.execute import beside as module
 from pimflow.runtime.execute.beside import beside
 
 
-def test_both_go_on_at_once() -> None:
+def test_block_and_work_run_concurrently() -> None:
     both = threading.Barrier(2, timeout=60)
     with beside(both.wait, 2):
         both.wait()
@@ -39,7 +39,7 @@ def test_the_default_is_a_job_for_every_core(cores: int, monkeypatch: pytest.Mon
     assert (where[0] is threading.current_thread()) == (cores == 1)
 
 
-def test_signals_are_the_main_threads() -> None:
+def test_signals_go_to_the_main_thread() -> None:
     """A signal that another thread receives does not wake a sleeping main thread."""
     blocked: list[set[int]] = []
     with beside(lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), 2):
@@ -75,7 +75,7 @@ def test_a_block_can_check_for_errors() -> None:
         for _ in range(1000):
             time.sleep(0.01)
             look()
-        pytest.fail("the block was not ended")
+        pytest.fail("the block was not interrupted")
 
     with pytest.raises(ModelError, match="the work"), beside(refuse_later, 2) as look:
         looking(look)

@@ -305,7 +305,7 @@ def test_divisions_follow_the_statistics_best_first() -> None:
     rows = np.repeat(np.arange(256), np.diff(edges.rowptr))
     _, sizes = np.unique(rows * 16 + edges.col // 16, return_counts=True)
     assert sorted(way[:2] for way in offered) == [(16, int(level)) for level in np.unique(sizes)[1:]]
-    assert 15 in [way.at_least for way in offered[:3]], "what is chosen in the end is among those that are tried first"
+    assert 15 in [way.at_least for way in offered[:3]], "the final choice is among the first ones tried"
     assert costs.edge_divisions(program(SPARSE), program(SPARSE).node("sum"), "pim") == ()
 
 

@@ -56,6 +56,6 @@ def test_programs_at_other_addresses_share_streams_and_archives() -> None:
     changed = there.with_streams(program.streams[:1] + program.streams[:1] + program.streams[2:])
     assert backend.same(changed) != backend.same(there)
     moved = backend.at(changed, 7)
-    assert backend.encode(moved)["streams"] != backend.encode(there)["streams"], "what was changed is written as it is"
+    assert backend.encode(moved)["streams"] != backend.encode(there)["streams"], "changed streams are written unchanged"
     assert backend.made_of(there) is not None
     assert backend.made_of(moved) is None

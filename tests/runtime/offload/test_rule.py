@@ -36,7 +36,7 @@ def test_the_layers_are_those_of_the_formula(rate: float) -> None:
 
 
 @pytest.mark.parametrize(("rate", "least", "most"), [(0.4, 34, 38), (0.8, 10, 18), (1.2, 0, 6), (4.0, 0, 6)])
-def test_how_long_it_waits(rate: float, least: float, most: float) -> None:
+def test_waiting_time_of_the_rule(rate: float, least: float, most: float) -> None:
     """As in another event model of such a step, with one channel and one layer of look-ahead."""
     assert least <= picked(rate)[1] <= most
 

@@ -81,7 +81,7 @@ def test_operands_of_a_recomputation_live_until_then() -> None:
     assert run.time_us == 8.0
     assert {*changes(run)[-2:]} == {(8.0, -20, 1), (8.0, -10, 0)}
     assert (5.0, 5, 3) in changes(run)
-    assert (7.0, -5, 3) in changes(run), "what it is made by is gone as soon as it is made"
+    assert (7.0, -5, 3) in changes(run), "its operands are freed as soon as it is made"
 
 
 def test_operands_of_a_recomputation_are_freed_after_their_last_read() -> None:

@@ -138,7 +138,7 @@ def test_no_choice_of_recomputations_needs_less(sizes: tuple[int, ...]) -> None:
     least = min(Clock(trace, ActivationPlan((), again), Channel(1.0, 1.0)).run()[1] for again in choices)
     found = searched(trace, None, Wish(offload=False, slower_percent=100))
     again = found.plan.recomputed
-    assert any(layer - 1 in again for layer in again), "something is made of what is made again"
+    assert any(layer - 1 in again for layer in again), "some buffer is recomputed from a recomputed one"
     assert found.run.peak_bytes == Clock(trace, found.plan, Channel(1.0, 1.0)).run()[1] == least
 
 

@@ -150,7 +150,7 @@ def test_random_values_are_kept_until_they_are_read(way: SpillWay, share: float)
     assert not again & drawn
 
 
-def test_one_way_alone_or_none() -> None:
+def test_a_single_way_or_none() -> None:
     kib = 0.75 * gpu_bytes(compiled(1 << 20).memory) / 1024
     auto, offload, again = (compiled(kib, way).spill for way in ("auto", "offload", "recompute"))
     assert auto is not None

@@ -125,7 +125,7 @@ def test_a_comparison_shows_it_and_counts_unmodelled_products() -> None:
     assert results[1].mode_share["pim"] == pytest.approx(1 / 2), "the product of unknown size is one too"
 
 
-def test_kept_operators_of_a_measured_table_are_read_and_not_fitted(tmp_path: Path) -> None:
+def test_opaque_operators_of_a_measured_table_are_read_but_not_fitted(tmp_path: Path) -> None:
     """A table has digests in place of bodies, and arbitrary shapes."""
     odd_shapes = [
         MeasuredRow(OnnxOp(op_type), ((2, 3),), ((2, 3),), "float32", 5.0)

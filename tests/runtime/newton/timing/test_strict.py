@@ -275,7 +275,7 @@ def test_a_second_buffer_lets_comp_overlap_with_the_fill() -> None:
     assert cycles(same_buffer, pim) == cycles(alone, pim) + 1 + 62 + 9 - 3  # fill at +1; not COMP at +3
 
 
-def test_refresh_goes_before_a_sweep_and_costs_t_rfc() -> None:
+def test_refresh_precedes_a_sweep_and_costs_t_rfc() -> None:
     tile = (*SWEEP, comps(8), READRES)
     plain, refreshed = timed(stream(gwrite(), Loop("t", 400, tile))), timed(stream(gwrite(), Loop("t", 400, tile)), PIM)
     assert plain.ref == 0
