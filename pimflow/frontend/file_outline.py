@@ -39,8 +39,7 @@ _MOST_DIGITS = 10
 
 
 class FileOutline(NamedTuple):
-    """A model whose large initialisers have no data (they are marked as external), and where the data are in its
-    file."""
+    """A model whose large initialisers have no data (they are marked as external), and where the data are."""
 
     proto: onnx.ModelProto
     places: Mapping[str, tuple[int, int]]
@@ -73,8 +72,7 @@ def file_outline(path: Path) -> FileOutline | None:
 
 
 class _UnknownForm(Exception):
-    """The bytes do not have the form in which protobuf writes ONNX models; parsing the whole file reports what is
-    wrong."""
+    """The bytes are not in the form in which protobuf writes ONNX models; parsing the whole file reports the error."""
 
 
 class _Field(NamedTuple):

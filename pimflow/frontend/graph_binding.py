@@ -60,8 +60,7 @@ class BoundGraph:
         return weighted and not self.inputs.edges
 
     def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
-        """The inputs that become constants, with edges in the order in which they were given or (`in_rows`) of
-        `col`."""
+        """The inputs that become constants, with edges in the given order or (`in_rows`) in that of `col`."""
         adjacency, found = self.adjacency, self.inputs
         pairs = np.stack((adjacency.col, adjacency.destinations())) if in_rows else adjacency.edge_index()
         arrays = {found.edge_index.name: as_input(pairs, found.edge_index)}
@@ -119,8 +118,7 @@ def _is_column(item: Declared) -> bool:
 
 
 def _is_of_edges(item: Declared, index: Declared) -> bool:
-    """Whether an input has one row per edge: by its size or, if symbols differ or numbers may agree by chance, by
-    name."""
+    """Whether an input has one row per edge: by size or, if symbols differ or numbers may agree by chance, by name."""
     assert item.dims is not None
     assert index.dims is not None
     size, edges = item.dims[0], index.dims[1]

@@ -1,5 +1,4 @@
-"""Imports a checked `ModelProto` as a graph of opaque nodes: names, constants and subgraphs in our form, no
-inference."""
+"""Imports a checked `ModelProto` as a graph of opaque nodes: names, constants and subgraphs, without inference."""
 
 from __future__ import annotations
 

@@ -39,8 +39,7 @@ class Source:
     name: str
     path: Path | None
     handle: str | bytes | None
-    """The file or bytes from which the checker and ONNX Runtime can read it; None for a parsed model, to avoid a
-    copy."""
+    """The file or bytes that the checker and ONNX Runtime can read; None for a parsed model, to avoid a copy."""
     apart: Mapping[str, Array] = field(default_factory=dict)
     """Arrays of the initialisers whose data are not in `proto`, by name."""
     fixed: FixedValues = field(default_factory=dict)
@@ -177,8 +176,7 @@ def outline(proto: onnx.ModelProto, apart: Container[str] = ()) -> bytes:
 
 
 def _bytes_at_most(tensor: TensorProto, limit: int) -> bool:
-    """Whether a tensor's data take at most `limit` bytes; the shape is checked first, because protobuf counts by
-    copying."""
+    """Whether a tensor's data take at most `limit` bytes; checks the shape first: protobuf counts by copying."""
     width = element_bytes(dtype_name(tensor.data_type))
     if tensor.HasField("raw_data") and width and width * math.prod(tensor.dims) > limit:
         return False

@@ -23,8 +23,7 @@ from pimflow.onnxio.captures import subgraphs
 from pimflow.onnxio.tensors import brief, to_array
 
 MOST_NODES = 200_000
-"""The maximum number of nodes of a model with functions inlined; a few functions that each call another twice exceed
-it."""
+"""The maximum number of nodes of a model with functions inlined: a few that each call another twice exceed it."""
 
 DEEPEST_CALLS = 100
 """The maximum nesting depth of function calls."""
@@ -205,8 +204,7 @@ def _label(node: onnx.NodeProto) -> str:
 
 
 class _Size(NamedTuple):
-    """An operand that is used before it is checked; `is_one`: it must have one element; `least`: minimum of a single
-    element."""
+    """An operand that is used before it is checked; `is_one`: it must have one element; `least`: its minimum."""
 
     name: str
     is_one: bool = True

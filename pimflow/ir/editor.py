@@ -106,8 +106,7 @@ class GraphEditor:
         return node if inputs == node.inputs else replace(node, inputs=inputs)
 
     def _leads_to(self, name: str, outputs: tuple[str, ...]) -> bool:
-        """Whether renames of a value pass through one of `outputs`: the node that makes it was inserted after the
-        value."""
+        """Whether renames of a value pass through one of `outputs`: their node was inserted after the value."""
         end = self._resolve(name)
         if self._rename_targets.isdisjoint(outputs) or all(self._resolve(output) != end for output in outputs):
             return False

@@ -220,8 +220,7 @@ def _renamed(decision: Single, called: Callable[[str], str]) -> Single:
 
 
 def devices_away(decision: Decision, host: str) -> Iterator[str]:
-    """The devices of nodes off the host, one per node; nodes whose rows a pipeline shares with the host are left
-    out."""
+    """The devices of nodes off the host, one per node, except nodes whose rows a pipeline shares with the host."""
     for item in singles(decision):
         if isinstance(item, Pipeline):
             whole = zip(item.devices, item.host_rows or repeat(()), strict=False)

@@ -185,8 +185,7 @@ def _constant(attributes: Mapping[str, AttributeValue]) -> Array:
 
 
 def _constant_of_shape(sizes: Array, attributes: Mapping[str, AttributeValue]) -> Array | None:
-    """A read-only view of one element, so that weights filled in this way take no memory; None for too many
-    elements."""
+    """A read-only view of one element, so that weights filled in this way take no memory; None if it is too large."""
     if sizes.ndim != 1 or sizes.dtype != np.int64 or sizes.min(initial=0) < 0:
         raise ModelError(f"ConstantOfShape takes a list of sizes, not {sizes.dtype}{list(sizes.shape)} {brief(sizes)}")
     value = attributes.get("value")

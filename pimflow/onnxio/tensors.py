@@ -79,8 +79,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def type_text(proto: onnx.TypeProto) -> str:
-    """A value's type in the form of `Value.dtype`: the element type of a tensor, "seq(float32)" and the like for
-    others."""
+    """A value's type in the form of `Value.dtype`: a tensor's element type; "seq(float32)" and the like for others."""
     kind = proto.WhichOneof("value")
     if kind == "tensor_type":
         return dtype_name(proto.tensor_type.elem_type)

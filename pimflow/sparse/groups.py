@@ -164,8 +164,7 @@ def _piece(rowptr: Ids, col: Ids, first: int, last: int) -> tuple[Longs, Ids]:
 
 
 def _pairs(pointers: Longs, col: Ids, size: int) -> tuple[Longs, Longs, int]:
-    """The pairs of a row and a group, as row * groups + group in ascending order; the edges of each; the number of
-    groups."""
+    """Pairs of a row and a group, as row * groups + group in ascending order; the edges of each; the group count."""
     groups = int(col.max(initial=0)) // size + 1
     keys = _keys(pointers, col, size, groups)
     if (keys[1:] < keys[:-1]).any():

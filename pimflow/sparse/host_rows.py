@@ -92,8 +92,7 @@ class HostRows:
         return _distinct(np.concatenate(warps), np.concatenate(lines))
 
     def _rotation(self, written: Longs | int, source: Longs | int) -> Longs | int:
-        """The number of bytes by which a row is rotated, so that bytes are written and read at the same offset in a
-        line."""
+        """The bytes by which a row is rotated, so that bytes are written and read at the same offset in a line."""
         return (written - source) % self.line_bytes if self.rotates else 0 * written
 
     def _lines(self, begin: Longs, stop: Longs, rotation: Longs | int, source: Longs) -> tuple[Longs, Longs]:

@@ -154,8 +154,7 @@ def _pieces(frontier: Ints, degrees: Longs) -> list[Ints]:
 
 
 def _fresh(both: tuple[Graph, ...], frontier: Ints, levels: Ints, degrees: Longs, level: int) -> Ints:
-    """Neighbours that have not been reached yet, ordered by the first vertex that they are neighbours of, then by
-    degree."""
+    """Neighbours not reached before, ordered by the first vertex that they are neighbours of, then by degree."""
     parents, found = _neighbours(both, frontier)
     unseen = levels[found] < 0
     parents, found = parents[unseen], found[unseen]

@@ -132,8 +132,7 @@ class _Thinned:
     rows: int
 
     def distances(self, begins: Ints, ends: Ints, rows: int) -> Longs:
-        """For pairs of positions, the number of all `rows` touched strictly between them, extrapolated from this
-        sample."""
+        """For pairs of positions, the number of all `rows` touched in between, extrapolated from this sample."""
         first = np.searchsorted(self.positions, begins + 1)
         last = np.searchsorted(self.positions, ends)
         found = [_distinct(self.before[a:b], begin) for a, b, begin in zip(first, last, begins, strict=True)]

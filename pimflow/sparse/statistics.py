@@ -168,8 +168,7 @@ def _histogram_by_comparing(graph: Graph, starts: Longs) -> Ints:
 
 
 def row_pieces(graph: Graph) -> Iterator[tuple[int, Ints, Ints]]:
-    """Runs of whole rows: the first destination, and for each edge its destination, counted from that, and its
-    source."""
+    """Runs of whole rows: the first destination, and per edge the destination (relative to it) and the source."""
     for first, last in _runs(graph):
         pointers = graph.rowptr[first : last + 1]
         rows = np.repeat(np.arange(last - first, dtype=np.int32), np.diff(pointers))
@@ -177,8 +176,7 @@ def row_pieces(graph: Graph) -> Iterator[tuple[int, Ints, Ints]]:
 
 
 def _runs(graph: Graph) -> Iterator[tuple[int, int]]:
-    """Runs of whole rows with at most `PIECE_EDGES` edges, or of a single row: the first, and the one after the
-    last."""
+    """Runs of whole rows with at most `PIECE_EDGES` edges, or of a single row: the first, and the end."""
     first = 0
     while first < graph.num_dst:
         begin = int(graph.rowptr[first])

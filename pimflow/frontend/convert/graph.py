@@ -113,8 +113,7 @@ def _without_unused(node: Node, graph: Graph) -> Node:
 
 
 class _Chains:
-    """Writes chains of ops in place of nodes, and collects the graph's values and constants and those that chains
-    add."""
+    """Writes chains of ops in place of nodes, and collects values and constants, including those that chains add."""
 
     def __init__(self, graph: Graph) -> None:
         self.values = dict(graph.values)

@@ -114,8 +114,7 @@ class Scene:
         return self._written.get(name)
 
     def peel(self, name: str) -> str:
-        """The value that `name` is a copy of, through full Slices, Identities, Reshapes to the same shape and the
-        like."""
+        """The value that `name` is a copy of, through full Slices, Identities, Reshapes to the same shape and so on."""
         node = self.maker(name)
         while node is not None and self._is_copy(node):
             name = node.inputs[0]
@@ -144,8 +143,7 @@ class Scene:
         return self._keys[place][1]
 
     def rows(self, name: str, along: int = 0) -> Rows | None:
-        """The value as rows of another one, selected by a known index: a Gather along an axis or equivalent; else
-        None."""
+        """The value as rows of another one, selected by a known index (by a Gather or equivalent); else None."""
         name = self.peel(name)
         node = self.maker(name)
         if node is None or not isinstance(node.op, OnnxOp) or node.op.domain or len(node.inputs) < 2:
@@ -280,8 +278,7 @@ def _wrapped(index: Ints, rows: int) -> Ints:
 
 
 def placed_constants(scene: Scene) -> None:
-    """Replaces values that depend only on the bound graph and are still read by constants; repetitive ones by an
-    Expand."""
+    """Replaces live values that follow from the bound graph by constants, repetitive ones by an Expand."""
     graph, editor = scene.graph, scene.editor
     for node in graph.nodes:
         names = [name for name in node.outputs if name]

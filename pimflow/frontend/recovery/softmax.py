@@ -34,8 +34,7 @@ def match_softmax(scene: Scene, node: Node, segments: Segments) -> Softmax | Non
 
 
 def destinations_of(scene: Scene, node: Node) -> Rows | None:
-    """The rows of the sums by destination that a division reads, as in the last step of a softmax; None if it does
-    not."""
+    """The rows of sums by destination that a division reads, as the last step of a softmax does; else None."""
     if node.kind != "Div":
         return None
     return scene.rows(_without_addend(scene, node.inputs[1])[0])

@@ -46,8 +46,7 @@ class _Factors(NamedTuple):
 
 
 _EINSUMS = {"ab,abc->ac": False, "ab,acb->ac": True, "abc,abcd->abd": False, "abc,abdc->abd": True}
-"""Equations of vectors times matrices row by row, with letters in order of appearance; True if matrices are
-transposed."""
+"""Equations of vectors times matrices row by row, letters in order of appearance; True for transposed matrices."""
 
 
 def match_typed(scene: Scene, product: Node | None) -> TypedRows | None:

@@ -21,8 +21,7 @@ _NEAR = 2048
 of their nodes."""
 
 _LOOK_BACK = 256
-"""The maximum number of nodes visited to show that a value does not depend on a region; beyond that, it is assumed
-to."""
+"""The maximum number of nodes visited to show that a value does not depend on a region; else it is assumed to."""
 
 
 def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:

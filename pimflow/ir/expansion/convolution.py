@@ -24,8 +24,7 @@ _COMPUTED = "weights are computed, PIM needs them in its banks before the run"
 
 
 class _Window(NamedTuple):
-    """A window over any number of dimensions, as in ONNX: pads are those before each dimension, then those after
-    each."""
+    """A window over any number of dimensions, as in ONNX: pads are those before each one, then those after each."""
 
     kernel: tuple[int, ...]
     strides: tuple[int, ...]

@@ -15,8 +15,7 @@ Labels = tuple[str, ...]
 
 @expands("Einsum")
 def _einsum(writer: Writer) -> Refusal | None:
-    """Brings the operands' axes into the order batch, rows, depth and batch, depth, columns; the result's into its
-    own."""
+    """Transposes the operands to batch, rows, depth and to batch, depth, columns, and the result to its own order."""
     shapes = [writer.shape(name) for name in writer.node.inputs]
     found = equation_terms(writer.text("equation"), [len(shape) for shape in shapes])
     if found is None or len(shapes) != 2:

@@ -126,8 +126,7 @@ def _gemm(writer: Writer) -> Refusal | None:
 
 
 def _integers_added(writer: Writer, added: Array, step: Array) -> str:
-    """Integers in single precision, with one scale or one per index of the last axis; the model still stores
-    integers."""
+    """Integers in single precision, with one scale or one per index of the last axis; stored as integers."""
     whole = np.broadcast_to(added, np.broadcast_shapes(added.shape, step.shape))
     op = OnnxOp("DequantizeLinear", "", (("axis", max(whole.ndim - 1, 0)),))
     return writer.constant(whole.shape, "float32", lambda: dequantised(whole, step, None, -1), (op, (whole, step)))

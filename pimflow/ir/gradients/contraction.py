@@ -1,5 +1,4 @@
-"""Gradients of convolutions and matrix products: for each operand, a product of the other with the result's
-gradient."""
+"""Gradients of convolutions and matrix products: products of the other operand with the result's gradient."""
 
 from __future__ import annotations
 
@@ -18,8 +17,7 @@ from pimflow.records import dataclass
 
 @dataclass(frozen=True)
 class Windows:
-    """The windows of a convolution over any number of axes; `pads` are those before each axis, then those after
-    each."""
+    """The windows of a convolution over any number of axes; `pads` are those before each, then those after each."""
 
     kernel: Shape
     strides: Shape
@@ -157,8 +155,7 @@ def _kept_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
 
 @differentiates("ConvTranspose")
 def _transposed(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """A transposed convolution is the gradient of a convolution: dx is that convolution, and dW that with x and dy
-    swapped."""
+    """A ConvTranspose is a convolution's gradient: dx is that convolution, and dW that of it with x and dy swapped."""
     (x, weights), dy = node.inputs[:2], gradients[0]
     bias, sizes, outputs = tape.operand(node, 2), tape.shape(x)[2:], tape.shape(dy)[2:]
     windows = windows_of(op, tape.shape(weights)[2:])

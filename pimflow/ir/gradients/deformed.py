@@ -110,8 +110,7 @@ class _Deformed:
         return sampled(self.tape, self.corners, self.rows, self.count)
 
     def grouped(self, columns: str) -> str:
-        """Columns by place, reordered for the product with the weights: [groups, windows, taps of a group's
-        channels]."""
+        """Columns by place, reordered for the product: [groups, windows, taps of a group's channels]."""
         tape, images, groups = self.tape, self.images // self.parts, self.windows.groups
         apart = tape.reshape(columns, (images, self.parts, self.taps, self.spots, self.width))
         together = tape.transpose(apart, (0, 3, 1, 4, 2))

@@ -16,8 +16,7 @@ from pimflow.ir.refusal import Refusal
 
 @writes_out("LRN")
 def _local_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """x / (bias + alpha / size * sum of x^2 over neighbouring channels)^beta; the sum is a product with a band
-    matrix."""
+    """x / (bias + alpha / size * sum of x^2 over neighbouring channels)^beta; the sum is a band matrix product."""
     (x,) = node.inputs
     images, channels, *sizes = tape.shape(x)
     size = integer(op, "size", 1)
@@ -53,8 +52,7 @@ def _shrunk(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 @writes_out("RotaryEmbedding")
 def _rotated(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """Pairs of a head's elements, rotated by the angle of their position; [batch, heads, rows, depth], or heads side by
-    side."""
+    """Pairs of a head's elements, rotated by position; x is [batch, heads, rows, depth], or has heads side by side."""
     x, cosines, sines, places = (tape.operand(node, place) for place in range(4))
     shape, heads = tape.shape(x), integer(op, "num_heads")
     wide = x if len(shape) == 4 else tape.reshape(x, (*shape[:2], heads, shape[2] // heads))

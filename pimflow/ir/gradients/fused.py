@@ -182,8 +182,7 @@ def _masked(
 
 @writes_out("Attention")
 def _standard(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
-    """ONNX's own Attention (opset 23): heads on an axis of their own or side by side; keys may have fewer than
-    queries."""
+    """ONNX's own Attention (opset 23): heads on their own axis or side by side; keys may have fewer than queries."""
     query, key, value, mask, *past = (tape.operand(node, place) for place in range(7))
     if any(past) or number(op.attributes, "softcap", 0.0):
         return Refusal("Attention with a past, lengths or capped scores has no gradient rule")

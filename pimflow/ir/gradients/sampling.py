@@ -132,8 +132,7 @@ def _scales(tape: Tape, node: Node, op: OnnxOp) -> list[float] | None:
 
 
 def _sampling(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Floats:
-    """The weight of each of `size` input elements in each of `made` output elements, [made, size], as in ONNX's
-    Resize."""
+    """The weights of `size` input elements in `made` output elements, [made, size], as in ONNX's Resize."""
     places = _coordinates(tape, op, size, made, np.float32(scale))
     mode = text(op, "mode", "nearest")
     if mode == "nearest":

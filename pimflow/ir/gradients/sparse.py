@@ -323,8 +323,7 @@ def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str,
 
 @GRADIENTS.register(TypedSpmm)
 def _typed_spmm(tape: Tape, node: Node, op: TypedSpmm, gradients: tuple[str, ...]) -> Gradients:
-    """The gradients of the sum and of the products; the products are recomputed if edge weights or row scales are
-    trained."""
+    """The gradients of the sum and the products; these are recomputed if edge weights or row scales are trained."""
     pointers, sources, weight, scale = (tape.operand(node, position) for position in range(4, 8))
     operands, bounds = tuple(filter(None, node.inputs[:4])), tape.array(node.inputs[2])
     edges = None if bounds is None else _edges(tape, pointers, sources, int(bounds[-1]))

@@ -16,8 +16,7 @@ _AXIS_AS_INPUT = 20
 
 @differentiates("DFT")
 def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """n times the inverse transform of dy or, if the op is inverse, the transform over n; for real inputs, its real
-    part."""
+    """n times the inverse transform of dy, or 1/n times the transform if the op is inverse; real for real inputs."""
     (dy,), shape = gradients, tape.shape(node.inputs[0])
     axis = _axis(tape, node, op)
     if axis is None:
@@ -33,8 +32,7 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
 
 
 def _turned_round(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
-    """The gradient of `count` elements along an axis, each of `parts` parts (1 if real), from that of their
-    transform."""
+    """The gradient of `count` elements along an axis, each of `parts` parts (1 if real), from their transform's."""
     dy = _to_length(tape, dy, axis, count)  # one-sided: the other side has no gradient
     back = {"inverse": int(not inverse)}
     inputs = (dy, "", tape.constant(np.array(axis, np.int64), "axis")) if tape.opset >= _AXIS_AS_INPUT else (dy,)

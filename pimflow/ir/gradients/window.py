@@ -128,8 +128,7 @@ def _over_windows(tape: Tape, each: str, windows: Windows, shape: Shape) -> str:
 
 
 def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool) -> npt.NDArray[np.float64]:
-    """The number of elements that each window averages, [*outputs]: those in the map, optionally also in its
-    padding."""
+    """The number of elements that each window averages, [*outputs]: those in the map, optionally with padding."""
     total: Any = np.ones(())
     for axis, (size, count) in enumerate(zip(sizes, outputs, strict=True)):
         before, behind = windows.pads[axis], windows.pads[axis + windows.axes]

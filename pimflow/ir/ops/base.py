@@ -72,8 +72,7 @@ class Op:
     """
 
     cut_operands: ClassVar[tuple[int, ...]] = ()
-    """Inputs that must be constants (if present) for the op to be computed in parts: each part reads a `ConstantCut` of
-    them."""
+    """Inputs that must be constants, if present, to compute the op in parts, which read a `ConstantCut` of them."""
 
     @property
     def onnx_name(self) -> str:
