@@ -89,8 +89,7 @@ CHART = (
 
 @dataclass(frozen=True)
 class Headline:
-    """The figures of the abstract: mean change of transfers in percent, speedup of epochs, change of power in
-    percent."""
+    """The figures of the abstract: mean change of transfers in percent, epoch speedups, change of power in percent."""
 
     transfers: float
     epochs: tuple[float, float]

@@ -213,7 +213,7 @@ def inputs_of(export: Export) -> dict[str, Tensor]:
 
 
 def write(name: str, export: Export) -> Path:
-    """Exports one network."""
+    """Export one network."""
     torch.manual_seed(zlib.crc32(name.encode()))
     path = FOLDER / f"{name}.onnx"
     model, inputs = export.build().eval(), inputs_of(export)
@@ -234,7 +234,7 @@ def write(name: str, export: Export) -> Path:
 
 
 def main() -> None:
-    """Writes all networks, or those named."""
+    """Write all networks, or those named."""
     warnings.simplefilter("ignore")
     parser = argparse.ArgumentParser(description="export small GNNs to tests/data/gnn")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPORTS)}")

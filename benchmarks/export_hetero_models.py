@@ -32,8 +32,7 @@ HIDDEN, CLASSES = 8, 3
 
 
 class Flat(nn.Module):
-    """Wraps a network over dicts as one over tensors: features by kind of vertex, then an edge list for every
-    relation."""
+    """Wraps a network over dicts as one over tensors: features by kind of vertex, then one edge list per relation."""
 
     def __init__(self, inner: nn.Module) -> None:
         super().__init__()
@@ -71,8 +70,7 @@ class Attention(nn.Module):
 
 
 def by_index(layer: gnn.HeteroLinear, rows: Tensor, types: Tensor) -> Tensor:
-    """HeteroLinear by index, instead of its loop over row ranges with data-dependent bounds, which no exporter
-    accepts."""
+    """HeteroLinear by index, as no exporter accepts its loop over row ranges with data-dependent bounds."""
     out = torch.bmm(rows.unsqueeze(1), layer.weight[types]).squeeze(1)
     return out if layer.bias is None else out + layer.bias[types]
 
@@ -104,7 +102,7 @@ def networks() -> Iterator[tuple[str, nn.Module]]:
 
 
 def main() -> None:
-    """Writes all networks."""
+    """Write all networks."""
     warnings.simplefilter("ignore")
     torch.manual_seed(0)
     features = [torch.randn(count, FEATURES[kind]) for kind, count in VERTICES.items()]

@@ -365,7 +365,7 @@ def seeded(name: str, export: Export) -> nn.Module:
 
 
 def write(name: str, export: Export) -> Path:
-    """Exports one network."""
+    """Export one network."""
     path = FOLDER / f"{name}.onnx"
     dtype = torch.float16 if export.half else torch.float32
     inputs = tuple(torch.randn(shape, dtype=dtype) for shape in export.shapes)
@@ -391,7 +391,7 @@ def without_origin(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def main() -> None:
-    """Writes all networks, or those named."""
+    """Write all networks, or those named."""
     parser = argparse.ArgumentParser(description="export small PyTorch networks to tests/data/exported")
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(EXPORTS)}")
     for name in parser.parse_args().names or EXPORTS:

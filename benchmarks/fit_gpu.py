@@ -306,7 +306,7 @@ def report(gpu: GpuSpec) -> None:
 
 
 def main() -> None:
-    """Fits or checks."""
+    """Fit or check."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--check", action="store_true", help="evaluate the target file's parameters only")
     parser.add_argument("--starts", type=int, default=10, help="random starts")

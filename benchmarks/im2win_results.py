@@ -156,8 +156,7 @@ def _saved(layer: Layer) -> tuple[float, float, float]:
 
 
 def _saved_of_process(layer: Layer) -> float:
-    """The saving of the process, from the tensors of 64 images and the memory of the direct kernels, which store
-    none."""
+    """The saving of the process, from the tensors of 64 images and the memory of the direct kernels."""
     columns, windows = layer.tensor_mib(64)
     return (columns - windows) / (layer.published_mib("direct") + columns)
 

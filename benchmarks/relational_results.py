@@ -46,8 +46,7 @@ Ints = npt.NDArray[Any]
 PAGE = Path(__file__).parent.parent / "docs" / "relational-results.md"
 TARGET, COLUMNS = "rtx3090", 64
 MOST_EDGES, MOST_TRAINED = 25_000_000, 700_000
-"""The maximum number of edges: larger graphs are reduced. Training has a lower limit, since it has many more forms to
-price."""
+"""The maximum number of edges: larger graphs are reduced. Training has a lower limit, because it has far more forms."""
 LAYERS = ("rgcn", "rgat", "hgt")
 FUSED = (SegmentGemm, FuseTraversal, ScatterProducts)
 """The passes of Hector's own code without compaction and reordering: the baseline for these two."""

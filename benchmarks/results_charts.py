@@ -155,7 +155,7 @@ def _over_knobs(found: Sequence[Table]) -> str:
 
 
 def draw(page: str) -> None:
-    """Draws every chart of the page into docs/images."""
+    """Draw every chart of the page into docs/images."""
     for name, text in charts(page).items():
         (DOCS / "images" / name).write_text(text, encoding="utf-8")
 

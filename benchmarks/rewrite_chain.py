@@ -52,7 +52,7 @@ def applied(graph: Graph, decide: Callable[[Graph, int], tuple[Decision, ...]], 
 
 
 def main() -> None:
-    """Prints one line for each length."""
+    """Print one line for each length."""
     print("convolutions  clean-ups [s]  split + verify [s]  pipeline + verify [s]")
     for length in LENGTHS:
         graph = chain(length)

@@ -253,7 +253,7 @@ the same peak without any stall.
 
 
 def main() -> None:
-    """Writes the page."""
+    """Write the page."""
     PAGE.write_text(TEXT.format(batch=BATCH, tokens=TOKENS, transformers=transformers(), chains=chains()))
     print(PAGE.read_text())
 

@@ -55,8 +55,7 @@ def bottleneck(
     groups: int = 1,
     excite: Excite | None = None,
 ) -> Signal:
-    """1x1, 3x3 with the stride, 1x1, and the residual sum (He et al., CVPR 2016; with groups, Xie et al., CVPR
-    2017)."""
+    """1x1, 3x3 with the stride, 1x1, and the residual sum (He et al., CVPR 2016; groups: Xie et al., CVPR 2017)."""
     y = conv_relu(net, x, f"{name}.conv1", width)
     y = net.relu(net.conv(y, f"{name}.conv2", width, 3, stride, groups), f"{name}.conv2.relu")
     if excite is not None:

@@ -1,5 +1,4 @@
-"""`Net`: builds an inference-form image network layer by layer, with seeded weights whose outputs depend on the
-input."""
+"""`Net`: builds an inference-form image network layer by layer, with seeded weights and input-dependent outputs."""
 
 from __future__ import annotations
 
@@ -221,7 +220,7 @@ class Net(Writer):
         gain: float = 1.0,
         output: str | None = None,
     ) -> Signal:
-        """Fully connected layer of a flat signal. `gain` is the target standard deviation, `shift` the range of the
+        """Fully connected layer of a flat signal. `gain`: the target standard deviation, `shift`: the range of
         means."""
         std = gain / np.sqrt(x.variance.sum())
         weight, seen = self._matrix(x, f"{name}.weight", features, std)
@@ -251,8 +250,8 @@ class Net(Writer):
         bias: Floats | None,
         gain: float = 1.0,
     ) -> Signal:
-        """A convolution. `bias`: the desired means of the output, None for no bias; `gain`: with a bias, its standard
-        deviation."""
+        """A convolution. `bias`: the desired means of the output, or None; `gain`: its standard deviation, with a
+        bias."""
         window = (kernel, kernel) if isinstance(kernel, int) else kernel
         pads = [size // 2 if pad is None else pad for size in window]
         axes = list(zip((x.height, x.width), window, pads, strict=True))

@@ -35,8 +35,7 @@ def lstm_classifier(net: Writer) -> onnx.ModelProto:
 
 
 def _lstm(net: Writer, x: str, name: str, features: int) -> tuple[str, str]:
-    """A bidirectional LSTM; its outputs at every step [T, 2, 1, H], and at the last step of each direction [2, 1,
-    H]."""
+    """A bidirectional LSTM; its outputs at every step [T, 2, 1, H], and at each direction's last step [2, 1, H]."""
     gates = 4 * _HIDDEN
     # ONNX has a second bias, for the recurrent product, which Keras lacks: it is zero and not counted as a parameter.
     biases = np.concatenate([net.uniform((-0.2, 0.2), 2 * gates).reshape(2, gates), np.zeros((2, gates))], axis=1)

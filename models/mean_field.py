@@ -74,8 +74,7 @@ def moments(function: Function, mean: Floats, variance: Floats, largest_of: int 
 
 
 def tap_coverage(size: int, kernel: int, stride: int, pad: int) -> Floats:
-    """Share of output positions at which each kernel tap reads the input rather than its zero padding, along one
-    axis."""
+    """Share of output positions at which each kernel tap reads the input, not its zero padding, along one axis."""
     out = (size + 2 * pad - kernel) // stride + 1
     positions = np.arange(out)[None, :] * stride + np.arange(kernel)[:, None] - pad
     return np.asarray(((positions >= 0) & (positions < size)).mean(axis=1))

@@ -44,8 +44,7 @@ class _Stop:
             raise KeyboardInterrupt
 
     def end(self) -> None:
-        """Ignore signals from here on: Python removes its handlers before the process ends, so a signal would kill
-        it."""
+        """Ignore signals from here on: Python removes its handlers before it exits, so a signal would kill it."""
         self.over = True
         for number in _WORDS:
             signal.signal(number, signal.SIG_IGN)
@@ -59,8 +58,7 @@ class _Stop:
         self._raise_in(_around_imports(sys._getframe(1)))
 
     def _raise_in(self, outer: FrameType | None) -> None:
-        """Raise the exception as soon as `outer`, which waits for inner frames, continues: at its next line or its next
-        call."""
+        """Raise the exception as soon as `outer`, which waits for inner frames, continues: at its next line or call."""
 
         def trace(frame: FrameType, _event: str, _argument: Any) -> None:
             if frame is outer or (frame.f_back is outer and not _is_of_import(frame)):

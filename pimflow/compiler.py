@@ -100,7 +100,7 @@ def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
 
 
 def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
-    """Move sums over edges before or after the adjacent products, whichever is cheaper."""
+    """Moves sums over edges before or after the adjacent products, whichever is cheaper."""
     if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in clean.graph.nodes):
         return clean
     started = time.perf_counter()
@@ -111,7 +111,7 @@ def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> Manage
 
 
 def _placed(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
-    """Place large tables in memory, and choose the cheapest way to fetch their rows."""
+    """Places large tables in memory, and chooses the cheapest way to fetch their rows."""
     if PlaceFeatures.name in options.disabled_passes:
         return clean
     chosen = feature_places(clean.graph, machine.costs, options)
@@ -139,7 +139,7 @@ def _to_stderr(text: str) -> None:
 
 
 def compile_with(source: ModelSource, options: Options, progress: ProgressSink = silent) -> CompiledModel:
-    """Compile a model: load, clean up, search, rewrite, lower, report.
+    """Compiles a model: load, clean up, search, rewrite, lower, report.
 
     Raises:
         PimflowError: the model, the target or an option is wrong.

@@ -1,15 +1,16 @@
 """One strict codec for frozen dataclasses and named tuples: to the plain data that JSON and TOML hold, and back.
 
-Either becomes a mapping of its fields; any other tuple becomes a list; numbers, text, booleans and None stay as they
-are. With `tagged`, every such mapping has its class's name under "type", so that a field may hold one of several
-classes.
+Either becomes a mapping of its fields; any other tuple becomes a list; numbers, text, booleans and None stay the same.
+With `tagged`, every such mapping has its class's name under "type", so that a field may hold one of several classes.
 
 Reading follows the types of the fields and is strict. An unknown or missing key, or a value of the wrong type or
 outside its `Limits`, is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
-`open_file` and `read_file` read the files that such data come from. The types are those that plain data can hold: bool,
-int, float, str, None, Literal, tuples, mappings with text keys, dataclasses, named tuples, unions of these, and Any. An
-integer is accepted as a float, and stays an integer where both are allowed; True is not a number. A class whose keys
-depend on its data provides its own conversion, `from_data(data, read)` and `to_data()`.
+`open_file` and `read_file` read the files that such data come from.
+
+The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings with text keys,
+dataclasses, named tuples, unions of these, and Any. An integer is accepted as a float, and stays an integer where both
+are allowed; True is not a number. A class whose keys depend on its data provides its own conversion,
+`from_data(data, read)` and `to_data()`.
 """
 
 from __future__ import annotations
@@ -43,8 +44,7 @@ NOT_DATA: Mapping[str, Any] = {"data": False}
 
 
 MOST_TEXT_BYTES = 64 << 20
-"""Size limit of a text file, whether written by a person or a program: far more than any needs, and far less than
-memory."""
+"""Size limit of a text file, written by a person or a program: far more than any needs, and far less than memory."""
 
 
 def open_file(path: str | Path) -> BinaryIO:
@@ -144,8 +144,7 @@ def encode(item: Any, *, tagged: bool = False) -> Any:
 
 @cache
 def _writer(form: type[Any], tagged: bool) -> Write:
-    """The writer of items of one class. It is cached: the command streams of a large model have hundreds of
-    thousands."""
+    """The writer of items of one class, cached because a large model's streams have hundreds of thousands of items."""
     if issubclass(form, (bool, int, str, type(None))) or form is float:
         return _as_it_is
     if issubclass(form, Real):  # numpy's number types
@@ -266,8 +265,7 @@ def not_among(value: str, names: Iterable[str], *path: str) -> Exception:
 
 
 class _Fault(Exception):
-    """What is wrong, as the text before and after the path. Each level that the exception passes through extends the
-    path."""
+    """What is wrong, as the text around the path. Each level that the exception passes through extends the path."""
 
     def __init__(self, before: str, after: str, hint: str, *path: str | int) -> None:
         super().__init__(before, after, hint)

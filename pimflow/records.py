@@ -122,8 +122,7 @@ def _init(cls: type[Any]) -> FunctionType:
 
 
 def _step(field: Field[Any], setters: Mapping[str, Any]) -> str:
-    """The statement that sets a field to the given or made value; a slot descriptor sets it directly, which is
-    faster."""
+    """The statement that sets a field to the given or made value; setting through a slot descriptor is faster."""
     made, name = f"__factories[{field.name!r}]()", field.name
     given = f"{made} if {name} is __FACTORY else {name}" if field.init else made
     value = name if field.default_factory is MISSING else given

@@ -1,5 +1,4 @@
-"""Which package may import which, as documented in docs/architecture.md; checked on the source text, lazy imports
-included."""
+"""Which package may import which, as in docs/architecture.md; checked on the source text, lazy imports included."""
 
 import ast
 import re
@@ -111,8 +110,7 @@ def test_the_rule_is_checked_on_every_room() -> None:
 
 
 def test_the_rule_has_no_cycle() -> None:
-    """Imports inside functions and for type checkers also follow the rule, so that they form no cycles between
-    rooms."""
+    """Imports inside functions and for type checkers also follow the rule, so they form no cycles between rooms."""
     edges = {room: set(others) | {room_of(name) for name in ALSO.get(room, ())} for room, others in ALLOWED.items()}
     TopologicalSorter(edges).prepare()  # CycleError names the cycle
 
@@ -129,8 +127,7 @@ def test_the_rule_matches_the_documentation() -> None:
 
 
 def rooms_above(line: str) -> dict[str, set[str]]:
-    """The rooms that may import each room, from a line like `a ─▶ { b ─▶ c | d } ─▶ e`: those that arrows start
-    from."""
+    """The rooms that may import each room, from a line like `a ─▶ { b ─▶ c | d } ─▶ e`: those where arrows start."""
     above: dict[str, set[str]] = {}
     before: set[str] = set()
     groups: list[tuple[set[str], set[str]]] = []  # for every open brace: the rooms before it, and those of its branches
@@ -172,8 +169,7 @@ def test_no_path_of_one_machine_is_committed() -> None:
 
 TESTS = ROOT / "tests"
 NO_ROOMS = {"data", "fuzz", "models", "support"}
-"""Folders of tests/ that are not rooms of the package: data, the fuzzing campaign, the zoo's tests, and shared
-helpers."""
+"""Folders of tests/ that are not rooms of the package: data, the fuzzing campaign, the zoo's tests, shared helpers."""
 
 
 @pytest.mark.parametrize("path", sorted(TESTS.rglob("test_*.py")), ids=lambda path: str(path.relative_to(TESTS)))

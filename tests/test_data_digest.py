@@ -1,5 +1,4 @@
-"""Digests of files of weights: always those of the bytes, but known without reading them if the file contains the zoo's
-weights."""
+"""Digests of weight files: always those of the bytes, but known without reading them for weights of the zoo."""
 
 from __future__ import annotations
 

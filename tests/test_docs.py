@@ -195,8 +195,7 @@ def test_the_page_of_epochs_matches_the_tool(monkeypatch: pytest.MonkeyPatch) ->
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_that_are_named_exist(page: Path) -> None:
-    """Paths in backticks, relative to the root of the repository or of the package; a lone folder name may be
-    anywhere."""
+    """Paths in backticks, relative to the root of the repository or package; a lone folder name may be anywhere."""
     files = r"[\w./-]+/\w+\.(?:py|toml|md|csv)"
     folders = r"[\w.-]+/[\w./-]+/|(?:pimflow|tests|benchmarks|models)/[a-z_][\w/]*"
     for name in re.findall(rf"`({files}|{folders})`", page.read_text()):

@@ -1,5 +1,4 @@
-"""Names in a model that contain control characters are plain text in everything that the command line prints and
-writes."""
+"""Names in a model that contain control characters are plain text wherever the command line prints or writes them."""
 
 from __future__ import annotations
 

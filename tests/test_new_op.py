@@ -217,8 +217,7 @@ def test_it_is_compiled_executed_on_pim_verified_saved_and_loaded(policy: str, m
 
 
 def test_a_wrong_rule_is_detected_by_value() -> None:
-    """If the rule for units is wrong, verification by value detects it, which shows that this rule was executed
-    above."""
+    """If the rule for units is wrong, verification by value detects it: so this rule was executed above."""
     with scratch_registrations():
         register()
         compiled = pimflow.compile(model(), policy="pim", use_cache=False)

@@ -1,5 +1,4 @@
-"""Options are defined once: keywords, signature, docstring, command line, config.json and docs follow from their
-fields."""
+"""Options are defined once: keywords, signature, docstring, command line, config.json and docs follow from fields."""
 
 from __future__ import annotations
 

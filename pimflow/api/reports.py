@@ -179,8 +179,7 @@ class _Asking:
 
 
 def _ceilings(costs: CostModel) -> Iterator[Ceiling]:
-    """The roofs of the host (with all memory channels, and with those left to it), and of every unit with known
-    peaks."""
+    """The roofs of the host, with all memory channels and with those left to it, and of units with known peaks."""
     alone, beside = costs.host_only().host.roof, costs.host.roof
     name = costs.target.host.upper()
     if alone != beside:

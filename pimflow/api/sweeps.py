@@ -75,7 +75,7 @@ def sweep(
 
 
 def _write(folder: Path, store: Store, result: SweepResult, reports: int, tell: Tell) -> None:
-    """Write the results from the store. The page comes last: it lists the reports that exist."""
+    """Writes the results from the store. The page comes last: it lists the reports that exist."""
     made = {TABLE: result.csv(), DOCUMENT: json_text(document("sweep", result.as_json()))}
     write_made(folder, store, made)
     wanted = {result.found[index].outcome.key: result.found[index].point for index in _best(result, reports)}

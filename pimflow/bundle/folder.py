@@ -89,8 +89,7 @@ def new_output(
 
 
 def _check_ours(place: Path, folder: Path, seen: Mapping[str, str]) -> None:
-    """Refuse anything but a missing folder, an empty one or an unchanged output; `folder` is the name that the user
-    gave."""
+    """Refuse anything but a missing folder, an empty one or an unchanged output; `folder` is the user's name for it."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise OutputError(f"{folder} exists and is not a folder", _ANOTHER)
     if not place.exists() or not any(place.iterdir()):

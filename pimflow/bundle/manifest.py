@@ -28,7 +28,7 @@ VERIFICATION = "verification.json"
 _SEAL = "sha256"
 _FORMAT = format_of("output")
 _SETTLED_NS = 3_000_000_000
-"""A file older than this gets a new timestamp with its next change: timestamps advance at least every 2 s on any file
+"""The next change of a file older than this changes its timestamp, which advances at least every 2 s on any file
 system."""
 _digests: dict[str, str] = {}
 """The digests of files that this process has read, by stamp."""
@@ -128,8 +128,7 @@ def _digest(path: Path, seen: Mapping[str, str]) -> str:
 
 
 def _stamp(status: os.stat_result) -> str:
-    """A stamp, as 32 hex digits, that changes with every change of the file, even if it is renamed, copied or
-    backdated."""
+    """A stamp, as 32 hex digits, that any change of the file changes, even if it is renamed, copied or backdated."""
     parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
     return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
 

@@ -24,7 +24,7 @@ Units = Mapping[str, Backend[Any, Any]]
 
 @dataclass(frozen=True)
 class _Use:
-    """The program that a node executes, and the first address of its data in the unit's memory."""
+    """The program that a node executes, and where its data begin in the unit's memory."""
 
     program: int
     first: Annotated[int, Limits(least=0)]
@@ -62,8 +62,7 @@ class ProgramTable:
 
     @cached_property
     def made_of(self) -> str:
-        """Everything that the file depends on, apart from its format and the code, as text; "" if a program cannot
-        say."""
+        """All that the file depends on, apart from its format and the code, as text; "" if a program cannot say."""
         told = [(device, self._units[device].made_of(program)) for device, program in self._distinct]
         return "" if any(text is None for _, text in told) else f"{told} {list(self._uses.items())}"
 

@@ -36,8 +36,7 @@ _TRY_EVERY_S = 0.01
 
 
 class OutputWarning(UserWarning):
-    """Something about output folders that a user should know: an earlier output was put back, or left in another
-    place."""
+    """An event that a user should know of: an earlier output was put back, or left in another place."""
 
 
 @contextmanager

@@ -60,8 +60,7 @@ def build_parser(described: Sequence[str] | None = None) -> Parser:
 
 
 def _words(argv: Sequence[str]) -> list[str]:
-    """The words of a command line, verb first: `help VERB` becomes `VERB --help`, and -v and -q may precede the
-    verb."""
+    """The words of a command line, verb first: `help VERB` becomes `VERB --help`, and -v and -q may come before."""
     words = list(argv)
     if any("\0" in word for word in words):  # no file name can contain it
         raise OptionError("an argument holds a NUL character", "leave it out")

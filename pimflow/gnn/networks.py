@@ -70,8 +70,7 @@ def _gcn(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) ->
 
 
 def _gat(build: Builder, x: Ends, hop: Edges, network: Network, columns: int) -> str:
-    """Attention (Velickovic et al., ICLR 2018): heads of `columns` each, concatenated; a single head for the
-    classes."""
+    """Attention (Velickovic et al., ICLR 2018): concatenated heads of `columns` each; a single head for the classes."""
     heads = 1 if columns == network.classes else network.heads
     wide = _heads(build, x.sources, heads, columns)
     scores = _scores(build, wide)

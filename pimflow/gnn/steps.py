@@ -146,8 +146,8 @@ class _Model(Stepper):
         return program
 
     def _read(self, **given: Any) -> Program:
-        """The program for a graph, in the form of the export: the price of the training step decides which form is
-        trained."""
+        """The program for a graph in the form of the export; the price of the training step decides which form is
+        used."""
         options = Options.of(target=self._machine.target, relations="never", **given)
         return clean_up(read_model(self._source, options).graph, self._machine, options).graph
 

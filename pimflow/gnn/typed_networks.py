@@ -54,8 +54,7 @@ class TypedNetwork:
         return build.graph(tables[self.kind])
 
     def _destinations(self, hop: Hop, inner: Sequence[Hop]) -> dict[str, int]:
-        """The number of vertices after a hop, by kind, where not zero: its destinations, and the sources of the next
-        hop."""
+        """The number of vertices after a hop, by kind, if any: its destinations, and the sources of the next hop."""
         read = {self.graph.relations[name].source: edges.num_src for one in inner for name, edges in one.items()}
         reached = {self.graph.relations[name].destination: edges.num_dst for name, edges in hop.items()}
         return {kind: count for kind, count in (read | reached).items() if count}

@@ -60,8 +60,7 @@ def _recorded(plugin: Plugin) -> Iterator[Path]:
 
 
 def _found(plugin: Plugin) -> Iterator[Path]:
-    """The files of the outermost package around the plugin's module, or of the module, where Python would import it
-    from."""
+    """The files of the outermost package around the plugin's module, or of the module, where Python would find it."""
     top, *inner = plugin.module.split(".")
     try:
         spec = find_spec(top)

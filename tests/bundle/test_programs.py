@@ -1,5 +1,4 @@
-"""Programs in a file: each distinct one once, the same bytes however they were made, and read back for the same
-nodes."""
+"""Programs in a file: each distinct one once, the same bytes however they were made, and read back for each node."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Stdout takes any text in any encoding, with names escaped; progress shows only on a terminal, and is erased at the
-end."""
+"""Stdout takes any text in any encoding, with names escaped; progress shows only on a terminal, and is erased."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Values that depend on a graph alone, computed by numpy over views: against ONNX Runtime, without expanding
-repetitions."""
+"""Values that depend on a graph alone, computed by numpy over unexpanded views: against ONNX Runtime."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Random valid models in the forms of several opsets, written with ONNX's helpers alone, independently of the
-compiler."""
+"""Random valid models in the forms of several opsets, written with ONNX's helpers, independently of the compiler."""
 
 from __future__ import annotations
 

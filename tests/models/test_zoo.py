@@ -79,8 +79,7 @@ def built(request: pytest.FixtureRequest) -> onnx.ModelProto:
 
 
 def encoder_macs(layers: int, features: int, tokens: int) -> int:
-    """Kaplan et al., "Scaling laws for neural language models" (2020), table 1: 12 d^2 and 2 n d per layer and
-    token."""
+    """Kaplan et al., "Scaling laws for neural language models" (2020), table 1: 12 d^2 and 2 n d a layer and token."""
     return layers * tokens * (12 * features**2 + 2 * tokens * features)
 
 
@@ -123,8 +122,7 @@ def test_gpt_2_has_the_published_operations() -> None:
 
 
 def test_the_lstms_macs_follow_from_its_layers() -> None:
-    """Two layers of two directions with four gates over 128 inputs and 64 states, at 200 words; and one weight per
-    state."""
+    """Two layers of two directions with four gates over 128 inputs and 64 states, 200 words; and one weight a state."""
     assert pimflow_zoo.entry("lstm-classifier").macs == 200 * 2 * 2 * 4 * 64 * (128 + 64) + 128
 
 

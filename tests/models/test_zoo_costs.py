@@ -1,5 +1,4 @@
-"""The costs of every model of the zoo under every policy: a change of search, prices or rewrites shows as a diff
-here."""
+"""The costs of every model of the zoo under every policy: any change of search, prices or rewrites shows as a diff."""
 
 from __future__ import annotations
 

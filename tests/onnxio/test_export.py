@@ -37,8 +37,7 @@ def test_shapes_of_all_values_are_written() -> None:
 
 
 def rewritten(opset: int) -> Graph:
-    """A graph as passes make it: splits with a step, a product without C, new shapes, in an opset whose forms
-    differ."""
+    """A graph as passes make it: splits with a step, a product without C, new shapes, in an opset with other forms."""
     graph = load_model(single("Relu", (4, 6), (), opset))
     edit = GraphEditor(graph)
     even = edit.new_value("even", (4, 3), "float32")

@@ -78,8 +78,7 @@ def test_rows_without_types_are_multiplied_once_each() -> None:
 
 
 def test_edge_ops_read_pairs_and_others_get_expanded_values() -> None:
-    """`Sddmm` reads sources by an index, but not destinations; nor does an Add read operands with other rows that
-    way."""
+    """`Sddmm` reads sources by an index, but not destinations; an Add does not read other rows that way either."""
     build = Builder("g")
     x = build.input(4, 6)
     index = build.constant(np.array([0, 1, 0, 1], np.int32), "index")

@@ -41,7 +41,7 @@ def tidy(source: str) -> Graph:
 
 
 def check_parameters(graph: Graph, loss: Loss = "sum", frozen: bool = False) -> None:
-    """Assert that the gradients of all parameters, along a random direction, equal the difference of the loss, in
+    """Assert that the gradients of all parameters, along a random direction, equal the loss's difference, in
     float64."""
     graph = doubled(graph)
     step = training_step(graph, Differentiate(loss=loss, frozen_statistics=frozen))
@@ -132,8 +132,7 @@ def test_masks_and_scalars_are_not_parameters() -> None:
 
 
 def test_small_masks_are_not_parameters() -> None:
-    """Masks are added to scores (Swin), multiplied (GPT-2), or folded from two. Initial zeros and identities are
-    trained."""
+    """Masks are added to scores (Swin), multiplied (GPT-2), or folded from two. Zeros and identities are trained."""
     build = Builder()
     lower = np.tril(np.ones((3, 3), np.float32))
     x = build.matmul(build.input(2, 3, 3), 3)
@@ -146,8 +145,7 @@ def test_small_masks_are_not_parameters() -> None:
 
 
 def test_zeros_of_the_size_of_a_result_are_not_a_parameter() -> None:
-    """The initial sum of a loop over relations in the second layer: its rows are derived from the first layer's
-    result."""
+    """The initial sum of a loop over relations in the second layer: its rows depend on the first layer's result."""
     build = Builder("g", opset=18)
     x = build.matmul(build.input(3, 4), 5)
     (sizes,) = build.node(OnnxOp("Shape"), (x,), [((2,), "int64")])

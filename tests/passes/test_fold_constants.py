@@ -57,8 +57,7 @@ def test_what_is_not_folded() -> None:
 
 
 def test_layers_over_learnt_features_are_not_folded() -> None:
-    """In a layer whose only input is its graph, the rows are looked up once; everything else is computed in each
-    run."""
+    """In a layer whose only input is its graph, the rows are looked up once; all else is computed in each run."""
     layer = attention(random_edges(9, 2, 30))
     (features,) = layer.inputs
     rows = np.ones(layer.shape(features), np.float32)

@@ -16,8 +16,7 @@ from support.values import assert_same_values
 
 
 def kinds_of_vertices(rows: tuple[int, ...], columns: int = 6, biased: bool = False, layers: int = 1) -> Graph:
-    """For each kind of vertex, a product of its table, summed over the edges of that kind; another product of the first
-    table."""
+    """For each kind of vertex, a product of its table, summed over its edges; another product of the first table."""
     build = Builder("g", opset=18)
     tables = [build.input(count, columns, name=f"x{index}") for index, count in enumerate(rows)]
     extra = build.op(MatMul(), tables[0], build.weights(columns, columns), name="extra")

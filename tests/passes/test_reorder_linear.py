@@ -1,5 +1,4 @@
-"""Products of weights computed before rows are multiplied: random typed graphs by value, and cases that cannot be
-reordered."""
+"""Products of weights computed before rows are multiplied: random typed graphs by value, and impossible cases."""
 
 from __future__ import annotations
 

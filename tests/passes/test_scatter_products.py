@@ -1,5 +1,4 @@
-"""Products by type that are summed at their destinations: random typed graphs by value, and cases that stay as they
-are."""
+"""Products by type that are summed at their destinations: random typed graphs by value, and unchanged cases."""
 
 from __future__ import annotations
 

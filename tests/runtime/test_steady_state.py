@@ -1,5 +1,4 @@
-"""Modulo schedules, replayed: no resource is used twice at once, nothing starts before its operands, the interval
-holds."""
+"""Modulo schedules, replayed: no resource is used twice at once, operands come first, and the interval holds."""
 
 from __future__ import annotations
 

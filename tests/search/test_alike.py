@@ -68,8 +68,7 @@ def read_again_at_the_end() -> Graph:
 
 
 def forks_and_one_that_is_none() -> Graph:
-    """Three branches each; the first branch of one fork reads something else, so that its others may not run at
-    once."""
+    """Three branches each; the first branch of one fork reads something else, so its others may not run at once."""
     net = ConvNet("forks")
     x = far = net.input(1, 32, 14, 14)
     for index in range(14):

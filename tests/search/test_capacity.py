@@ -101,8 +101,7 @@ def test_a_plan_that_fits_is_found_without_any_time_left(monkeypatch: pytest.Mon
 
 
 def test_nodes_that_share_weights_do_not_share_rows() -> None:
-    """One reads them as they are, the other transposed: the contents of the banks differ, though the mappings are
-    equal."""
+    """One reads them as they are, the other transposed: the banks differ, though the mappings are equal."""
     build = Builder()
     weights = build.weights(64, 64)
     x = build.input(4, 64)

@@ -1,5 +1,4 @@
-"""The cheapest cover that fits into the memories equals the integer program's, even if little is known of
-candidates."""
+"""The cheapest cover that fits into the memories equals the integer program's, however little is known."""
 
 from __future__ import annotations
 

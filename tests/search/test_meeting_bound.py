@@ -1,5 +1,4 @@
-"""The time of nodes that all others wait for: against every way to cut them into runs, and every split into two
-parts."""
+"""The time of nodes that all others wait for: against every way to cut them into runs, and every two-way split."""
 
 from __future__ import annotations
 

@@ -131,8 +131,7 @@ def test_rewrites_that_do_not_pay_are_left_out() -> None:
 
 
 def test_a_pass_that_never_pays_reports_its_cost() -> None:
-    """A product of all 512 features by type, and another one for two logits, because queries are also read by
-    others."""
+    """A product of all 512 features by type, and another for two logits, because queries have other readers."""
     graph = attention(DENSE, 512)
     graph = graph.replace(outputs=(*graph.outputs, graph.node("typed_i").output))
     chosen = relational_form(graph, COSTS, OPTIONS)
@@ -168,8 +167,7 @@ def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -
 
 
 def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:
-    """Of RGAT's two products of weights, one should be computed first in a training step; the cheapest set does
-    neither."""
+    """Of RGAT's two products of weights, one should come first in a training step; the cheapest set has neither."""
     edges = np.random.default_rng(0).integers(0, [[300], [300], [3]], (3, 4000))
     adjacency = Adjacency.from_edge_index(edges[:2], 300, None, edges[2])
     graph = load_with_graph(onnx.load(EXPORTS / "rgat-ts.onnx"), {}, adjacency).graph

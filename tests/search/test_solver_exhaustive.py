@@ -80,8 +80,7 @@ class Everything:
         return min(best[-1], alone)
 
     def _us(self, first: int, last: int, decisions: tuple[Decision, ...]) -> float:
-        """The time of decisions in the whole graph, with all other nodes on the host; infinite if they are
-        impossible."""
+        """The time of decisions in the whole graph, with all other nodes on the host; infinite if impossible."""
         before = tuple(OnDevice(node.name, "gpu") for unit in self.units[:first] for node in unit)
         behind = tuple(OnDevice(node.name, "gpu") for unit in self.units[last:] for node in unit)
         plan = Plan("one", (*before, *decisions, *behind), 0.0, 0.0)
@@ -113,8 +112,7 @@ class Everything:
         )
 
     def _order(self) -> list[Node]:
-        """Depth first: everything that a node reads comes before it, by operand, with the node that it is fused into
-        last."""
+        """Depth first: all operands of a node come before it, in order, with the node that it is fused into last."""
         order: dict[str, Node] = {}
 
         def visit(node: Node) -> None:

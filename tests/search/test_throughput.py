@@ -1,5 +1,4 @@
-"""Plans for throughput: the work of the busiest resource is minimal, by brute force, by the schedule, and by the
-bounds."""
+"""Plans for throughput: the busiest resource's work is minimal, by brute force, the schedule, and the bounds."""
 
 from __future__ import annotations
 

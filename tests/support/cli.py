@@ -28,8 +28,7 @@ def document(capsys: Capture, *arguments: object) -> Any:
 
 
 def assert_one_line(capsys: Capture, *words: str) -> str:
-    """Assert that the last verb printed one line on stderr that contains these words, and nothing on stdout; return the
-    line."""
+    """Assert that the last verb printed one line on stderr with these words, and nothing on stdout; return the line."""
     captured = capsys.readouterr()
     assert captured.out == ""
     assert captured.err.startswith("pimflow: error: ")

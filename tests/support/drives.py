@@ -1,5 +1,4 @@
-"""An oracle for a step whose buffers are offloaded to SSDs and fetched as often as a plan says, transfer by
-transfer."""
+"""An oracle for steps whose buffers are offloaded to SSDs and fetched as a plan says, transfer by transfer."""
 
 from __future__ import annotations
 

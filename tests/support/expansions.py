@@ -1,5 +1,4 @@
-"""Checks of operators that are expanded so that their product can leave the host: their values against ONNX
-Runtime's."""
+"""Checks of operators that are expanded so that their product can leave the host, against ONNX Runtime."""
 
 from __future__ import annotations
 

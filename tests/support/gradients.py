@@ -45,8 +45,7 @@ class Gelu(OpRun):
 
 
 def taps(kernel: tuple[int, ...], strides: Any, dilations: Any, outputs: tuple[int, ...]) -> Iterator[tuple[Any, Any]]:
-    """For every tap of a kernel, the part of a padded map that it reads; both as indices after the image and channel
-    axes."""
+    """For every tap of a kernel, the part of a padded map that it reads; both as indices after images and channels."""
     for place in itertools.product(*map(range, kernel)):
         starts = [index * dilation for index, dilation in zip(place, dilations, strict=True)]
         seen = [

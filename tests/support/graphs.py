@@ -22,8 +22,7 @@ def attention(*, fused: bool = False) -> Graph:
 
 
 class ConvNet(Builder):
-    """A `Builder` of convolutional networks in the form that clean-ups leave: windows keep the size, activations are
-    fused."""
+    """A `Builder` of convolutional networks as clean-ups leave them: windows keep the size, activations are fused."""
 
     def layer(self, x: str, channels: int, kernel: int = 1, stride: int = 1) -> str:
         """A convolution without bias, padded by half its kernel."""

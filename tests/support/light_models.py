@@ -84,8 +84,7 @@ def _weight(graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.r
 
 
 def _with_weights(model: onnx.ModelProto, weights: dict[str, np.ndarray]) -> onnx.ModelProto:
-    """The model with the weights as initialisers (which are also inputs in IR 3), without the nodes that made the old
-    ones."""
+    """The model with the weights as initialisers (in IR 3 also inputs), without the nodes that made the old ones."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     graph = made.graph

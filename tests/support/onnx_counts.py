@@ -1,5 +1,4 @@
-"""Parameters and operations of an ONNX model, counted from its nodes and shapes: an oracle that shares no code with
-pimflow."""
+"""Parameters and operations of an ONNX model, counted from nodes and shapes: an oracle independent of pimflow."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ Shapes = dict[str, list[int]]
 
 def parameters(model: onnx.ModelProto) -> int:
     """Elements of trained parameters: of initializers with such names, and of LSTMs' first biases (the second are
-    zero)."""
+    0)."""
     sizes: dict[str, int] = {tensor.name: math.prod(tensor.dims) for tensor in model.graph.initializer}
     named = sum(size for name, size in sizes.items() if name.endswith((".weight", ".bias")))
     return named + sum(sizes[node.input[3]] // 2 for node in model.graph.node if node.op_type == "LSTM")

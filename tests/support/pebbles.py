@@ -1,5 +1,4 @@
-"""Small traces that write each buffer once, and their smallest possible peak over all orders of running and
-dropping."""
+"""Small traces that write each buffer once, and their lowest peak over all orders of running and dropping."""
 
 from __future__ import annotations
 

@@ -64,8 +64,7 @@ class TypedEdges:
 
 @st.composite
 def typed_edges(draw: st.DrawFn) -> TypedEdges:
-    """Few vertices and edges: types without edges, isolated vertices, repeated edges, a separate type for every
-    edge."""
+    """Few vertices and edges: types without edges, isolated vertices, repeated edges, one type per edge."""
     vertices, edges = draw(st.integers(1, 9)), draw(st.integers(1, 24))
     types = draw(st.sampled_from([1, 2, 3, 7, edges]))
     columns = [draw(st.lists(st.integers(0, top - 1), min_size=edges, max_size=edges)) for top in (vertices, vertices)]
@@ -236,8 +235,7 @@ def parts(edges: TypedEdges) -> list[Part]:
 
 
 def film(edges: TypedEdges, reduce: str = "sum") -> Graph:
-    """FiLM: for every type relu(gamma[d] * x[s] W + beta[d]), and the mean over its edges; plus a product of the
-    vertices."""
+    """FiLM: for every type relu(gamma[d] * x[s] W + beta[d]), and the mean over its edges; plus a vertex product."""
     layer = Layer(edges)
     build, rest = layer.build, WIDTH
     total = build.op(MatMul(), layer.x, layer.weights(FEATURES, WIDTH), name="skip")
@@ -260,8 +258,7 @@ def film(edges: TypedEdges, reduce: str = "sum") -> Graph:
 
 
 def attentions(edges: TypedEdges, stack: str = "") -> Graph:
-    """GAT for every type, with sources of even types from one table and of odd types from another; their sum, or a
-    stack."""
+    """GAT for every type, sources of even types from one table, of odd types from another; their sum, or a stack."""
     layer = Layer(edges)
     build, terms = layer.build, list[str]()
     tables = [layer.x, build.input(edges.vertices, FEATURES, name="y")]

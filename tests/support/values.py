@@ -30,8 +30,7 @@ def assert_varies(array: Array, name: str = "the output") -> None:
 
 
 def assert_close(actual: Array, expected: Array, rtol: float = 1e-5, name: str = "the output") -> None:
-    """Assert that `actual` is within `rtol` of the largest magnitude of `expected`, which varies (unless it has few
-    elements)."""
+    """Assert that `actual` is within `rtol` of the largest magnitude of `expected`, which varies unless it is small."""
     if expected.size >= 8:
         assert_varies(expected, name)
     error = relative_error(actual, expected)

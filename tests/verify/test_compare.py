@@ -150,8 +150,7 @@ def one_row_shifted(compiled: CompiledModel, node: str) -> CompiledModel:
 
 
 def assert_wrong_programs_show(compiled: CompiledModel, options: Mapping[str, Any]) -> None:
-    """Assert that an error shows if any program reads its first results one pixel late, or with another slot of the
-    buffer."""
+    """Assert that an error shows if any program reads its first results one pixel late, or with another buffer slot."""
     unit = compiled.machine.costs.units["pim"]
     for node, program in compiled.programs.items():
         text = json.dumps(unit.encode(program), separators=(",", ":"))
@@ -279,8 +278,7 @@ def test_rounding_that_kernels_may_do_is_measured(options: Mapping[str, Any]) ->
 
 @pytest.mark.parametrize("target", ["pimflow", "aim-gddr6", "hbm-pim"])
 def test_outputs_that_hardly_depend_on_the_input_may_be_rounded(target: str) -> None:
-    """Probabilities always add up to 1, whatever the input. Weights that are off by as much as units round are
-    detected."""
+    """Probabilities always add up to 1, whatever the input. Weights off by as much as units round are detected."""
     nodes = [
         helper.make_node("Conv", ["x", "v"], ["c"], "conv"),
         helper.make_node("Softmax", ["c"], ["s"], axis=1),

@@ -1,5 +1,4 @@
-"""Bounds follow measurements: the largest error of several runs, but never most of the change that other inputs
-cause."""
+"""Bounds follow measurements: the largest error of several runs, but never most of what other inputs change."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Discrete choices that rounding changes: outputs after them pass with the original's choices, and no wrong choice
-does."""
+"""Discrete choices that rounding changes: outputs after them pass with the original's choices; wrong ones fail."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Values compared one by one: errors that 16-bit rounding explains pass, one percent more does not; memory is
-limited."""
+"""Values compared one by one: errors explained by 16-bit rounding pass, one percent more does not; limited memory."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser("cache", help="show or clear what is cached on disk: prices and graph statistics")
     actions = parser.add_subparsers(dest="action", metavar="[info]|clear")
     parser.set_defaults(run=run, json=False)

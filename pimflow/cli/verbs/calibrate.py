@@ -12,7 +12,7 @@ from pimflow.errors import OptionError
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "calibrate",
         help="fit a target's GPU parameters to measured kernel times",

@@ -13,7 +13,7 @@ from pimflow.options import DEBUGGING
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "compare",
         help="compare search policies side by side",
@@ -29,7 +29,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Searches with every policy and prints a line for each."""
+    """Search with every policy and print a line for each."""
     import pimflow
 
     names = tuple(name.strip() for name in arguments.policies.split(",")) if arguments.policies else None

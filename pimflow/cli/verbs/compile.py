@@ -26,7 +26,7 @@ end: a collection goes through millions of objects and finds a few hundred."""
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "compile",
         help="compile a model for a machine with PIM memory",
@@ -46,7 +46,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compiles, saves and prints."""
+    """Compile, save and print."""
     import pimflow
     from pimflow.api.places import check_place
     from pimflow.bundle.source import model_source

@@ -10,7 +10,7 @@ from pimflow.cli.parsing import Parser, add_json
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "diff",
         help="compare two output folders node by node",
@@ -25,7 +25,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Compares and prints."""
+    """Compare and print."""
     import pimflow
 
     difference = pimflow.diff(arguments.a, arguments.b)

@@ -10,7 +10,7 @@ from pimflow.cli.parsing import Parser, add_json
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "explain",
         help="explain why a node runs where it does, and price the alternatives",
@@ -24,7 +24,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Explains and prints."""
+    """Explain and print."""
     import pimflow
 
     with Progress(quiet=arguments.quiet) as progress:

@@ -14,7 +14,7 @@ from pimflow.options import DEBUGGING
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "front",
         help="show the Pareto front of time against energy",

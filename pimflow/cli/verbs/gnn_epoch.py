@@ -21,7 +21,7 @@ _NUMBERS = {
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "gnn-epoch",
         help="cost an epoch of graph-network training for each place to keep the features",

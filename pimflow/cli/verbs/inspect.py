@@ -12,7 +12,7 @@ from pimflow.cli.stdin import given_model
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "inspect",
         help="show which nodes can run on PIM, and why the others cannot",
@@ -31,7 +31,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Inspects and prints."""
+    """Inspect and print."""
     import pimflow
 
     report = pimflow.inspect(given_model(arguments.model), **keywords_of(arguments))

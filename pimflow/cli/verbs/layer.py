@@ -10,7 +10,7 @@ from pimflow.cli.parsing import Parser, add_json, add_target, target_of
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "layer",
         help="map a single layer onto PIM: cycles, commands and energy",
@@ -36,7 +36,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Maps, prices and prints the layer."""
+    """Map, price and print the layer."""
     import pimflow
     from pimflow.cli.layers import parse_conv, parse_matmul
 

@@ -24,7 +24,7 @@ examples:
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "opt",
         help="run passes over a model or a graph in text form",

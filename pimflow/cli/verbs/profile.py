@@ -13,7 +13,7 @@ from pimflow.cli.stdin import given_model
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "profile",
         help="time a model's kernels on this machine",
@@ -38,7 +38,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Times the kernels and writes the table."""
+    """Time the kernels and write the table."""
     import pimflow
     from pimflow.bundle.files import check_new, write_whole
 

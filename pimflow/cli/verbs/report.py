@@ -14,7 +14,7 @@ _FORMATS = ("html", "model-explorer")
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "report",
         help="write an output folder up as one HTML page: what runs where, how much faster, and why",

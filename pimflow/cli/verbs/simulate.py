@@ -10,7 +10,7 @@ from pimflow.cli.parsing import Parser, add_json, add_target, target_of
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "simulate",
         help="time command traces",

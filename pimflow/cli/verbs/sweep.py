@@ -11,7 +11,7 @@ from pimflow.options import option_texts
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "sweep",
         help="explore many machines, models and policies, and show the best",

@@ -12,7 +12,7 @@ from pimflow.targets import every_target
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser("targets", help="list the machines that pimflow knows, or show one")
     actions = parser.add_subparsers(dest="action", metavar="[list]|show")
     parser.set_defaults(run=run, json=False)

@@ -10,7 +10,7 @@ from pimflow.cli.parsing import Parser, whole_number
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "trace",
         help="write the PIM commands of a node as text",

@@ -13,7 +13,7 @@ from pimflow.data import Limits
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "train",
         help="plan a training step: time, memory, and which activations to keep, offload or recompute",

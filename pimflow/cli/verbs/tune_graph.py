@@ -12,7 +12,7 @@ _ELEMENTS = ("int8", "int16", "int32", "fp32")
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "tune-graph",
         help="find the fastest strategy for aggregating over a graph on UPMEM modules",

@@ -12,7 +12,7 @@ from pimflow.report.tables import wrapped
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser(
         "verify",
         help="check that a compiled model computes what the original computes",

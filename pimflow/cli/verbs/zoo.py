@@ -13,7 +13,7 @@ from pimflow.report.tables import render_table
 
 
 def add(verbs: Any) -> None:
-    """Describes the verb."""
+    """Add the verb and its arguments."""
     parser: Parser = verbs.add_parser("zoo", help="list the models that ship with pimflow, or export one as ONNX")
     actions = parser.add_subparsers(dest="action", metavar="[list]|export")
     parser.set_defaults(run=run, json=False)
@@ -29,7 +29,7 @@ def add(verbs: Any) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lists the models, or writes one."""
+    """List the models, or write one."""
     if arguments.action == "export":
         return _export(arguments)
     return _list(arguments)

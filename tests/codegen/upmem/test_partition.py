@@ -117,8 +117,7 @@ def exact(count: int, parts: int) -> list[int]:
 
 
 def whole_rows(counts: list[int], parts: int) -> list[int]:
-    """Row by row, by a core's edges of each: a part is full after the row that reaches its share, except for the
-    last."""
+    """Row by row, by a core's edges of each: a part, except the last, is full after the row that reaches its share."""
     share = sum(counts) // parts
     cuts, held = [0], 0
     for count in counts[:-1]:

@@ -208,8 +208,7 @@ def test_matrices_by_type_are_not_expanded_to_edges() -> None:
 
 
 def by_type(kinds: list[int], product: onnx.NodeProto, rows: str = "rows", turned: bool = False) -> onnx.ModelProto:
-    """One matrix gathered for every row of edges or vertices: `product` multiplies `rows` or `vectors` by
-    `matrices`."""
+    """A matrix gathered for every row of edges or vertices: `product` multiplies `rows` or `vectors` by `matrices`."""
     weights = np.random.default_rng(0).standard_normal((3, 4, 2) if turned else (3, 2, 4)).astype(np.float32)
     constants = {"zero": np.array(0), "axis": np.array([2 if turned else 1]), "w": weights, "kinds": np.array(kinds)}
     nodes = [

@@ -1,5 +1,4 @@
-"""Damaged and crafted output folders: whatever is changed, loading, verifying and tracing fail in one line or are
-right."""
+"""Damaged and crafted output folders: loading, verifying and tracing fail in one line or are right."""
 
 from __future__ import annotations
 

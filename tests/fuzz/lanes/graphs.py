@@ -1,5 +1,4 @@
-"""Random graphs on random machines under random policies: every plan computes what ONNX Runtime computes for the
-model."""
+"""Random graphs on random machines under random policies: every plan computes what ONNX Runtime computes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Compilations that are killed at a random moment: the output is absent, the old one or the new one, and always
-complete."""
+"""Compilations that are killed at a random moment: the output is absent, old or new, and always complete."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Processes that compile into one folder and share one price cache: each succeeds or reports why not, and all is
-complete."""
+"""Processes that share one output folder and one price cache: each succeeds or reports why not, and all is complete."""
 
 from __future__ import annotations
 

@@ -16,8 +16,7 @@ RATIO = np.array(0.25)
 
 
 def stepped(build: Builder, inputs: dict[str, Any], *seen: str, reads: str = "") -> list[Any]:
-    """The results of one run with a random gradient of the result: that gradient, those of x and s, and the values in
-    `seen`."""
+    """One run with a random gradient of the result: that gradient, those of x and s, and the values in `seen`."""
     graph = build.graph(reads or seen[0])
     wanted = tuple(name for name in graph.inputs if name in ("x", "s"))
     step = training_step(graph, Differentiate(wrt=wanted)).graph

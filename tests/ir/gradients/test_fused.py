@@ -1,5 +1,4 @@
-"""Gradients of ops that ONNX Runtime fuses, and of attention: float64 against differences, float32 against the
-operator."""
+"""Gradients of ops fused by ONNX Runtime, and of attention: float64 against differences, float32 against the op."""
 
 from __future__ import annotations
 

@@ -79,8 +79,7 @@ def test_attention_in_the_arena(fused: bool) -> None:
 
 
 def test_operands_of_a_composed_copy_live_until_it_runs() -> None:
-    """A Concat; operations in the memory of its operands, if these end with it; and then the shuffle of its
-    channels."""
+    """A Concat; operations in the memory of its operands, if these end with it; then the shuffle of its channels."""
     build = Builder()
     x = build.conv(build.input(1, 3, 4, 4), 3)
     joined = build.concat(1, x, x)

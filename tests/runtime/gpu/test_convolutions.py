@@ -232,8 +232,7 @@ def test_a_wrong_layout_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_several_inferences_have_workspaces_of_their_own() -> None:
-    """In flight, a workspace is live while its node runs, and does not overlap those of nodes that run at the same
-    time."""
+    """In flight, a workspace is live while its node runs, and does not overlap those of concurrent nodes."""
     found = pimflow.compile("zoo:toy", objective="throughput", convolutions="im2col", use_cache=False)
     assert found.memory_in_flight is not None
     alone = found.memory_in_flight.alone

@@ -176,8 +176,7 @@ def test_groups_of_few_channels_are_padded_too() -> None:
 
 
 def test_winograd_is_taken_where_it_is_faster() -> None:
-    """F(4x4, 3x3) multiplies 36 times instead of 144: chosen for a large map with many channels, and only at stride
-    1."""
+    """F(4x4, 3x3) multiplies 36 times instead of 144: chosen for a large map with many channels, only at stride 1."""
     without = with_library(FP32, convolution=replace(FP32.library.convolution, winograd=None))
 
     def times(work: MatrixWork) -> tuple[float, float]:

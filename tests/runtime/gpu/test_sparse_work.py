@@ -222,8 +222,7 @@ def test_indexed_rows_of_a_product_use_the_cache_like_a_gather() -> None:
 
 
 PRODUCTS, EDGES, ROWS = 6000, 9000, 2500
-"""Products by type, sorted by destination within each type; edges that read them, some twice; and rows of the
-result."""
+"""Products by type, sorted by destination within each type; edges that read them, some twice; rows of the result."""
 
 
 def typed_sum(known: bool = True, scaled: bool = False) -> tuple[list[Value | None], Arrays]:

@@ -73,8 +73,7 @@ def test_a_value_that_others_read_or_that_goes_out_is_not_written_over() -> None
 
 
 def test_nodes_of_one_region_of_the_program_share_no_space() -> None:
-    """A chain in four regions of two nodes; as one region it takes the memory of all nodes, since any two may run at
-    once."""
+    """A chain in four regions of two nodes; as one region it takes the memory of all, as any two may run at once."""
     build = Builder()
     x = build.input(1, 4, 8, 8)
     for index in range(8):

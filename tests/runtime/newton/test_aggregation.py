@@ -1,5 +1,4 @@
-"""Sums over edges on the channels of a whole machine: refused by statistics, chosen where they pay, verified by
-value."""
+"""Sums over edges on the channels of a whole machine: refused by statistics, chosen where they pay, and verified."""
 
 from __future__ import annotations
 
@@ -174,8 +173,7 @@ def test_duplicate_edges_are_rounded_as_one(operand: str) -> None:
 
 
 def test_the_host_adds_partial_results_and_is_charged_for_it() -> None:
-    """1200 sources are three blocks: each contributes a row of partial sums to every destination, in single
-    precision."""
+    """1200 sources are three blocks, each with a row of partial sums for every destination, in single precision."""
     costs, graph = CostModel(PIMFLOW), on_pim(program(SMALL))
     node = graph.node("sum")
     cost = costs.node_cost(graph, node).detail

@@ -1,5 +1,4 @@
-"""Whatever statistics refuse would not have paid: against every division of random graphs, near the break-even
-point."""
+"""Whatever statistics refuse would not have paid: against every division of random graphs, near break-even."""
 
 from __future__ import annotations
 

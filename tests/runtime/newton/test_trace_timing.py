@@ -1,5 +1,4 @@
-"""Timed text traces: the same times as the nests that they came from, in bounded memory; clear errors for wrong
-ones."""
+"""Timed text traces: the same times as the nests that they came from, in bounded memory; clear errors."""
 
 from __future__ import annotations
 

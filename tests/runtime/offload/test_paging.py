@@ -1,5 +1,4 @@
-"""Buffers that do not fit are offloaded as often as necessary: followed by another simulation, and replayed by
-value."""
+"""Buffers that do not fit are offloaded as often as necessary: checked by another simulation, and by value."""
 
 from __future__ import annotations
 

@@ -28,8 +28,7 @@ def read_twice(layers: int) -> Trace:
 
 @pytest.mark.parametrize("offload", [True, False])
 def test_memory_for_one_kernel_suffices_with_drives(offload: bool) -> None:
-    """Everything is offloaded twice; the search alone, which offloads a buffer at most once, needs at least twice the
-    memory."""
+    """Everything is offloaded twice; the search alone, which offloads once, needs at least twice the memory."""
     trace = read_twice(8)
     wish = Wish(offload=offload, limit_bytes=trace.touched_bytes)
     alone, found = searched(trace, CHANNEL, wish), plan_activations(trace, CHANNEL, wish)
@@ -52,8 +51,7 @@ def test_plans_are_never_worse_than_the_search() -> None:
 
 @pytest.mark.parametrize("seed", [2, 3, 6])
 def test_staged_plans_are_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans made in stages are never slower, and for some limits faster; a tick-by-tick simulation confirms time and
-    memory."""
+    """Staged plans are never slower, and for some limits faster; a tick-by-tick simulation confirms time and memory."""
     trace, channel = random_chain(seed), Channel(300.0, 300.0, 10.0, 8000.0)
     peak = follow(trace, ActivationPlan()).peak_bytes
     wishes = [Wish(limit_bytes=peak * share // 8) for share in (3, 4, 5, 8)]

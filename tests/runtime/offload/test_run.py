@@ -131,8 +131,7 @@ def test_by_products_of_a_recomputation_are_freed() -> None:
 
 
 def test_a_store_after_the_awaited_one_may_be_cancelled() -> None:
-    """The fifth layer waits for the first store; the third's, requested back before the second is stored, never
-    begins."""
+    """The fifth layer waits for the first store; the third's, requested back before the second ends, never begins."""
     plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
     run = follow(chain(5), plan, Channel(200.0, 1e6))
     assert run.starts_us[4] == 6000.0

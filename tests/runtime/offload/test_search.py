@@ -72,7 +72,7 @@ def test_a_limit_is_met_as_fast_as_possible() -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
-    """The lowest peak within the allowed time; or, with a limit, the fastest plan and then the one that writes
+    """The lowest peak within the allowed time; or, with a limit, the fastest plan, and of those the one that writes
     least."""
     trace, rate = random_chain(seed), (0.2, 0.5, 1.0)[seed % 3] * RELOADED
     channel, peak = Channel(rate, rate), follow(trace, ActivationPlan()).peak_bytes
@@ -247,8 +247,8 @@ def test_random_values_are_not_recomputed() -> None:
 
 
 def test_overwritten_operands_prevent_recomputation() -> None:
-    """y is made from x, which a later kernel overwrites: x is saved as overwritten. z, made from that, may be
-    recomputed."""
+    """y is made from x, which a later kernel overwrites: x is saved as overwritten. z, made from that, may be made
+    again."""
     buffers = tuple(Buffer(name, 10, 10) for name in ("x", "y", "z"))
     kernels = (
         Kernel("x", 1.0, (), (0,)),

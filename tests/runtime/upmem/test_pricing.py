@@ -128,8 +128,7 @@ def test_more_cores_never_take_longer_on_even_rows() -> None:
 @pytest.mark.parametrize("element", ["int32", "int8", "fp32"])
 @pytest.mark.parametrize("text", ["1x4 csr row nnz", "2x2 coo nnz-exact nnz-exact lock-free", "4x1 csr nnz row"])
 def test_weights_of_one_call_are_loaded_to_the_cores_that_hold_the_edges(element: Any, text: str) -> None:
-    """Every core gets the number of weights of the fullest core of its cluster, for every head that its columns belong
-    to."""
+    """Every core gets as many weights as the fullest core of its cluster, for every head of its columns."""
     graph, strategy, spec = uniform(200, 3000), Strategy.parse(text), machine(cores=64, ranks=4)
     asked = Aggregation(12, element, heads=3, computed=True)
     kinds = (asked, replace(asked, computed=False))

@@ -86,8 +86,7 @@ def csr(rows: Sequence[Sequence[int]], costs: Costs) -> list[list[Step]]:
 
 
 def coo(rows: Sequence[Sequence[int]], sync: str, core_rows: int, costs: Costs) -> list[list[Step]]:
-    """The steps of every tasklet, from the number of non-zeros in each of its non-empty rows; the first may be
-    shared."""
+    """The steps of every tasklet, from the number of non-zeros in each non-empty row; the first may be shared."""
     programs = []
     for index, own in enumerate(rows):
         program = Program()

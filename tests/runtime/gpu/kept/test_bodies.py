@@ -39,8 +39,7 @@ CELL = [helper.make_node("MatMul", ["h", "W"], ["m"]), helper.make_node("Tanh", 
 
 
 def loop(trips: str, *, stops: str = "", weights: int = SIZE) -> onnx.ModelProto:
-    """h = tanh(h W), repeated as often as the named value says, or until the body stops, by its count or by its
-    result."""
+    """h = tanh(h W), repeated as often as the named value says, or until the body stops, by its count or result."""
     state = (TensorProto.FLOAT, (4, weights))
     goes_on = {
         "": [helper.make_node("Identity", ["c"], ["on"])],

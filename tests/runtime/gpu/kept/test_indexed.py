@@ -140,8 +140,7 @@ def test_an_unknown_or_single_row_index_streams() -> None:
 
 
 def test_accesses_are_enumerated_in_pieces_and_sampled_beyond_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every column has its own index. Processing in pieces gives the same as at once; a sample is close to the
-    whole."""
+    """Every column has its own index. Processing in pieces gives the same as at once; a sample is close."""
     index = (RNG.random((EDGES, WIDTH)) ** 4 * ROWS).astype(np.int64)
     graph = gather("GatherElements", index, (EDGES, WIDTH), (ROWS, WIDTH))
     (whole,) = work_of(graph).accesses

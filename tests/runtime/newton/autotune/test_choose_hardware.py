@@ -133,8 +133,7 @@ def test_every_target_maps_and_explains(name: str, timing: str) -> None:
 
 
 def test_tiles_share_a_row_where_pixels_are_few() -> None:
-    """28 > 672 as 1x1: 42 tiles of two slots, three per row, with the vector three times in the buffer: one row
-    each."""
+    """28 > 672 as 1x1: 42 tiles of two slots, three a row, with the vector three times in the buffer: one row each."""
     cost = chosen(ConvProblem(1, 28, 672, 1, 1, (1, 1)), TARGET, "auto", "artifact")
     assert isinstance(cost, PimCost)
     assert cost.mapping.tiles_per_row == cost.mapping.runs[0].copies == 3

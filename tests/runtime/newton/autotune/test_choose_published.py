@@ -100,8 +100,7 @@ def test_a_remainder_of_one_pixel_a_fill_is_shared_by_all_groups(layer: ConvProb
 
 
 def test_cycles_of_every_layer(golden: Golden) -> None:
-    """The speedup of `auto` over the published streams, and the number of layers that it maps differently per
-    profile."""
+    """The speedup of `auto` over the published streams, and how many layers it maps differently per profile."""
     header = ("channels", "map", "kernel", "stride", "published", "newton+", "newton++", "auto", "strict newton++",
               "strict auto")  # fmt: skip
     rows = [

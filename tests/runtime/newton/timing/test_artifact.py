@@ -1,5 +1,5 @@
-"""Profile `artifact`: the engine over loop nests against the cycle-by-cycle controller, and the limits of each
-constraint."""
+"""Profile `artifact`: the engine over loop nests against the cycle-by-cycle controller, and each constraint's
+limits."""
 
 from __future__ import annotations
 

@@ -53,8 +53,7 @@ PROGRAMS: dict[str, tuple[Callable[[int], CommandStream], int, int, int]] = {
         lambda rounds: stream((fill(64) + ROW + mac(64) + READ) * rounds), 8240, 24720, 0,
     ),
 }  # fmt: skip
-"""A program of a number of rounds, its cycles there for 20 and 60, and how many more cycles it takes there per
-round."""
+"""A program by number of rounds, its cycles there for 20 and 60, and how many more cycles a round takes there."""
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
