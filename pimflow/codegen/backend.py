@@ -111,7 +111,7 @@ class Backend(ABC, Generic[W, P]):
         return ""
 
     def recall(self, records: Records) -> None:
-        """Take over what `learnt` returned in other runs, by key. Damaged records are computed again."""
+        """Adopts what `learnt` returned in other runs, by key. Damaged records are computed again."""
 
     def learnt(self) -> Records:
         """Results that were expensive to compute, new since the last call; for `recall` in other runs."""

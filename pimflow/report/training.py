@@ -256,7 +256,7 @@ def _stays(trace: Trace, found: Found, buffer: int, again: int | None) -> Row:
 
 
 def _leaves(trace: Trace, found: Found, trip: Trip, last: Trip | None) -> Row:
-    """The row of one trip of an offloaded activation; it is stored on the first trip only."""
+    """The row of one trip of an offloaded activation; unchanged content is not stored again."""
     run = found.run
     stored = run.ends_us[trip.made] if last is None else max(run.ends_us[trip.made], run.starts_us[last.returns])
     spans: dict[Kind, float] = {"store": stored, "load": run.ends_us[trip.leaves]}

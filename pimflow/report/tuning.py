@@ -124,7 +124,7 @@ class Tuning:
         vertices = f"{self.graph.num_dst:,}"
         head = f"{vertices} vertices, {self.graph.num_edges:,} edges, {self.asked.features} features"
         if self.asked.computed:
-            head += f" of {self.asked.heads} heads with weights from run time"
+            head += f" of {self.asked.heads} heads with weights computed at run time"
         lines = [f"{head}, {self.asked.element}{' in int64' if self.asked.widened else ''}, on {self.target}", ""]
         lines += [_table(self.rows), "", f"best: {self.best}: {self.why}"]
         lines += [f"{name}: {self._beside(cost)}" for name, cost in self.baselines.items()]

@@ -63,7 +63,7 @@ class TargetRecord:
         return [(what, text) for what, text in lines if text]
 
     def restored(self, target: Target) -> Target:
-        """A target that was read from an output folder, with its original origin."""
+        """A target that was read from an output folder, with the origin that it was saved with."""
         before = {change.key: frozen(change.before) for change in self.overrides}
         values = Table({**target.values, **before})
         origin = Origin(self.name, "", values, self.base)

@@ -42,7 +42,7 @@ _SOURCE = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
 
 
 class UncheckedWarning(UserWarning):
-    """Raised as a warning if it is unknown whether a model runs."""
+    """It is unknown whether a model runs."""
 
 
 def check_original(

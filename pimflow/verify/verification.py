@@ -121,7 +121,7 @@ class Verification:
         ]
         lines += _parts_text(self.values, "value", "values were compared one by one, in single precision")
         lines += _parts_text(self.programs, "program of", "programs were compared with their nodes, on equal operands")
-        lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on inputs of its own")
+        lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on its own inputs")
         lines += [f"note  {note}" for note in self.notes]
         verdict = "passed" if self.passed else "FAILED"
         return "\n".join([*lines, f"{verdict}: {self._count} of {self.nodes_checked} nodes at rtol {self.rtol:.3g}"])

@@ -200,9 +200,9 @@ def _check_hardware(mapping: Mapping, pim: PimSpec) -> Refusal | None:
     strips = any(run.step != run.columns for run in mapping.runs)
     copied = any(run.copies > 1 for run in mapping.runs)
     if copied and any(run.copies != mapping.tiles_per_row for run in mapping.runs):
-        return Refusal("pixels are copied as often as tiles lie in a row")
+        return Refusal("the copies of pixels must match the tiles in a row")
     if (strips or (mapping.tiles_per_row and not copied)) and not pim.any_slot_any_column:
-        return Refusal("the mapping pairs any slot with any column, which this machine's COMP cannot")
+        return Refusal("the mapping pairs any slot with any column, which this machine's COMP cannot do")
     if strips and (copied or not mapping.tiles_per_row):
         return Refusal("window strips need rows whose weights are not repeated")
     return None
@@ -212,7 +212,7 @@ def _check_cover(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> R
     if sum(run.columns * run.count for run in mapping.runs) != shape.slots:
         return Refusal("the mapping's chunks do not add up to the depth of the dot product")
     if mapping.runs[-1].count > 1 and shape.ragged:
-        return Refusal("the mapping's last chunk is incomplete and must be a run of its own")
+        return Refusal("the mapping's last chunk is incomplete and must be a separate run")
     strips = any(run.step != run.columns for run in mapping.runs)
     if strips and not _strips_fit(problem, mapping, shape):
         return Refusal("the mapping's window strips do not fit the convolution")
@@ -226,9 +226,9 @@ def _check_cover(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> R
         return Refusal("the mapping's last fill is incomplete and cannot be copied")
     for (first, stop), groups in sorted(ranges.items()):
         if first != position or stop <= first or not _covers(groups, len(mapping.runs), shape.pixels):
-            return Refusal("the mapping's shares do not cover every pixel once")
+            return Refusal("the mapping's shares do not cover every pixel exactly once")
         position = stop
-    return None if position == shape.groups else Refusal("the mapping's shares do not cover every pixel once")
+    return None if position == shape.groups else Refusal("the mapping's shares do not cover every pixel exactly once")
 
 
 def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:

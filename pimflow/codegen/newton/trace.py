@@ -142,7 +142,7 @@ class LineParser:
             TraceError: the line is malformed.
         """
         if len(line) > _LONGEST_LINE:
-            self._fail(number, _LONGEST_LINE, "line goes on beyond any command", "is this a command trace?")
+            self._fail(number, _LONGEST_LINE, "line is too long for a command", "is this a command trace?")
         words = [(match.group(), match.start()) for match in _WORD.finditer(line)]
         if not words:
             return None

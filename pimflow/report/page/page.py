@@ -61,7 +61,7 @@ _GAINS = (
     "From A to B, node by node: every column is the change of one node's share of the run, and all of them add up.",
 )
 _SCHEDULE = (
-    "One track per unit and link, one bar per kernel or copy. Drag over a stretch of time to select what runs in it. "
+    "One track per unit and link, one bar per kernel or copy. Drag over an interval to select what runs in it. "
     "On the keyboard, + and - zoom, the arrows pan, and 0 shows everything."
 )
 _NODES = (
@@ -70,12 +70,12 @@ _NODES = (
 _PARTS = "Where n kernels overlap, each counts 1/n of the time, so that the parts add up to the run."
 _ROOFLINE = (
     "The roof of a unit is its peak performance: left of the bend memory is the limit, right of it the multipliers. "
-    "Kernels that multiply less often than is counted (Winograd's) exceed it. PIM's roof bends far to the left, "
-    "as it reads inside the memory."
+    "Kernels that execute fewer multiplications than counted (Winograd's) exceed it. PIM's roof bends far to the left, "
+    "because it reads inside the memory."
 )
 _MEMORY = "Live bytes in the arena of activations, step by step. Data movements that need no copy cost nothing."
 _NETWORK = "What the prices of aggregations depend on, and the ways to divide one among the cores of the modules."
-_DETAILS = "The cost of each node, why it runs where it does, and its alternatives, each priced by itself."
+_DETAILS = "The cost of each node, why it runs where it does, and its alternatives, each priced in isolation."
 
 
 def _section(name: str, title: str, lead: str, *content: str, class_: str | None = None) -> Markup:

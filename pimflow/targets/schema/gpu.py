@@ -161,6 +161,6 @@ class GpuSpec(Gpu):
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """Empty lists of tiles or splits."""
         if not self.tiles:
-            yield "tiles", "must name one tile or more"
+            yield "tiles", "must name at least one tile"
         if not self.splits:
-            yield "splits", "must name one number of parts or more"
+            yield "splits", "must name at least one number of parts"

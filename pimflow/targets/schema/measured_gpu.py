@@ -162,4 +162,4 @@ def _problems(operand: str, library: Library) -> Iterator[tuple[str, str]]:
     }
     for path, tiling in tilings.items():
         if tiling is not None and not (tiling.tiles and tiling.splits):
-            yield f"{operand}.{path}.{'splits' if tiling.tiles else 'tiles'}", "must name one or more"
+            yield f"{operand}.{path}.{'splits' if tiling.tiles else 'tiles'}", "must name at least one"

@@ -100,7 +100,7 @@ class HostMerge:
         )
         yield from _unsorted(row_bytes=self.row_bytes)
         if len(self.row_bytes) < 2:
-            yield "row_bytes", "needs two sizes or more, to extend the table from"
+            yield "row_bytes", "needs two or more sizes, for extrapolation"
 
 
 @dataclass(frozen=True)

@@ -144,8 +144,8 @@ def whole(**changes: Any) -> Mapping:
         (whole(tiles_per_row=2), "any slot", None),
         (whole(runs=(ChunkRun(2, 4, pitch=1),)), "any slot", None),
         (whole(runs=(ChunkRun(1, 4),)), "depth of the dot product", None),
-        (whole(groups=(ChannelGroup(16, (Share(0, 0, 3),)),)), "every pixel once", None),
-        (whole(groups=(ChannelGroup(8, (Share(0, 0, 3),)), ChannelGroup(8, (Share(0, 2, 4),)))), "every pixel once",
+        (whole(groups=(ChannelGroup(16, (Share(0, 0, 3),)),)), "every pixel exactly", None),
+        (whole(groups=(ChannelGroup(8, (Share(0, 0, 3),)), ChannelGroup(8, (Share(0, 2, 4),)))), "every pixel exactly",
          None),
     ],
 )  # fmt: skip

@@ -67,7 +67,7 @@ GOOD = "0x00000000 GWRITE_1 \n0x00000000 G_ACT0\n"
         ("0x00000000 comp", 12, "'comp' where a command should be"),
         ("\x00\x01\x02", 1, "where an address should be"),
         ("é", 1, "where an address should be"),
-        ("x" * 5000, 201, "goes on beyond any command"),
+        ("x" * 5000, 201, "line is too long for a command"),
     ],
 )
 def test_a_malformed_line_is_reported_with_file_line_and_column(
