@@ -35,7 +35,7 @@ from pimflow.search.progress import Tell
 
 _TOLD_EVERY = 500
 """The number of nodes after which the report repeats its progress message."""
-_TOGETHER = ("no synchronisation with its neighbours", "in parallel with another branch")
+_PARALLEL_WHY = ("no synchronisation with its neighbours", "in parallel with another branch")
 """The reason for nodes of a parallel decision with one branch, and with several."""
 
 
@@ -208,7 +208,7 @@ class NodeRows:
             time_us=busy_us(events),
             spent=self._spent[name].ordered(self._devices),
             commands=commands,
-            why=f"{_TOGETHER[len(whole.branches) > 1]}; {why}" if isinstance(whole, Parallel) else why,
+            why=f"{_PARALLEL_WHY[len(whole.branches) > 1]}; {why}" if isinstance(whole, Parallel) else why,
             region=region,
             unknown=self._costs.unknown(self._original, node),
             violations=violations,

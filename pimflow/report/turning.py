@@ -15,7 +15,7 @@ from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.search.pricing import rewrites
 from pimflow.targets import Target, override
 
-_FELT = 0.995  # a change counts only if it reduces the time to less than this share
+_NOTICEABLE = 0.995  # a change counts only if it reduces the time to less than this share
 
 
 def standing_of(region: Graph, anchor: Node, device: str, costs: CostModel) -> Verdict:
@@ -95,7 +95,7 @@ def _need(
             continue
         for after, costs in tried:
             time_us = _on_unit_us(region, anchor, device, costs)
-            if isinstance(time_us, Refusal) or time_us > before_us * _FELT:
+            if isinstance(time_us, Refusal) or time_us > before_us * _NOTICEABLE:
                 break
             host_us = costs.host_only().node_cost(region, anchor).time_us
             if time_us <= host_us:

@@ -191,7 +191,7 @@ def _filled(unit: Ints, column: Ints, block: Ints, pim: PimSpec) -> tuple[Ints, 
     first = 0
     edges = [*np.flatnonzero(_changes(block)).tolist(), len(block)]
     for start, stop in pairwise(edges):
-        shelf = _Counted(block_columns(pim)) if pim.any_slot_any_column else _Fitted()
+        shelf = _NextFit(block_columns(pim)) if pim.any_slot_any_column else _FirstFit()
         sizes = np.diff(bounds[start : stop + 1])
         for place in np.argsort(-sizes, kind="stable") + start:
             cells = slice(bounds[place], bounds[place + 1])
@@ -202,7 +202,7 @@ def _filled(unit: Ints, column: Ints, block: Ints, pim: PimSpec) -> tuple[Ints, 
     return fill, slot, np.array(fill_block, np.int64)
 
 
-class _Fitted:
+class _FirstFit:
     """Fills of a block if a column's weights must be in the slot of the same number: first fit."""
 
     def __init__(self) -> None:
@@ -228,7 +228,7 @@ class _Fitted:
         return at, columns
 
 
-class _Counted:
+class _NextFit:
     """Fills of a block if any slot can be paired with any column: filled in turn, the largest units first."""
 
     def __init__(self, slots: int) -> None:
