@@ -142,7 +142,7 @@ class _Direction:
         """The magnitude to which sums are clipped before activations are applied."""
         return number(self.op.attributes, "clip", math.inf)
 
-    def bent(self, kind: str, sums: str) -> str:
+    def activated(self, kind: str, sums: str) -> str:
         """The result of an activation applied to (clipped) sums."""
         if self.bound < math.inf:
             low, high = (self.tape.number(end, sums) for end in (-self.bound, self.bound))
@@ -161,12 +161,12 @@ class _Direction:
         """The peephole weights of gate i, o or f: [1, H]."""
         return self.gates(self.tape.reshape(self.peepholes, (1, 3 * self.hidden)), gate, gate + 1)
 
-    def from_behind(self) -> tuple[list[str], str]:
+    def incoming_gradients(self) -> tuple[list[str], str]:
         """The gradient of each step's state from the readers of all states, and that of the last state."""
         count = self.tape.shape(self.states)[0] // self.batch
-        return self.in_order(self.taken(self.d_states)) if self.d_states else [""] * count, self.d_last
+        return self.in_order(self.masked_rows(self.d_states)) if self.d_states else [""] * count, self.d_last
 
-    def taken(self, rows: str, otherwise: float = 0.0) -> str:
+    def masked_rows(self, rows: str, otherwise: float = 0.0) -> str:
         """The rows, with those after the end of their sequence replaced by a number."""
         return self.tape.where(self.within, rows, self.tape.number(otherwise, rows)) if self.within else rows
 
@@ -175,13 +175,13 @@ class _Direction:
         count = self.tape.shape(self.states)[0] // self.batch
         return self.in_order(self.tape.elementwise("Not", self.within)) if self.within else [""] * count
 
-    def passed(self, ended: str, d_state: str) -> str:
+    def passed_through(self, ended: str, d_state: str) -> str:
         """The state gradient that a step after the end of a sequence passes unchanged to the state before it."""
         return self.tape.masked(ended, d_state) if ended else ""
 
 
 @dataclass(frozen=True)
-class _Found:
+class _DirectionGradients:
     """Gradients of one direction: of the gates' input and recurrent contributions [rows, G H], of r, of the first
     state, of the first cell ("" except for LSTM) and of peepholes ("" if there are none)."""
 
@@ -202,174 +202,182 @@ def _slope(tape: Tape, kind: str, y: str) -> str:
     return tape.sub(tape.number(1, y), tape.mul(y, y))
 
 
-def _rnn(own: _Direction) -> _Found:
+def _rnn(own: _Direction) -> _DirectionGradients:
     """h = act(x + h' r)."""
     tape = own.tape
     before, sums = own.before(own.first, own.states), ""
     if own.bound < math.inf:
         sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
-    slopes = own.in_order(own.taken(own.slope(own.activation, own.states, sums)))
-    coming, ahead = own.from_behind()
-    made, passed = list[str](), ""
-    for slope, dy, ended in reversed(list(zip(slopes, coming, own.ended(), strict=True))):
-        d_state = own.back(made[-1], own.r, own.sum(dy, passed)) if made else own.sum(dy, ahead)
-        made.append(tape.mul(d_state, slope))
-        passed = own.passed(ended, d_state)
-    d_gates = own.all_rows(made[::-1])
+    slopes = own.in_order(own.masked_rows(own.slope(own.activation, own.states, sums)))
+    incoming, d_last = own.incoming_gradients()
+    d_gate_steps, passed = list[str](), ""
+    for slope, dy, ended in reversed(list(zip(slopes, incoming, own.ended(), strict=True))):
+        d_state = own.back(d_gate_steps[-1], own.r, own.sum(dy, passed)) if d_gate_steps else own.sum(dy, d_last)
+        d_gate_steps.append(tape.mul(d_state, slope))
+        passed = own.passed_through(ended, d_state)
+    d_gates = own.all_rows(d_gate_steps[::-1])
     r = tape.op(_BY_ROWS, d_gates, before)
-    return _Found(d_gates, d_gates, r, own.back(made[-1], own.r, passed))
+    return _DirectionGradients(d_gates, d_gates, r, own.back(d_gate_steps[-1], own.r, passed))
 
 
-def _lstm(own: _Direction) -> _Found:
+def _lstm(own: _Direction) -> _DirectionGradients:
     """Gates i, o, f, c: cell = f cell' + i tanh(c), state = o tanh(cell); if coupled, f = 1 - i. Through peepholes, i
     and f see the previous cell, o the new one."""
     tape, before = own.tape, own.before(own.first, own.states)
     sums = own.product(before, own.r, own.product(own.x, own.w, own.sum(own.bias, own.state_bias)))
     sums = _with_peepholes(own, sums) if own.peepholes else sums
-    opened, new = own.bent("Sigmoid", own.gates(sums, 0, 3)), own.bent("Tanh", own.gates(sums, 3, 4))
-    enters, leaves, stays = (own.gates(opened, gate, gate + 1) for gate in range(3))
-    stays = tape.sub(tape.number(1, enters), enters) if own.is_coupled else stays
-    enters, stays = own.taken(enters), own.taken(stays, 1.0)
-    kept, cells = own.in_order(stays), [own.first_cell]
-    for keeps, entered in zip(kept, own.in_order(tape.mul(enters, new)), strict=True):
-        cells.append(tape.add(tape.mul(keeps, cells[-1]), entered))
+    iof, candidate = own.activated("Sigmoid", own.gates(sums, 0, 3)), own.activated("Tanh", own.gates(sums, 3, 4))
+    input_gate, output_gate, forget_gate = (own.gates(iof, gate, gate + 1) for gate in range(3))
+    forget_gate = tape.sub(tape.number(1, input_gate), input_gate) if own.is_coupled else forget_gate
+    input_gate, forget_gate = own.masked_rows(input_gate), own.masked_rows(forget_gate, 1.0)
+    carry_factors, cells = own.in_order(forget_gate), [own.first_cell]
+    for forget, entered in zip(carry_factors, own.in_order(tape.mul(input_gate, candidate)), strict=True):
+        cells.append(tape.add(tape.mul(forget, cells[-1]), entered))
     all_cells = own.all_rows(cells[1:])
-    bent, cells_before = tape.elementwise("Tanh", all_cells), own.before(own.first_cell, all_cells)
-    by_cell = own.joined(_by_gate(own, new, bent, cells_before), 1)
-    of_opened = tape.mul(by_cell, own.slope("Sigmoid", opened, own.gates(sums, 0, 3)))
-    of_new = tape.mul(enters, own.slope("Tanh", new, own.gates(sums, 3, 4)))
-    all_factors = own.taken(own.joined((of_opened, of_new), 1))
-    all_of_cell = own.taken(tape.mul(leaves, _slope(tape, "Tanh", bent)))
+    tanh_cells, cells_before = tape.elementwise("Tanh", all_cells), own.before(own.first_cell, all_cells)
+    by_cell = own.joined(_by_gate(own, candidate, tanh_cells, cells_before), 1)
+    of_iof = tape.mul(by_cell, own.slope("Sigmoid", iof, own.gates(sums, 0, 3)))
+    of_candidate = tape.mul(input_gate, own.slope("Tanh", candidate, own.gates(sums, 3, 4)))
+    all_factors = own.masked_rows(own.joined((of_iof, of_candidate), 1))
+    all_of_cell = own.masked_rows(tape.mul(output_gate, _slope(tape, "Tanh", tanh_cells)))
     if own.peepholes:
         of_gates = [tape.mul(own.gates(all_factors, gate, gate + 1), own.peephole(gate)) for gate in range(3)]
         all_of_cell = tape.add(all_of_cell, of_gates[1])
-        kept = own.in_order(tape.add(stays, tape.add(of_gates[0], of_gates[2])))
-    d_gates, d_first, d_cell = _lstm_back(own, kept, own.in_order(all_factors), own.in_order(all_of_cell))
+        carry_factors = own.in_order(tape.add(forget_gate, tape.add(of_gates[0], of_gates[2])))
+    d_gates, d_first, d_cell = _lstm_back(own, carry_factors, own.in_order(all_factors), own.in_order(all_of_cell))
     peepholes = ""
     if own.peepholes:
-        seen = own.joined((cells_before, all_cells, cells_before), 1)
-        peepholes = tape.sum(tape.mul(own.gates(d_gates, 0, 3), seen), (0,), keepdims=False)
-    return _Found(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), d_first, d_cell, peepholes)
+        peephole_cells = own.joined((cells_before, all_cells, cells_before), 1)
+        peepholes = tape.sum(tape.mul(own.gates(d_gates, 0, 3), peephole_cells), (0,), keepdims=False)
+    return _DirectionGradients(d_gates, d_gates, tape.op(_BY_ROWS, d_gates, before), d_first, d_cell, peepholes)
 
 
 def _lstm_back(
-    own: _Direction, kept: Sequence[str], factors: Sequence[str], of_cell: Sequence[str]
+    own: _Direction, carry_factors: Sequence[str], factors: Sequence[str], of_cell: Sequence[str]
 ) -> tuple[str, str, str]:
     """The gradients of the gates' sums, of the first state and of the first cell.
 
     Args:
         own: the direction.
-        kept: by step, the factor from the gradient of the cell to that of the previous cell.
+        carry_factors: by step, the factor from the gradient of the cell to that of the previous cell.
         factors: by step, the factors from the gradient of the cell (for gate o, of the state) to those of the gates'
             sums.
         of_cell: by step, the factor from the gradient of the state to that of the cell.
     """
-    tape, (coming, ahead) = own.tape, own.from_behind()
-    d_cell, made, passed = own.d_last_cell, list[str](), ""
-    steps = zip(kept, factors, of_cell, coming, own.ended(), strict=True)
-    for keeps, factor, slope, dy, ended in reversed(list(steps)):
-        behind = own.back(made[-1], own.r, own.sum(dy, passed)) if made else own.sum(dy, ahead)
-        d_state = behind or tape.zeros(tape.shape(slope), slope)
+    tape, (incoming, d_last) = own.tape, own.incoming_gradients()
+    d_cell, d_gate_steps, passed = own.d_last_cell, list[str](), ""
+    steps = zip(carry_factors, factors, of_cell, incoming, own.ended(), strict=True)
+    for carry, factor, slope, dy, ended in reversed(list(steps)):
+        d_state = own.back(d_gate_steps[-1], own.r, own.sum(dy, passed)) if d_gate_steps else own.sum(dy, d_last)
+        d_state = d_state or tape.zeros(tape.shape(slope), slope)
         total = own.sum(tape.mul(d_state, slope), d_cell)
-        made.append(tape.mul(own.joined((total, d_state, total, total), 1), factor))
-        d_cell = tape.mul(total, keeps)
-        passed = own.passed(ended, d_state)
-    return own.all_rows(made[::-1]), own.back(made[-1], own.r, passed), d_cell
+        d_gate_steps.append(tape.mul(own.joined((total, d_state, total, total), 1), factor))
+        d_cell = tape.mul(total, carry)
+        passed = own.passed_through(ended, d_state)
+    return own.all_rows(d_gate_steps[::-1]), own.back(d_gate_steps[-1], own.r, passed), d_cell
 
 
-def _by_gate(own: _Direction, new: str, bent: str, cells_before: str) -> tuple[str, str, str]:
+def _by_gate(own: _Direction, candidate: str, tanh_cells: str, cells_before: str) -> tuple[str, str, str]:
     """The derivative of the cell (for gate o, of the state) with respect to each gate."""
     if own.is_coupled:
-        return own.tape.sub(new, cells_before), bent, own.tape.zeros(own.tape.shape(new), new)
-    return new, bent, cells_before
+        return own.tape.sub(candidate, cells_before), tanh_cells, own.tape.zeros(own.tape.shape(candidate), candidate)
+    return candidate, tanh_cells, cells_before
 
 
 def _with_peepholes(own: _Direction, sums: str) -> str:
     """The sums of all gates with the peephole terms added, for which the cells are computed step by step."""
-    tape, new = own.tape, own.bent("Tanh", own.gates(sums, 3, 4))
+    tape, candidates = own.tape, own.activated("Tanh", own.gates(sums, 3, 4))
     cell, cells, pairs = own.first_cell, list[str](), list[str]()
-    looks = own.joined((own.peephole(0), own.peephole(2)), 1)
+    weights = own.joined((own.peephole(0), own.peephole(2)), 1)
     both = own.in_order(own.joined((own.gates(sums, 0, 1), own.gates(sums, 2, 3)), 1))
     within = own.in_order(own.within) if own.within else [""] * len(both)
-    for pair, entering, inside in zip(both, own.in_order(new), within, strict=True):
-        pairs.append(tape.add(pair, tape.mul(own.joined((cell, cell), 1), looks)))
-        opened = own.bent("Sigmoid", pairs[-1])
-        enters = own.gates(opened, 0, 1)
-        stays = tape.sub(tape.number(1, enters), enters) if own.is_coupled else own.gates(opened, 1, 2)
-        following = tape.add(tape.mul(stays, cell), tape.mul(enters, entering))
-        cell = tape.where(inside, following, cell) if inside else following
+    for pair, candidate, inside in zip(both, own.in_order(candidates), within, strict=True):
+        pairs.append(tape.add(pair, tape.mul(own.joined((cell, cell), 1), weights)))
+        gates = own.activated("Sigmoid", pairs[-1])
+        input_gate = own.gates(gates, 0, 1)
+        forget_gate = tape.sub(tape.number(1, input_gate), input_gate) if own.is_coupled else own.gates(gates, 1, 2)
+        next_cell = tape.add(tape.mul(forget_gate, cell), tape.mul(input_gate, candidate))
+        cell = tape.where(inside, next_cell, cell) if inside else next_cell
         cells.append(cell)
-    by_cell = own.all_rows(pairs)
-    leaves = tape.add(own.gates(sums, 1, 2), tape.mul(own.all_rows(cells), own.peephole(1)))
-    return own.joined((own.gates(by_cell, 0, 1), leaves, own.gates(by_cell, 1, 2), own.gates(sums, 3, 4)), 1)
+    pair_sums = own.all_rows(pairs)
+    output_sums = tape.add(own.gates(sums, 1, 2), tape.mul(own.all_rows(cells), own.peephole(1)))
+    return own.joined((own.gates(pair_sums, 0, 1), output_sums, own.gates(pair_sums, 1, 2), own.gates(sums, 3, 4)), 1)
 
 
-def _gru(own: _Direction) -> _Found:
+def _gru(own: _Direction) -> _DirectionGradients:
     """Gates z, r, h: state = (1 - z) n + z state', where r resets state' or, with linear_before_reset, its product."""
-    return _reset_behind(own) if integer(own.op, "linear_before_reset") else _reset_ahead(own)
+    return _reset_after(own) if integer(own.op, "linear_before_reset") else _reset_before(own)
 
 
-def _mixed(own: _Direction, before: str, keeps: str, new: str, sums: tuple[str, str]) -> tuple[str, str]:
+def _gate_factors(
+    own: _Direction, before: str, update_gate: str, candidate: str, sums: tuple[str, str]
+) -> tuple[str, str]:
     """The factors of a state's gradient for gate z and for gate h, given their sums."""
     tape = own.tape
-    of_new = tape.mul(tape.sub(tape.number(1, keeps), keeps), own.slope("Tanh", new, sums[1]))
-    return tape.mul(tape.sub(before, new), own.slope("Sigmoid", keeps, sums[0])), of_new
+    of_candidate = tape.mul(tape.sub(tape.number(1, update_gate), update_gate), own.slope("Tanh", candidate, sums[1]))
+    return tape.mul(tape.sub(before, candidate), own.slope("Sigmoid", update_gate, sums[0])), of_candidate
 
 
-def _reset_behind(own: _Direction) -> _Found:
+def _reset_after(own: _Direction) -> _DirectionGradients:
     """n = tanh(x_h + r q), q = state' r_h + b."""
     tape, before = own.tape, own.before(own.first, own.states)
-    entered, fed = own.product(own.x, own.w, own.bias), own.product(before, own.r, own.state_bias)
-    opening = tape.add(own.gates(entered, 0, 2), own.gates(fed, 0, 2))
-    opened = own.bent("Sigmoid", opening)
-    keeps, resets, fed = own.taken(own.gates(opened, 0, 1), 1.0), own.gates(opened, 1, 2), own.gates(fed, 2, 3)
-    renewing = tape.add(own.gates(entered, 2, 3), tape.mul(resets, fed))
-    new = own.bent("Tanh", renewing)
-    of_keeps, of_new = _mixed(own, before, keeps, new, (own.gates(opening, 0, 1), renewing))
-    of_resets = tape.mul(tape.mul(of_new, fed), own.slope("Sigmoid", resets, own.gates(opening, 1, 2)))
-    factors = own.in_order(own.joined((of_keeps, of_resets, tape.mul(of_new, resets)), 1))
-    coming, ahead = own.from_behind()
-    made, states = list[str](), list[str]()
-    for factor, kept, dy in reversed(list(zip(factors, own.in_order(keeps), coming, strict=True))):
-        d_state = own.sum(dy, ahead)
-        made.append(tape.mul(own.joined((d_state,) * 3, 1), factor))
-        states.append(d_state)
-        ahead = own.back(made[-1], own.r, tape.mul(d_state, kept))
-    d_gates, d_new = own.all_rows(made[::-1]), tape.mul(own.all_rows(states[::-1]), of_new)
-    entering = own.joined((own.gates(d_gates, 0, 2), d_new), 1)
-    return _Found(entering, d_gates, tape.op(_BY_ROWS, d_gates, before), ahead)
+    input_sums, recurrent_sums = own.product(own.x, own.w, own.bias), own.product(before, own.r, own.state_bias)
+    gate_sums = tape.add(own.gates(input_sums, 0, 2), own.gates(recurrent_sums, 0, 2))
+    gates = own.activated("Sigmoid", gate_sums)
+    update_gate, reset_gate = own.masked_rows(own.gates(gates, 0, 1), 1.0), own.gates(gates, 1, 2)
+    reset_sums = own.gates(recurrent_sums, 2, 3)
+    candidate_sums = tape.add(own.gates(input_sums, 2, 3), tape.mul(reset_gate, reset_sums))
+    candidate = own.activated("Tanh", candidate_sums)
+    update_sums = own.gates(gate_sums, 0, 1)
+    of_update, of_candidate = _gate_factors(own, before, update_gate, candidate, (update_sums, candidate_sums))
+    of_reset = tape.mul(of_candidate, reset_sums)
+    of_reset = tape.mul(of_reset, own.slope("Sigmoid", reset_gate, own.gates(gate_sums, 1, 2)))
+    factors = own.in_order(own.joined((of_update, of_reset, tape.mul(of_candidate, reset_gate)), 1))
+    incoming, d_next = own.incoming_gradients()
+    d_gate_steps, d_states = list[str](), list[str]()
+    for factor, update, dy in reversed(list(zip(factors, own.in_order(update_gate), incoming, strict=True))):
+        d_state = own.sum(dy, d_next)
+        d_gate_steps.append(tape.mul(own.joined((d_state,) * 3, 1), factor))
+        d_states.append(d_state)
+        d_next = own.back(d_gate_steps[-1], own.r, tape.mul(d_state, update))
+    d_gates, d_candidate = own.all_rows(d_gate_steps[::-1]), tape.mul(own.all_rows(d_states[::-1]), of_candidate)
+    d_input_sums = own.joined((own.gates(d_gates, 0, 2), d_candidate), 1)
+    return _DirectionGradients(d_input_sums, d_gates, tape.op(_BY_ROWS, d_gates, before), d_next)
 
 
-def _reset_ahead(own: _Direction) -> _Found:
+def _reset_before(own: _Direction) -> _DirectionGradients:
     """n = tanh(x_h + (r state') r_h + b)."""
     tape, before = own.tape, own.before(own.first, own.states)
-    entered = own.product(own.x, own.w, own.sum(own.bias, own.state_bias))
-    fed = own.product(before, own.weights(0, 2), own.gates(entered, 0, 2))
-    opened = own.bent("Sigmoid", fed)
-    keeps, resets = own.taken(own.gates(opened, 0, 1), 1.0), own.gates(opened, 1, 2)
-    reset = tape.mul(resets, before)
-    renewed = own.product(reset, own.weights(2, 3), own.gates(entered, 2, 3))
-    new = own.bent("Tanh", renewed)
-    of_keeps, of_new = _mixed(own, before, keeps, new, (own.gates(fed, 0, 1), renewed))
-    of_resets = tape.mul(before, own.slope("Sigmoid", resets, own.gates(fed, 1, 2)))
-    factors = own.in_order(own.joined((of_keeps, of_resets), 1))
-    coming, ahead = own.from_behind()
-    opening, renewing = list[str](), list[str]()
-    rows = zip(factors, own.in_order(of_new), own.in_order(keeps), own.in_order(resets), coming, strict=True)
-    for factor, slope, kept, resetting, dy in reversed(list(rows)):
-        d_state = own.sum(dy, ahead)
-        renewing.append(tape.mul(d_state, slope))
-        d_reset = own.back(renewing[-1], own.weights(2, 3))
-        opening.append(tape.mul(own.joined((d_state, d_reset), 1), factor))
-        direct = tape.add(tape.mul(d_state, kept), tape.mul(d_reset, resetting))
-        ahead = own.back(opening[-1], own.weights(0, 2), direct)
-    d_opened, d_new = own.all_rows(opening[::-1]), own.all_rows(renewing[::-1])
-    r = own.joined((tape.op(_BY_ROWS, d_opened, before), tape.op(_BY_ROWS, d_new, reset)), 0)
-    d_gates = own.joined((d_opened, d_new), 1)
-    return _Found(d_gates, d_gates, r, ahead)
+    input_sums = own.product(own.x, own.w, own.sum(own.bias, own.state_bias))
+    gate_sums = own.product(before, own.weights(0, 2), own.gates(input_sums, 0, 2))
+    gates = own.activated("Sigmoid", gate_sums)
+    update_gate, reset_gate = own.masked_rows(own.gates(gates, 0, 1), 1.0), own.gates(gates, 1, 2)
+    reset_states = tape.mul(reset_gate, before)
+    candidate_sums = own.product(reset_states, own.weights(2, 3), own.gates(input_sums, 2, 3))
+    candidate = own.activated("Tanh", candidate_sums)
+    update_sums = own.gates(gate_sums, 0, 1)
+    of_update, of_candidate = _gate_factors(own, before, update_gate, candidate, (update_sums, candidate_sums))
+    of_reset = tape.mul(before, own.slope("Sigmoid", reset_gate, own.gates(gate_sums, 1, 2)))
+    factors = own.in_order(own.joined((of_update, of_reset), 1))
+    incoming, d_next = own.incoming_gradients()
+    d_gate_steps, d_candidate_steps = list[str](), list[str]()
+    rows = zip(
+        factors, own.in_order(of_candidate), own.in_order(update_gate), own.in_order(reset_gate), incoming, strict=True
+    )
+    for factor, slope, update, reset, dy in reversed(list(rows)):
+        d_state = own.sum(dy, d_next)
+        d_candidate_steps.append(tape.mul(d_state, slope))
+        d_reset = own.back(d_candidate_steps[-1], own.weights(2, 3))
+        d_gate_steps.append(tape.mul(own.joined((d_state, d_reset), 1), factor))
+        direct = tape.add(tape.mul(d_state, update), tape.mul(d_reset, reset))
+        d_next = own.back(d_gate_steps[-1], own.weights(0, 2), direct)
+    d_update_reset, d_candidate = own.all_rows(d_gate_steps[::-1]), own.all_rows(d_candidate_steps[::-1])
+    r = own.joined((tape.op(_BY_ROWS, d_update_reset, before), tape.op(_BY_ROWS, d_candidate, reset_states)), 0)
+    d_gates = own.joined((d_update_reset, d_candidate), 1)
+    return _DirectionGradients(d_gates, d_gates, r, d_next)
 
 
-_RULES: dict[str, Callable[[_Direction], _Found]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
+_RULES: dict[str, Callable[[_Direction], _DirectionGradients]] = {"LSTM": _lstm, "GRU": _gru, "RNN": _rnn}
 
 
 @ONNX_TRAINING_FORMS.register(*_KEYS)
