@@ -109,8 +109,8 @@ def gradient(tape: Tape, node: Node, op: TransposeMatMul, gradients: tuple[str, 
     """The gradient, for operands without batch dimensions to broadcast."""
     (a, b), dy = node.inputs, tape.scaled(gradients[0], op.alpha)
     return (
-        tape.product(dy, tape.turned(b)) if tape.wants(a) else "",
-        tape.product(tape.turned(a), dy) if tape.wants(b) else "",
+        tape.product(dy, tape.matrix_transpose(b)) if tape.wants(a) else "",
+        tape.product(tape.matrix_transpose(a), dy) if tape.wants(b) else "",
     )
 
 

@@ -298,11 +298,11 @@ class _Writer:
     def write(self) -> TrainingStep:
         """Forward, loss, backward, optimiser."""
         forward = [new for node in self.graph.nodes for new in self._trained(node)]
-        self.tape.within("loss")
+        self.tape.set_scope("loss")
         loss = self._loss()
         count = len(forward) + len(self.tape.nodes)
         self._backward(forward)
-        self.tape.within("step")
+        self.tape.set_scope("step")
         gradients = {name: self._own(self._gradient(name), f"{name}.gradient") for name in self.targets}
         results = {f"{name}.gradient": gradient for name, gradient in gradients.items()}
         if self.options.optimiser != "none":
@@ -404,7 +404,7 @@ class _Writer:
         for node in reversed(forward):
             if not any(map(self.tape.wants, node.inputs)):
                 continue
-            self.tape.within(f"{node.name}.gradient")
+            self.tape.set_scope(f"{node.name}.gradient")
             coming = tuple(self.tape.gradient(name) if name else "" for name in node.outputs)
             if any(coming):
                 self._through(node, coming)

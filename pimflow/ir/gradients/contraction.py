@@ -144,7 +144,7 @@ def _with_pads(windows: Windows, pads: Shape) -> Windows:
 
 
 @differentiates("Conv")
-def _kept_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _onnx_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Convolutions that are not `Conv2d`, mostly over one or three axes."""
     sizes, kernel = tape.shape(node.inputs[0])[2:], tape.shape(node.inputs[1])[2:]
     windows, mode = windows_of(op, kernel), text(op, "auto_pad", "NOTSET")
@@ -213,8 +213,8 @@ def _matmul(tape: Tape, node: Node, op: object, gradients: tuple[str, ...]) -> G
         return tape.reshape(tape.sum_to(gradient, shape), tape.shape(name))
 
     return (
-        brought(tape.product(dy, tape.turned(tape.reshape(b, right))), left, a) if tape.wants(a) else "",
-        brought(tape.product(tape.turned(tape.reshape(a, left)), dy), right, b) if tape.wants(b) else "",
+        brought(tape.product(dy, tape.matrix_transpose(tape.reshape(b, right))), left, a) if tape.wants(a) else "",
+        brought(tape.product(tape.matrix_transpose(tape.reshape(a, left)), dy), right, b) if tape.wants(b) else "",
     )
 
 

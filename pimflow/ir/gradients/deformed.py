@@ -71,13 +71,13 @@ class _Deformed:
         """The map as one row of channels per element."""
         shape = self.tape.shape(self.x)
         apart = self.tape.reshape(self.x, (self.images, self.width, math.prod(shape[2:])))
-        turned = self.tape.turned(apart)
+        turned = self.tape.matrix_transpose(apart)
         return self.tape.reshape(turned, (self.images * math.prod(shape[2:]), self.width))
 
     def of_map(self, rows: str) -> str:
         """The inverse of `rows`: rows reshaped as the map."""
         cells = self.tape.shape(rows)[0] // self.images
-        turned = self.tape.turned(self.tape.reshape(rows, (self.images, cells, self.width)))
+        turned = self.tape.matrix_transpose(self.tape.reshape(rows, (self.images, cells, self.width)))
         return self.tape.reshape(turned, self.tape.shape(self.x))
 
     @cached_property
@@ -145,7 +145,7 @@ def _deform_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
     made = dict.fromkeys(range(len(node.inputs)), "")
     if tape.wants(weights):
         read = tape.mul(own.read, masks) if mask else own.read
-        made[1] = tape.reshape(tape.product(tape.turned(rows), own.grouped(read)), shape)
+        made[1] = tape.reshape(tape.product(tape.matrix_transpose(rows), own.grouped(read)), shape)
     if bias and tape.wants(bias):
         made[3] = bias_gradient(tape, dy)
     if not any(name and tape.wants(name) for name in (x, offsets, mask)):

@@ -21,7 +21,7 @@ def _with_mask(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
         return (node,)
     mask = next(filter(None, node.outputs[1:]), "")
     mask = mask or tape.new_value(f"{node.name}.mask", tape.shape(node.output), "bool")
-    tape.keep(node, mask)
+    tape.save_for_backward(node, mask)
     return (replace(node, outputs=(node.outputs[0], mask)),)
 
 
@@ -29,15 +29,15 @@ def _with_mask(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
 def _dropout(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """dy / (1 - ratio) where an element was kept, 0 where it was dropped; dy in inference, which drops nothing."""
     dy, *_ = gradients
-    if not dy or not tape.kept(node):
+    if not dy or not tape.saved(node):
         return (dy,)
-    (mask,) = tape.kept(node)
-    dx = tape.div(tape.masked(mask, dy), _kept_share(tape, node))
+    (mask,) = tape.saved(node)
+    dx = tape.div(tape.masked(mask, dy), _keep_probability(tape, node))
     flag = tape.operand(node, 2)
     return (dx if tape.array(flag) is not None else tape.where(tape.reshape(flag, ()), dx, dy),)
 
 
-def _kept_share(tape: Tape, node: Node) -> str:
+def _keep_probability(tape: Tape, node: Node) -> str:
     """1 - ratio, as a scalar in the element type of the input."""
     x, ratio = node.inputs[0], tape.operand(node, 1)
     if not ratio:

@@ -89,4 +89,4 @@ def _affine_grid(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     axes = np.meshgrid(*(np.linspace(-end, end, size) for end, size in zip(ends, sizes, strict=True)), indexing="ij")
     places = np.stack([*reversed(axes), np.ones(sizes)], -1).reshape(-1, len(sizes) + 1)
     every = tape.constant(places.astype(np.dtype(tape.dtype(theta))), "places")
-    return (tape.reshape(tape.product(every, tape.turned(theta)), grid),)
+    return (tape.reshape(tape.product(every, tape.matrix_transpose(theta)), grid),)

@@ -106,7 +106,7 @@ def _side_by_side(tape: Tape, x: str) -> str:
 
 def _attend(tape: Tape, query: str, key: str, value: str, scale: float, *added: str) -> str:
     """Softmax of the scaled scores plus `added`, times the values; all [batch, heads, rows, depth]."""
-    scores = tape.scaled(tape.product(query, tape.turned(key)), scale or 1 / math.sqrt(tape.shape(query)[-1]))
+    scores = tape.scaled(tape.product(query, tape.matrix_transpose(key)), scale or 1 / math.sqrt(tape.shape(query)[-1]))
     scores = _sum(tape, scores, *added)
     return tape.product(tape.onnx("Softmax", (scores,), tape.shape(scores), axis=-1), value)
 
@@ -212,5 +212,5 @@ def _shared(tape: Tape, x: str, heads: int) -> str:
     batch, own, rows, depth = tape.shape(x)
     if own == heads:
         return x
-    wide = tape.spread(tape.reshape(x, (batch, own, 1, rows, depth)), (batch, own, heads // own, rows, depth))
+    wide = tape.broadcast_to(tape.reshape(x, (batch, own, 1, rows, depth)), (batch, own, heads // own, rows, depth))
     return tape.reshape(wide, (batch, heads, rows, depth))

@@ -77,7 +77,7 @@ def _with_batch(tape: Tape, index: str, dims: int) -> str:
     if not dims:
         return index
     own = np.moveaxis(np.indices(batch), 0, -1).reshape(*batch, *(1,) * (len(places) - dims), dims)
-    return tape.op(Concat(len(places)), tape.spread(tape.constant(own, "batch"), (*places, dims)), index)
+    return tape.op(Concat(len(places)), tape.broadcast_to(tape.constant(own, "batch"), (*places, dims)), index)
 
 
 @differentiates("Col2Im")

@@ -37,7 +37,7 @@ def _shares(tape: Tape, node: Node, op: OnnxOp, dy: str) -> tuple[str, str]:
     """Classes as indices [N, 1, ...], and each sample's weight times the loss gradient; 0 for ignored samples."""
     x, classes, weights = node.inputs[0], node.inputs[1], tape.operand(node, 2)
     shape = (tape.shape(x)[0], 1, *tape.shape(x)[2:])
-    index, weight = tape.reshape(classes, shape), tape.spread(tape.number(1.0, x), shape)
+    index, weight = tape.reshape(classes, shape), tape.broadcast_to(tape.number(1.0, x), shape)
     ignored = attributes_of(op).get("ignore_index")
     if isinstance(ignored, int):
         skipped = tape.elementwise("Equal", index, tape.number(ignored, index))

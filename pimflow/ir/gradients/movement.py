@@ -29,7 +29,7 @@ def _put_back(tape: Tape, dy: str, axis: int, start: int, step: int, size: int) 
 
 
 @differentiates("Slice")
-def _kept_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _onnx_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Slices of several axes, or with negative steps; the gradient along the latter is reversed first."""
     given = [tape.array(name) for name in node.inputs[1:] if name]
     if len(given) < 2 or any(array is None for array in given) or "" in node.inputs:
@@ -41,12 +41,12 @@ def _kept_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
         place = axis % len(shape)
         taken = range(shape[place])[start:end:step]
         if step < 0:
-            dx, taken = _turned_round(tape, dx, place), taken[::-1]
+            dx, taken = _reversed(tape, dx, place), taken[::-1]
         dx = _put_back(tape, dx, place, taken.start if taken else 0, abs(step), shape[place])
     return (dx, *("",) * (len(node.inputs) - 1))
 
 
-def _turned_round(tape: Tape, x: str, axis: int) -> str:
+def _reversed(tape: Tape, x: str, axis: int) -> str:
     """`x` reversed along an axis."""
     before_all = -(1 << 62)
     operands = (x, *(tape.integers(value) for value in (-1, before_all, axis, -1)))
@@ -111,7 +111,7 @@ def _reshape(tape: Tape, node: Node, op: Reshape, gradients: tuple[str, ...]) ->
 
 
 @differentiates("Reshape", "Flatten", "Squeeze", "Unsqueeze")
-def _kept_reshape(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _onnx_reshape(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     return (tape.reshape(gradients[0], tape.shape(node.inputs[0])),)
 
 

@@ -130,12 +130,12 @@ def _by_batch(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
     x, (scale, shift) = node.inputs[0], node.inputs[1:3]
     shape = tape.shape(x)
     axes = (0, *range(2, len(shape)))
-    with tape.aside(node.name) as before:
+    with tape.recording(node.name) as before:
         mean = tape.mean(x, axes)
         apart = tape.sub(x, mean)
         variance = tape.mean(tape.mul(apart, apart), axes)
         vectors = tuple(tape.reshape(name, (shape[1],)) for name in (mean, variance))
-    tape.keep(node, mean, variance)
+    tape.save_for_backward(node, mean, variance)
     return (*before, Node(op, (x, scale, shift, *vectors), node.outputs, node.name, node.placement, node.tags))
 
 
@@ -144,7 +144,7 @@ def _batch_norm(tape: Tape, node: Node, op: BatchNorm, gradients: tuple[str, ...
     x, scale, shift, *statistics = node.inputs
     dy, rank = gradients[0], len(tape.shape(node.inputs[0]))
     axes = (0, *range(2, rank))
-    of_batch = tape.kept(node)
+    of_batch = tape.saved(node)
     mean, variance = of_batch or (_per_channel(tape, name, rank) for name in statistics)
     factor = tape.elementwise("Reciprocal", tape.elementwise("Sqrt", tape.plus(variance, op.epsilon)))
     g = tape.mul(dy, _per_channel(tape, scale, rank))

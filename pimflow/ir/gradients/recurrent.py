@@ -196,7 +196,7 @@ class _DirectionGradients:
 def _slope(tape: Tape, kind: str, y: str) -> str:
     """The derivative of an activation, from its result."""
     if kind == "Relu":
-        return tape.masked(tape.above(y, 0), tape.spread(tape.number(1, y), tape.shape(y)))
+        return tape.masked(tape.above(y, 0), tape.broadcast_to(tape.number(1, y), tape.shape(y)))
     if kind == "Sigmoid":
         return tape.mul(y, tape.sub(tape.number(1, y), y))
     return tape.sub(tape.number(1, y), tape.mul(y, y))
@@ -390,7 +390,7 @@ def _with_states(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
         (steps, batch, _), (directions, _, hidden) = tape.shape(node.inputs[0]), tape.shape(node.inputs[2])
         shape = (steps, directions, batch, hidden)
         states = tape.new_value(f"{node.name}.states", shape, tape.dtype(node.inputs[0]))
-    tape.keep(node, states)
+    tape.save_for_backward(node, states)
     return (Node(op, node.inputs, (states, *node.outputs[1:]), node.name, node.placement, node.tags),)
 
 
@@ -460,7 +460,7 @@ def _of_one(
         tape.slice(bias, 0, gates, 2 * gates) if bias else "",
         part(first) or none,
         part(cell) or none,
-        rows(tape.kept(node)[0]),
+        rows(tape.saved(node)[0]),
         rows(d_states),
         last(d_last),
         last(d_cell),

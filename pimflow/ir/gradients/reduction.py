@@ -59,7 +59,7 @@ def _reduce(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     shape = tape.shape(x)
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
     dy, y = tape.reshape(gradients[0], kept), tape.reshape(node.output, kept)
-    return (tape.spread(_back(tape, op.op_type, x, y, dy, axes), shape), *("",) * (len(node.inputs) - 1))
+    return (tape.broadcast_to(_back(tape, op.op_type, x, y, dy, axes), shape), *("",) * (len(node.inputs) - 1))
 
 
 def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...]) -> str:
@@ -147,7 +147,7 @@ def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
         dx = tape.onnx("Einsum", given, tuple(sizes[letter] for letter in there), equation=turned)
         if there != term:
             ones = tuple(sizes[letter] if letter in there else 1 for letter in term)
-            dx = tape.spread(tape.reshape(dx, ones), tape.shape(name))
+            dx = tape.broadcast_to(tape.reshape(dx, ones), tape.shape(name))
         made.append(dx)
     return made
 

@@ -27,11 +27,11 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
         return Refusal("DFT: its length is computed")
     if inverse and integer(op, "onesided"):
         return Refusal("DFT that is inverse and one-sided has no gradient rule")
-    dx = _turned_round(tape, dy, axis, count, shape[-1], inverse=inverse)
+    dx = _adjoint(tape, dy, axis, count, shape[-1], inverse=inverse)
     return (_to_length(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
 
 
-def _turned_round(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
+def _adjoint(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
     """The gradient of `count` elements along an axis, each of `parts` parts (1 if real), from their transform's."""
     dy = _to_length(tape, dy, axis, count)  # one-sided: the other side has no gradient
     back = {"inverse": int(not inverse)}
@@ -51,7 +51,7 @@ def _stft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gra
     step, count = _number(tape, node.inputs[1]), tape.shape(window)[0] if window else _number(tape, length)
     if step is None or count is None:
         return Refusal("STFT: the step or the length of its frames is computed")
-    d_frames = _turned_round(tape, dy, 2, count, parts, inverse=False)
+    d_frames = _adjoint(tape, dy, 2, count, parts, inverse=False)
     frames = tape.shape(dy)[1]
     index = tape.constant(np.arange(frames)[:, None] * step + np.arange(count), "frames")
     d_signal = d_window = ""

@@ -56,17 +56,19 @@ ONNX_TRAINING_FORMS: Registry[tuple[str, str], TrainingForm] = Registry("trainin
 TRAINED_INPUTS: Registry[tuple[str, str], tuple[int, ...]] = Registry("trained inputs of ONNX operators")
 """Which inputs of ONNX operators are parameters, by domain and op_type."""
 
-Writing = Callable[["Tape", Node, Any], Sequence[str] | Refusal]
+Decomposition = Callable[["Tape", Node, Any], Sequence[str] | Refusal]
 """Writes the nodes that an operator is equivalent to, and returns its results ("" for one that is not made)."""
 
 
 @TRAINING_FORMS.register(OnnxOp)
-def _kept_form(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+def _onnx_form(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
     form = ONNX_TRAINING_FORMS.get((op.domain, op.op_type))
     return (node,) if form is None else form(tape, node, op)
 
 
-def writes_out(*op_types: str, domain: str = "", trained: tuple[int, ...] = ()) -> Callable[[Writing], Writing]:
+def writes_out(
+    *op_types: str, domain: str = "", trained: tuple[int, ...] = ()
+) -> Callable[[Decomposition], Decomposition]:
     """A decorator for a function that writes the nodes as which a training step computes some ONNX operators.
 
     The operators' gradients are those of these nodes. If the function refuses, the operator has none.
@@ -79,7 +81,7 @@ def writes_out(*op_types: str, domain: str = "", trained: tuple[int, ...] = ()) 
         ValueError: an operator already has a training form or a gradient.
     """
 
-    def register(write: Writing) -> Writing:
+    def register(write: Decomposition) -> Decomposition:
         def form(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
             return tape.written_out(node, lambda: write(tape, node, op))
 
@@ -102,7 +104,7 @@ def differentiates(*op_types: str, domain: str = "") -> Callable[[Rule], Rule]:
 
 
 @GRADIENTS.register(OnnxOp)
-def _kept(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _onnx_gradient(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     rule = ONNX_GRADIENTS.get((op.domain, op.op_type))
     if rule is None:
         domain = f"{op.domain}." if op.domain else ""
@@ -141,7 +143,7 @@ class Tape:
         self.refused: dict[str, Refusal] = {}
         self._wanted = set(wanted)
         self._parts: dict[str, list[str]] = {}
-        self._extra: dict[str, tuple[str, ...]] = {}
+        self._saved: dict[str, tuple[str, ...]] = {}
         self._shared: dict[tuple[str, Shape, bytes], str] = {}
         self._scope = "step"
 
@@ -167,34 +169,34 @@ class Tape:
         self._parts[name] = [total]
         return total
 
-    def within(self, scope: str) -> None:
+    def set_scope(self, scope: str) -> None:
         """Names the nodes written from here on after `scope`."""
         self._scope = scope
 
-    def keep(self, node: Node, *names: str) -> None:
+    def save_for_backward(self, node: Node, *names: str) -> None:
         """Records the values that a node's gradient reads in addition to its own, for use by its training form."""
-        self._extra[node.name] = names
+        self._saved[node.name] = names
 
-    def kept(self, node: Node) -> tuple[str, ...]:
-        """The values recorded by `keep` for a node."""
-        return self._extra.get(node.name, ())
+    def saved(self, node: Node) -> tuple[str, ...]:
+        """The values recorded by `save_for_backward` for a node."""
+        return self._saved.get(node.name, ())
 
     @contextmanager
-    def aside(self, scope: str) -> Iterator[list[Node]]:
+    def recording(self, scope: str) -> Iterator[list[Node]]:
         """A context in which nodes are written to a separate list and named after `scope`."""
-        behind, self.nodes = self.nodes, []
-        self.within(scope)
+        outer, self.nodes = self.nodes, []
+        self.set_scope(scope)
         try:
             yield self.nodes
         finally:
-            self.nodes = behind
+            self.nodes = outer
 
     def written_out(self, node: Node, write: Callable[[], Sequence[str] | Refusal]) -> tuple[Node, ...]:
         """The nodes that `write` writes, with a model node's results as theirs; that node itself if `write` refuses."""
         if any(name and self.value(name).shape is None for name in (*node.inputs, *node.outputs)):
             self.refused[node.name] = Refusal(f"{node.kind}: the sizes of its operands or results depend on data")
             return (node,)
-        with self.aside(node.name) as written:
+        with self.recording(node.name) as written:
             made = write()
         if not isinstance(made, Refusal):
             made = self._complete(node, made)
@@ -305,7 +307,7 @@ class Tape:
 
     def zeros(self, shape: Shape, like: str) -> str:
         """Zeros in the element type of another value, expanded from a scalar when the step runs."""
-        return self.spread(self.number(0.0, like), shape)
+        return self.broadcast_to(self.number(0.0, like), shape)
 
     def cast(self, x: str, dtype: str) -> str:
         """`x` in another element type."""
@@ -385,13 +387,13 @@ class Tape:
         """`x` with zeros around it; `x` itself if there are none."""
         return self.op(Pad(tuple(before), tuple(after)), x) if any((*before, *after)) else x
 
-    def spread(self, x: str, shape: Shape) -> str:
+    def broadcast_to(self, x: str, shape: Shape) -> str:
         """`x` broadcast to a shape; `x` itself if it already has it."""
         if self.shape(x) == tuple(shape):
             return x
         return self.onnx("Expand", (x, self.integers(*shape)), tuple(shape))
 
-    def turned(self, x: str) -> str:
+    def matrix_transpose(self, x: str) -> str:
         """`x` with its last two axes swapped."""
         rank = len(self.shape(x))
         return self.transpose(x, (*range(rank - 2), rank - 1, rank - 2))

@@ -42,7 +42,7 @@ def _with_indices(tape: Tape, node: Node, op: Pool2d) -> tuple[Node, ...]:
 
 
 @ONNX_TRAINING_FORMS.register(("", "MaxPool"))
-def _kept_with_indices(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+def _onnx_with_indices(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
     return (node if integer(op, "storage_order") else _max_pool(tape, node, op),)
 
 
@@ -50,7 +50,7 @@ def _max_pool(tape: Tape, node: Node, op: OnnxOp) -> Node:
     places = next(filter(None, node.outputs[1:]), "")
     if not places:
         places = tape.new_value(f"{node.name}.places", tape.shape(node.output), "int64")
-    tape.keep(node, places)
+    tape.save_for_backward(node, places)
     return replace(node, op=op, outputs=(node.output, places))
 
 
@@ -64,8 +64,8 @@ def _pool(tape: Tape, node: Node, op: Pool2d, gradients: tuple[str, ...]) -> Gra
 
 
 @differentiates("MaxPool")
-def _kept_max_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    if not tape.kept(node):
+def _onnx_max_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    if not tape.saved(node):
         return Refusal(f"{op.op_type}: its indices are in column-major order")
     kernel = integers(op, "kernel_shape") or ()
     strides, dilations = (integers(op, name) or (1,) * len(kernel) for name in ("strides", "dilations"))
@@ -78,7 +78,7 @@ def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
     if tape.opset < SCATTER_OPSET and not apart:
         return no_scatter(tape.opset)
     shape, count = tape.shape(node.inputs[0]), tape.value(dy).elements
-    (places,) = tape.kept(node)
+    (places,) = tape.saved(node)
     empty = tape.zeros((tape.value(node.inputs[0]).elements,), dy)
     inputs = (empty, tape.reshape(places, (count,)), tape.reshape(dy, (count,)))
     adding: dict[str, AttributeValue] = {} if apart else {"reduction": "add"}
@@ -97,7 +97,7 @@ def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 
 
 @differentiates("AveragePool")
-def _kept_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _onnx_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Average pools that are not `Pool2d`, mostly over one or three axes."""
     windows = _windows(tape, node, op)
     return _of_average_pool(tape, node, windows, gradients[0], bool(integer(op, "count_include_pad")))
@@ -147,7 +147,7 @@ def _global_pool(tape: Tape, node: Node, op: GlobalPool, gradients: tuple[str, .
 
 
 @differentiates("GlobalAveragePool", "GlobalMaxPool")
-def _kept_global_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _onnx_global_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     return _over_the_map(tape, node, op.op_type == "GlobalMaxPool", gradients[0])
 
 
@@ -157,7 +157,7 @@ def _over_the_map(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradient
     if of_maximum:
         return (shared_out(tape, x, node.output, dy, tuple(range(2, len(shape)))),)
     places = tape.value(x).elements // max(1, tape.value(dy).elements)
-    return (tape.spread(tape.scaled(dy, 1 / places), shape),)
+    return (tape.broadcast_to(tape.scaled(dy, 1 / places), shape),)
 
 
 @differentiates("LpPool")
