@@ -51,7 +51,7 @@ def convolve(tape: Tape, x: str, weights: str, windows: Windows) -> str:
     return tape.onnx("Conv", (x, weights), shape, attributes=_attributes(windows))
 
 
-def spread_back(tape: Tape, y: str, weights: str, windows: Windows, sizes: Shape) -> str:
+def transposed_convolution(tape: Tape, y: str, weights: str, windows: Windows, sizes: Shape) -> str:
     """The transposed convolution: every element of `y` [N, O, ...] times all weights [O, C/groups, *kernel], summed
     where its window lies in a map [N, C, *sizes]."""
     before, axes = windows.pads[: windows.axes], windows.axes
@@ -91,8 +91,8 @@ def weight_gradient(tape: Tape, x: str, dy: str, windows: Windows) -> str:
     x = tape.transpose(tape.reshape(x, (images, groups, channels // groups, *inner)), (2, 1, 0, *places))
     x = tape.reshape(x, (channels // groups, groups * images, *inner))
     filters = tape.transpose(dy, (1, 0, *range(2, 2 + axes)))
-    turned = Windows(outputs[2:], windows.dilations, (*windows.pads[:axes], *behind), windows.strides, groups)
-    return tape.transpose(convolve(tape, x, filters, turned), (1, 0, *range(2, 2 + axes)))
+    swapped = Windows(outputs[2:], windows.dilations, (*windows.pads[:axes], *behind), windows.strides, groups)
+    return tape.transpose(convolve(tape, x, filters, swapped), (1, 0, *range(2, 2 + axes)))
 
 
 def _attributes(windows: Windows) -> dict[str, AttributeValue]:
@@ -110,7 +110,7 @@ def _convolution(tape: Tape, node: Node, windows: Windows, dy: str) -> Gradients
     bias = tape.operand(node, 2)
     sizes = tape.shape(x)[2:]
     return (
-        spread_back(tape, dy, weights, windows, sizes) if tape.wants(x) else "",
+        transposed_convolution(tape, dy, weights, windows, sizes) if tape.wants(x) else "",
         weight_gradient(tape, x, dy, windows) if tape.wants(weights) else "",
         bias_gradient(tape, dy) if tape.wants(bias) else "",
     )[: len(node.inputs)]
@@ -181,19 +181,19 @@ def _transposed(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 def _gemm(tape: Tape, node: Node, op: Gemm, gradients: tuple[str, ...]) -> Gradients:
     (a, b), c, dy = node.inputs[:2], tape.operand(node, 2), gradients[0]
     return (
-        _of_left(tape, op, b, dy) if tape.wants(a) else "",
-        _of_right(tape, op, a, dy) if tape.wants(b) else "",
+        _left_gradient(tape, op, b, dy) if tape.wants(a) else "",
+        _right_gradient(tape, op, a, dy) if tape.wants(b) else "",
         tape.scaled(tape.sum_to(dy, tape.shape(c)), op.beta) if c and tape.wants(c) else "",
     )[: len(node.inputs)]
 
 
-def _of_left(tape: Tape, op: Gemm, b: str, dy: str) -> str:
+def _left_gradient(tape: Tape, op: Gemm, b: str, dy: str) -> str:
     if op.trans_a:
         return tape.op(Gemm(op.alpha, trans_a=op.trans_b, trans_b=True), b, dy)
     return tape.op(Gemm(op.alpha, trans_b=not op.trans_b), dy, b)
 
 
-def _of_right(tape: Tape, op: Gemm, a: str, dy: str) -> str:
+def _right_gradient(tape: Tape, op: Gemm, a: str, dy: str) -> str:
     if op.trans_b:
         return tape.op(Gemm(op.alpha, trans_a=True, trans_b=op.trans_a), dy, a)
     return tape.op(Gemm(op.alpha, trans_a=not op.trans_a), a, dy)
@@ -203,22 +203,22 @@ def _of_right(tape: Tape, op: Gemm, a: str, dy: str) -> str:
 def _matmul(tape: Tape, node: Node, op: object, gradients: tuple[str, ...]) -> Gradients:
     (a, b), dy = node.inputs, gradients[0]
     if len(tape.shape(b)) == 2 and len(tape.shape(a)) > 1:
-        return _by_a_matrix(tape, a, b, dy)
+        return _by_matrix(tape, a, b, dy)
     left = (1, *tape.shape(a)) if len(tape.shape(a)) == 1 else tape.shape(a)
     right = (*tape.shape(b), 1) if len(tape.shape(b)) == 1 else tape.shape(b)
     batch = tape.shape(dy)[: max(len(left), len(right)) - 2]
     dy = tape.reshape(dy, (*batch, left[-2], right[-1]))
 
-    def brought(gradient: str, shape: Shape, name: str) -> str:
+    def reduced(gradient: str, shape: Shape, name: str) -> str:
         return tape.reshape(tape.sum_to(gradient, shape), tape.shape(name))
 
     return (
-        brought(tape.product(dy, tape.matrix_transpose(tape.reshape(b, right))), left, a) if tape.wants(a) else "",
-        brought(tape.product(tape.matrix_transpose(tape.reshape(a, left)), dy), right, b) if tape.wants(b) else "",
+        reduced(tape.product(dy, tape.matrix_transpose(tape.reshape(b, right))), left, a) if tape.wants(a) else "",
+        reduced(tape.product(tape.matrix_transpose(tape.reshape(a, left)), dy), right, b) if tape.wants(b) else "",
     )
 
 
-def _by_a_matrix(tape: Tape, a: str, b: str, dy: str) -> Sequence[str]:
+def _by_matrix(tape: Tape, a: str, b: str, dy: str) -> Sequence[str]:
     """The gradients with all rows of all matrices on the left merged into one matrix."""
     rows = tape.rows_of(dy)
     return (

@@ -17,7 +17,15 @@ import numpy.typing as npt
 
 from pimflow.ir.analysis.rows import Shape
 from pimflow.ir.gradients.contraction import Windows, bias_gradient, windows_of
-from pimflow.ir.gradients.places import Axis, Corner, corners_of, linear_taps, moved, passed_back, sampled
+from pimflow.ir.gradients.places import (
+    Axis,
+    Corner,
+    coordinate_gradients,
+    corners_of,
+    linear_taps,
+    map_gradient,
+    sampled,
+)
 from pimflow.ir.gradients.tape import TRAINED_INPUTS, Gradients, Tape, differentiates, integer
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat
@@ -71,14 +79,14 @@ class _Deformed:
         """The map as one row of channels per element."""
         shape = self.tape.shape(self.x)
         apart = self.tape.reshape(self.x, (self.images, self.width, math.prod(shape[2:])))
-        turned = self.tape.matrix_transpose(apart)
-        return self.tape.reshape(turned, (self.images * math.prod(shape[2:]), self.width))
+        transposed = self.tape.matrix_transpose(apart)
+        return self.tape.reshape(transposed, (self.images * math.prod(shape[2:]), self.width))
 
     def of_map(self, rows: str) -> str:
         """The inverse of `rows`: rows reshaped as the map."""
         cells = self.tape.shape(rows)[0] // self.images
-        turned = self.tape.matrix_transpose(self.tape.reshape(rows, (self.images, cells, self.width)))
-        return self.tape.reshape(turned, self.tape.shape(self.x))
+        transposed = self.tape.matrix_transpose(self.tape.reshape(rows, (self.images, cells, self.width)))
+        return self.tape.reshape(transposed, self.tape.shape(self.x))
 
     @cached_property
     def axes(self) -> list[Axis]:
@@ -155,10 +163,10 @@ def _deform_conv(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
         made[4] = tape.reshape(tape.sum(tape.mul(columns, own.read), (1,)), tape.shape(mask))
     columns = tape.mul(columns, masks) if mask else columns
     if tape.wants(x):
-        passed = passed_back(tape, own.corners, columns, (tape.value(x).elements // own.width, own.width))
-        if isinstance(passed, Refusal):
-            return passed
-        made[0] = own.of_map(passed)
+        d_map = map_gradient(tape, own.corners, columns, (tape.value(x).elements // own.width, own.width))
+        if isinstance(d_map, Refusal):
+            return d_map
+        made[0] = own.of_map(d_map)
     if tape.wants(offsets):
-        made[2] = own.of_offsets(moved(tape, own.axes, own.corners, columns, own.rows))
+        made[2] = own.of_offsets(coordinate_gradients(tape, own.axes, own.corners, columns, own.rows))
     return list(made.values())

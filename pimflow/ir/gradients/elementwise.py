@@ -126,10 +126,10 @@ def _reciprocal(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
 
 @UNARY.register("Erf")
 def _erf(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
-    return tape.mul(dy, _bell(tape, x, 2 / math.sqrt(math.pi), 1.0))
+    return tape.mul(dy, _gaussian(tape, x, 2 / math.sqrt(math.pi), 1.0))
 
 
-def _bell(tape: Tape, x: str, height: float, width: float) -> str:
+def _gaussian(tape: Tape, x: str, height: float, width: float) -> str:
     """height exp(-width x^2)."""
     return tape.scaled(tape.elementwise("Exp", tape.scaled(tape.mul(x, x), -width)), height)
 
@@ -146,8 +146,8 @@ def _gelu(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
         curve = tape.mul(tape.mul(x, slope), tape.sub(tape.number(1, x), tape.mul(bend, bend)))
         return tape.mul(dy, tape.scaled(tape.add(tape.plus(bend, 1), curve), 0.5))
     share = tape.scaled(tape.plus(tape.elementwise("Erf", tape.scaled(x, math.sqrt(0.5))), 1), 0.5)
-    bell = _bell(tape, x, 1 / math.sqrt(2 * math.pi), 0.5)
-    return tape.mul(dy, tape.add(share, tape.mul(x, bell)))
+    gaussian = _gaussian(tape, x, 1 / math.sqrt(2 * math.pi), 0.5)
+    return tape.mul(dy, tape.add(share, tape.mul(x, gaussian)))
 
 
 @UNARY.register("Mish")
@@ -255,7 +255,7 @@ def _atanh(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
 # ---- several inputs, which broadcast
 
 
-def _each(tape: Tape, node: Node, parts: dict[int, Callable[[], str]]) -> Gradients:
+def _wanted_gradients(tape: Tape, node: Node, parts: dict[int, Callable[[], str]]) -> Gradients:
     """The gradients of the wanted inputs, each summed over the axes that its broadcast added."""
     return [
         tape.sum_to(parts[position](), tape.shape(name)) if position in parts and tape.wants(name) else ""
@@ -265,30 +265,32 @@ def _each(tape: Tape, node: Node, parts: dict[int, Callable[[], str]]) -> Gradie
 
 @SEVERAL.register("Add", "Sum")
 def _add(tape: Tape, node: Node, dy: str) -> Gradients:
-    return _each(tape, node, {position: lambda: dy for position in range(len(node.inputs))})
+    return _wanted_gradients(tape, node, {position: lambda: dy for position in range(len(node.inputs))})
 
 
 @SEVERAL.register("Mean")
 def _mean(tape: Tape, node: Node, dy: str) -> Gradients:
     count = len(node.inputs)
-    return _each(tape, node, {position: lambda: tape.scaled(dy, 1 / count) for position in range(count)})
+    return _wanted_gradients(tape, node, {position: lambda: tape.scaled(dy, 1 / count) for position in range(count)})
 
 
 @SEVERAL.register("Sub")
 def _sub(tape: Tape, node: Node, dy: str) -> Gradients:
-    return _each(tape, node, {0: lambda: dy, 1: lambda: tape.neg(dy)})
+    return _wanted_gradients(tape, node, {0: lambda: dy, 1: lambda: tape.neg(dy)})
 
 
 @SEVERAL.register("Mul")
 def _mul(tape: Tape, node: Node, dy: str) -> Gradients:
     a, b = node.inputs
-    return _each(tape, node, {0: lambda: tape.mul(dy, b), 1: lambda: tape.mul(dy, a)})
+    return _wanted_gradients(tape, node, {0: lambda: tape.mul(dy, b), 1: lambda: tape.mul(dy, a)})
 
 
 @SEVERAL.register("Div")
 def _div(tape: Tape, node: Node, dy: str) -> Gradients:
     _, b = node.inputs
-    return _each(tape, node, {0: lambda: tape.div(dy, b), 1: lambda: tape.neg(tape.div(tape.mul(dy, node.output), b))})
+    return _wanted_gradients(
+        tape, node, {0: lambda: tape.div(dy, b), 1: lambda: tape.neg(tape.div(tape.mul(dy, node.output), b))}
+    )
 
 
 @SEVERAL.register("Pow")
@@ -306,7 +308,7 @@ def _pow(tape: Tape, node: Node, dy: str) -> Gradients:
     def of_exponent() -> str:
         return tape.mul(dy, tape.mul(node.output, tape.elementwise("Log", base)))
 
-    return _each(tape, node, {0: of_base, 1: of_exponent})
+    return _wanted_gradients(tape, node, {0: of_base, 1: of_exponent})
 
 
 def _power(tape: Tape, base: str, power: float) -> str:
@@ -327,7 +329,7 @@ def _like(tape: Tape, x: str, like: str) -> str:
 def _prelu(tape: Tape, node: Node, dy: str) -> Gradients:
     x, slope = node.inputs
     zero = tape.number(0.0, dy)
-    return _each(
+    return _wanted_gradients(
         tape,
         node,
         {
@@ -351,7 +353,9 @@ def _extreme(tape: Tape, node: Node, dy: str) -> Gradients:
 @SEVERAL.register("Where")
 def _where(tape: Tape, node: Node, dy: str) -> Gradients:
     condition, zero = node.inputs[0], tape.number(0.0, dy)
-    return _each(tape, node, {1: lambda: tape.where(condition, dy, zero), 2: lambda: tape.where(condition, zero, dy)})
+    return _wanted_gradients(
+        tape, node, {1: lambda: tape.where(condition, dy, zero), 2: lambda: tape.where(condition, zero, dy)}
+    )
 
 
 @SEVERAL.register("Mod")
@@ -363,7 +367,7 @@ def _mod(tape: Tape, node: Node, dy: str) -> Gradients:
         whole = tape.mul(tape.elementwise("Sign", ratio), tape.elementwise("Floor", tape.elementwise("Abs", ratio)))
         return tape.neg(tape.mul(dy, whole))
 
-    return _each(tape, node, {0: lambda: dy, 1: of_divisor})
+    return _wanted_gradients(tape, node, {0: lambda: dy, 1: of_divisor})
 
 
 @writes_out("Clip")

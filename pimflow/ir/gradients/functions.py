@@ -15,7 +15,7 @@ from pimflow.ir.refusal import Refusal
 
 
 @writes_out("LRN")
-def _local_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+def _local_response_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """x / (bias + alpha / size * sum of x^2 over neighbouring channels)^beta; the sum is a band matrix product."""
     (x,) = node.inputs
     images, channels, *sizes = tape.shape(x)
@@ -30,7 +30,7 @@ def _local_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 
 @writes_out("LpNormalization")
-def _to_length_one(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+def _lp_normalization(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """x divided by its norm along an axis; all-zero vectors stay zero."""
     (x,) = node.inputs
     by_squares = integer(op, "p", 2) == 2
@@ -42,7 +42,7 @@ def _to_length_one(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusa
 
 
 @writes_out("Shrink")
-def _shrunk(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+def _shrink(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """x + bias below -lambd, x - bias above lambd, else 0."""
     (x,) = node.inputs
     bias, bound = number(op.attributes, "bias", 0.0), number(op.attributes, "lambd", 0.5)
@@ -51,13 +51,13 @@ def _shrunk(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
 
 
 @writes_out("RotaryEmbedding")
-def _rotated(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+def _rotary_embedding(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """Pairs of a head's elements, rotated by position; x is [batch, heads, rows, depth], or has heads side by side."""
     x, cosines, sines, places = (tape.operand(node, place) for place in range(4))
     shape, heads = tape.shape(x), integer(op, "num_heads")
     wide = x if len(shape) == 4 else tape.reshape(x, (*shape[:2], heads, shape[2] // heads))
     axis, depth = 1 if len(shape) == 4 else 2, tape.shape(wide)[3]
-    turned = integer(op, "rotary_embedding_dim") or depth
+    rotary_dim = integer(op, "rotary_embedding_dim") or depth
 
     def angles(cache: str) -> str:
         half = tape.shape(cache)[-1]
@@ -67,15 +67,16 @@ def _rotated(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
         return tape.reshape(cache, (batch, 1, rows, half) if axis == 1 else (batch, rows, 1, half))
 
     cosine, sine = angles(cosines), angles(sines)
-    part, rest = tape.slice(wide, 3, 0, turned), tape.slice(wide, 3, turned, depth) if turned < depth else ""
-    lead, half = tape.shape(part)[:3], turned // 2
+    part = tape.slice(wide, 3, 0, rotary_dim)
+    rest = tape.slice(wide, 3, rotary_dim, depth) if rotary_dim < depth else ""
+    lead, half = tape.shape(part)[:3], rotary_dim // 2
     pairs, apart = ((*lead, half, 2), 4) if integer(op, "interleaved") else ((*lead, 2, half), 3)
     first, second = (tape.reshape(each, (*lead, half)) for each in tape.split(tape.reshape(part, pairs), apart, 2))
     real = tape.sub(tape.mul(cosine, first), tape.mul(sine, second))
     imaginary = tape.add(tape.mul(sine, first), tape.mul(cosine, second))
     single = (*lead, half, 1) if apart == 4 else (*lead, 1, half)
     both = tape.op(Concat(apart), *(tape.reshape(each, single) for each in (real, imaginary)))
-    made = tape.reshape(both, (*lead, turned))
+    made = tape.reshape(both, (*lead, rotary_dim))
     whole = tape.op(Concat(3), made, rest) if rest else made
     return (tape.reshape(whole, shape),)
 

@@ -85,21 +85,21 @@ def _fast_gelu(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))) / 2."""
     x = _sum(tape, node.inputs[0], tape.operand(node, 1))
     inner = tape.mul(x, tape.plus(tape.scaled(tape.mul(x, x), 0.044715), 1))
-    bend = tape.elementwise("Tanh", tape.scaled(inner, math.sqrt(2 / math.pi)))
-    return (tape.mul(x, tape.scaled(tape.plus(bend, 1), 0.5)),)
+    tanh = tape.elementwise("Tanh", tape.scaled(inner, math.sqrt(2 / math.pi)))
+    return (tape.mul(x, tape.scaled(tape.plus(tanh, 1), 0.5)),)
 
 
 # ---- attention
 
 
-def _heads(tape: Tape, x: str, heads: int) -> str:
+def _split_heads(tape: Tape, x: str, heads: int) -> str:
     """[batch, rows, heads * depth] as [batch, heads, rows, depth]."""
     batch, rows, width = tape.shape(x)
     return tape.transpose(tape.reshape(x, (batch, rows, heads, width // heads)), (0, 2, 1, 3))
 
 
-def _side_by_side(tape: Tape, x: str) -> str:
-    """The inverse of `_heads`."""
+def _merge_heads(tape: Tape, x: str) -> str:
+    """The inverse of `_split_heads`."""
     batch, heads, rows, depth = tape.shape(x)
     return tape.reshape(tape.transpose(x, (0, 2, 1, 3)), (batch, rows, heads * depth))
 
@@ -127,12 +127,12 @@ def _mask(tape: Tape, mask: str, like: str, batch: int, keys: int, beyond: float
         counts = tape.reshape(mask, (batch, 1, shape[1] if len(shape) == 3 else 1, keys))
     else:
         return Refusal(f"attention with a mask of {shape} has no gradient rule")
-    left_out = tape.sub(tape.number(1, like), tape.cast(counts, tape.dtype(like)))
-    return tape.scaled(left_out, beyond)
+    excluded = tape.sub(tape.number(1, like), tape.cast(counts, tape.dtype(like)))
+    return tape.scaled(excluded, beyond)
 
 
 @writes_out("Attention", domain=CONTRIB, trained=(1, 2))
-def _with_projection(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+def _projected_attention(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """Attention whose queries, keys and values are computed by one product."""
     x, weights, bias, mask, past, added = (tape.operand(node, place) for place in range(6))
     if past or integer(op, "do_rotary"):
@@ -141,9 +141,9 @@ def _with_projection(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refu
     sizes = integers(op, "qkv_hidden_sizes") or (width // 3,) * 3
     made, parts, start = _sum(tape, tape.product(x, weights), bias), [], 0
     for size in sizes:
-        parts.append(_heads(tape, tape.slice(made, 2, start, start + size), heads))
+        parts.append(_split_heads(tape, tape.slice(made, 2, start, start + size), heads))
         start += size
-    return _masked(tape, op, parts, (mask, added), (batch, rows, rows))
+    return _masked_attention(tape, op, parts, (mask, added), (batch, rows, rows))
 
 
 @writes_out("MultiHeadAttention", domain=CONTRIB, trained=(3,))
@@ -156,13 +156,13 @@ def _multi_head(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     for name in (query, key, value):
         width = tape.shape(name)[2]
         own = tape.slice(bias, 0, start, start + width) if bias else ""
-        parts.append(_heads(tape, _sum(tape, name, own), heads))
+        parts.append(_split_heads(tape, _sum(tape, name, own), heads))
         start += width
     (batch, rows, _), keys = tape.shape(query), tape.shape(key)[1]
-    return _masked(tape, op, parts, (mask, added), (batch, rows, keys))
+    return _masked_attention(tape, op, parts, (mask, added), (batch, rows, keys))
 
 
-def _masked(
+def _masked_attention(
     tape: Tape, op: OnnxOp, parts: Sequence[str], given: tuple[str, str], sizes: tuple[int, int, int]
 ) -> Sequence[str] | Refusal:
     """Attention with an optional mask of keys and optional scores to add."""
@@ -177,37 +177,37 @@ def _masked(
     if integer(op, "unidirectional"):
         masks.append(_causal(tape, parts[0], rows, keys, beyond))
     query, key, value = parts
-    return (_side_by_side(tape, _attend(tape, query, key, value, number(op.attributes, "scale", 0.0), *masks)),)
+    return (_merge_heads(tape, _attend(tape, query, key, value, number(op.attributes, "scale", 0.0), *masks)),)
 
 
 @writes_out("Attention")
-def _standard(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+def _onnx_attention(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     """ONNX's own Attention (opset 23): heads on their own axis or side by side; keys may have fewer than queries."""
     query, key, value, mask, *past = (tape.operand(node, place) for place in range(7))
     if any(past) or number(op.attributes, "softcap", 0.0):
         return Refusal("Attention with a past, lengths or capped scores has no gradient rule")
     apart = len(tape.shape(query)) == 4
     if not apart:
-        query = _heads(tape, query, integer(op, "q_num_heads", 1))
-        key, value = (_heads(tape, name, integer(op, "kv_num_heads", 1)) for name in (key, value))
-    key, value = (_shared(tape, name, tape.shape(query)[1]) for name in (key, value))
+        query = _split_heads(tape, query, integer(op, "q_num_heads", 1))
+        key, value = (_split_heads(tape, name, integer(op, "kv_num_heads", 1)) for name in (key, value))
+    key, value = (_repeat_heads(tape, name, tape.shape(query)[1]) for name in (key, value))
     masks = []
     if mask:
-        masks.append(_added(tape, mask, query))
+        masks.append(_additive_mask(tape, mask, query))
     if integer(op, "is_causal"):
         masks.append(_causal(tape, query, tape.shape(query)[2], tape.shape(key)[2], -math.inf))
     made = _attend(tape, query, key, value, number(op.attributes, "scale", 0.0), *masks)
-    return (made if apart else _side_by_side(tape, made),)
+    return (made if apart else _merge_heads(tape, made),)
 
 
-def _added(tape: Tape, mask: str, like: str) -> str:
+def _additive_mask(tape: Tape, mask: str, like: str) -> str:
     """A mask as a term added to scores: a boolean mask becomes 0 or -inf."""
     if tape.dtype(mask) != "bool":
         return mask
     return tape.where(mask, tape.number(0, like), tape.number(-math.inf, like))
 
 
-def _shared(tape: Tape, x: str, heads: int) -> str:
+def _repeat_heads(tape: Tape, x: str, heads: int) -> str:
     """Key or value heads, each repeated for all the query heads that share it."""
     batch, own, rows, depth = tape.shape(x)
     if own == heads:

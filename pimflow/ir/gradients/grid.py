@@ -10,7 +10,16 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from pimflow.ir.gradients.places import Axis, Tap, corners_of, held, linear_taps, moved, passed_back, within
+from pimflow.ir.gradients.places import (
+    Axis,
+    Tap,
+    clamped,
+    clamped_element,
+    coordinate_gradients,
+    corners_of,
+    linear_taps,
+    map_gradient,
+)
 from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer, text
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat
@@ -42,7 +51,7 @@ def _grid_sample(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
     dy_rows = tape.reshape(tape.transpose(dy, last), (count, channels))
     dx = dgrid = ""
     if tape.wants(x):
-        total = passed_back(tape, corners, dy_rows, rows)
+        total = map_gradient(tape, corners, dy_rows, rows)
         if isinstance(total, Refusal):
             return total
         first = (0, len(sizes) + 1, *range(1, len(sizes) + 1))
@@ -50,7 +59,7 @@ def _grid_sample(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
     if tape.wants(grid) and mode == "nearest":
         dgrid = tape.zeros(tape.shape(grid), grid)
     elif tape.wants(grid):
-        along = moved(tape, axes, corners, dy_rows, tape.reshape(tape.transpose(x, last), rows))
+        along = coordinate_gradients(tape, axes, corners, dy_rows, tape.reshape(tape.transpose(x, last), rows))
         parts = (tape.reshape(part, (*tape.shape(grid)[:-1], 1)) for part in along)
         dgrid = tape.op(Concat(len(sizes) + 1), *parts)
     return (dx, dgrid)
@@ -67,10 +76,10 @@ def _axis(tape: Tape, op: OnnxOp, grid: str, place: int, size: int, mode: str) -
     if border == "reflection":
         at, moves = _reflected(tape, at, low, 2 * scale)
     if border != "zeros":
-        inside = tape.cast(tape.elementwise("Equal", at, there := held(tape, at, size)), tape.dtype(at))
+        inside = tape.cast(tape.elementwise("Equal", at, there := clamped(tape, at, size)), tape.dtype(at))
         at, moves = there, tape.mul(moves, inside) if moves else inside
     if mode == "nearest":
-        return Axis(size, (Tap(*within(tape, tape.elementwise("Round", at), size)),), scale, moves)
+        return Axis(size, (Tap(*clamped_element(tape, tape.elementwise("Round", at), size)),), scale, moves)
     return Axis(size, linear_taps(tape, at, size), scale, moves)
 
 
@@ -87,8 +96,8 @@ def _cubic_taps(tape: Tape, at: str, size: int, border: str, low: float, span: f
         if border == "reflection":
             element, _ = _reflected(tape, element, low, span)
         if border != "zeros":
-            element = held(tape, element, size)
-        taps.append(Tap(*within(tape, element, size), *_weight(tape, polynomial, apart), rises=place < 2))
+            element = clamped(tape, element, size)
+        taps.append(Tap(*clamped_element(tape, element, size), *_weight(tape, polynomial, apart), rises=place < 2))
     return tuple(taps)
 
 
@@ -115,6 +124,6 @@ def _reflected(tape: Tape, at: str, low: float, span: float) -> tuple[str, str]:
     apart = tape.elementwise("Abs", beyond)
     times = tape.elementwise("Floor", tape.scaled(apart, 1 / span))
     odd = tape.sub(times, tape.scaled(tape.elementwise("Floor", tape.scaled(times, 0.5)), 2.0))
-    turned = tape.plus(tape.scaled(odd, -2.0), 1.0)
-    within = tape.mul(turned, tape.sub(apart, tape.scaled(tape.add(times, odd), span)))
-    return tape.plus(within, low), tape.mul(turned, tape.elementwise("Sign", beyond))
+    sign = tape.plus(tape.scaled(odd, -2.0), 1.0)
+    folded = tape.mul(sign, tape.sub(apart, tape.scaled(tape.add(times, odd), span)))
+    return tape.plus(folded, low), tape.mul(sign, tape.elementwise("Sign", beyond))

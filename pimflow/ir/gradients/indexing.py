@@ -31,8 +31,8 @@ def _gather(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     axis, places = integer(op, "axis") % rank, len(tape.shape(index))
     indexed = range(axis, axis + places)
     dy = tape.transpose(gradients[0], (*indexed, *range(axis), *range(axis + places, rank + places - 1)))
-    turned = (shape[axis], *shape[:axis], *shape[axis + 1 :])
-    total = tape.scatter_add(index, dy, turned)
+    rows_first = (shape[axis], *shape[:axis], *shape[axis + 1 :])
+    total = tape.scatter_add(index, dy, rows_first)
     if isinstance(total, Refusal):
         return total
     return (tape.transpose(total, (*range(1, axis + 1), 0, *range(axis + 1, rank))), "")

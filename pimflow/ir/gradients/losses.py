@@ -25,8 +25,8 @@ def _cross_entropy(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
     x = node.inputs[0]
     shape, last = tape.shape(x), len(tape.shape(x)) - 1
     index, share = _shares(tape, node, op, gradients[0])
-    turned = tape.transpose(x, (0, *range(2, last + 1), 1))
-    shares = tape.onnx("Softmax", (turned,), tape.shape(turned), axis=last)
+    channels_last = tape.transpose(x, (0, *range(2, last + 1), 1))
+    shares = tape.onnx("Softmax", (channels_last,), tape.shape(channels_last), axis=last)
     shares = tape.mul(tape.transpose(shares, (0, last, *range(1, last))), share)
     less = tape.sub(tape.onnx("GatherElements", (shares, index), tape.shape(index), axis=1), share)
     made = tape.onnx("ScatterElements", (shares, index, less), shape, axis=1)

@@ -13,19 +13,19 @@ from pimflow.ir.refusal import Refusal
 
 @GRADIENTS.register(Slice)
 def _slice(tape: Tape, node: Node, op: Slice, gradients: tuple[str, ...]) -> Gradients:
-    return (_put_back(tape, gradients[0], op.axis, op.start, op.step, tape.shape(node.inputs[0])[op.axis]),)
+    return (_slice_gradient(tape, gradients[0], op.axis, op.start, op.step, tape.shape(node.inputs[0])[op.axis]),)
 
 
-def _put_back(tape: Tape, dy: str, axis: int, start: int, step: int, size: int) -> str:
+def _slice_gradient(tape: Tape, dy: str, axis: int, start: int, step: int, size: int) -> str:
     """Elements along one axis back in their old positions: every `step`-th of `size`, from `start` on."""
     shape, length = tape.shape(dy), tape.shape(dy)[axis]
     if step > 1 and length:
         wide = tape.reshape(dy, (*shape[:axis], length, 1, *shape[axis + 1 :]))
-        wide = tape.pad(wide, (0,) * (len(shape) + 1), _along(len(shape) + 1, axis + 1, step - 1))
+        wide = tape.pad(wide, (0,) * (len(shape) + 1), _axis_widths(len(shape) + 1, axis + 1, step - 1))
         wide = tape.reshape(wide, (*shape[:axis], length * step, *shape[axis + 1 :]))
         length = (length - 1) * step + 1
         dy = tape.slice(wide, axis, 0, length)
-    return tape.pad(dy, _along(len(shape), axis, start), _along(len(shape), axis, size - start - length))
+    return tape.pad(dy, _axis_widths(len(shape), axis, start), _axis_widths(len(shape), axis, size - start - length))
 
 
 @differentiates("Slice")
@@ -39,10 +39,10 @@ def _onnx_slice(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     axes, steps = (*others, *(list(range(len(starts))), [1] * len(starts))[len(others) :])
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         place = axis % len(shape)
-        taken = range(shape[place])[start:end:step]
+        indices = range(shape[place])[start:end:step]
         if step < 0:
-            dx, taken = _reversed(tape, dx, place), taken[::-1]
-        dx = _put_back(tape, dx, place, taken.start if taken else 0, abs(step), shape[place])
+            dx, indices = _reversed(tape, dx, place), indices[::-1]
+        dx = _slice_gradient(tape, dx, place, indices.start if indices else 0, abs(step), shape[place])
     return (dx, *("",) * (len(node.inputs) - 1))
 
 
@@ -71,7 +71,7 @@ def _space_to_depth(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ..
     return (tape.reshape(tape.transpose(apart, (0, 3, 4, 1, 5, 2)), shape),)
 
 
-def _along(rank: int, axis: int, width: int) -> tuple[int, ...]:
+def _axis_widths(rank: int, axis: int, width: int) -> tuple[int, ...]:
     return tuple(width if place == axis else 0 for place in range(rank))
 
 

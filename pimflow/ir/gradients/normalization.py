@@ -23,19 +23,19 @@ from pimflow.ir.graph import Node
 from pimflow.ir.ops.elementwise import BatchNorm
 from pimflow.ir.ops.opaque import OnnxOp
 
-_BUT_CHANNELS, _LEAST_DEVIATION = (0, 2, 3), 1e-9
+_DEFAULT_AXES, _DEFAULT_EPSILON = (0, 2, 3), 1e-9
 """The default axes and the epsilon of MeanVarianceNormalization, as ONNX defines it."""
 
 
 def _normalised(tape: Tape, x: str, axes: Sequence[int], epsilon: float, centred: bool = True) -> tuple[str, str]:
     """x^, and one over the deviation; if not centred, the root mean square takes the place of the deviation."""
-    apart = tape.sub(x, tape.mean(x, axes)) if centred else x
-    variance = tape.mean(tape.mul(apart, apart), axes)
+    deviations = tape.sub(x, tape.mean(x, axes)) if centred else x
+    variance = tape.mean(tape.mul(deviations, deviations), axes)
     factor = tape.elementwise("Reciprocal", tape.elementwise("Sqrt", tape.plus(variance, epsilon)))
-    return tape.mul(apart, factor), factor
+    return tape.mul(deviations, factor), factor
 
 
-def _through(tape: Tape, hat: str, factor: str, g: str, axes: Sequence[int], centred: bool = True) -> str:
+def _input_gradient(tape: Tape, hat: str, factor: str, g: str, axes: Sequence[int], centred: bool = True) -> str:
     """dx from the gradient of x^."""
     left = tape.sub(g, tape.mul(hat, tape.mean(tape.mul(g, hat), axes)))
     if centred:
@@ -58,7 +58,7 @@ def _layer_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     rank = len(tape.shape(x))
     axes = tuple(range(integer(op, "axis", -1) % rank, rank))
     hat, factor = _normalised(tape, x, axes, number(op.attributes, "epsilon", 1e-5))
-    dx = _through(tape, hat, factor, tape.mul(dy, scale), axes) if tape.wants(x) else ""
+    dx = _input_gradient(tape, hat, factor, tape.mul(dy, scale), axes) if tape.wants(x) else ""
     return (dx, *_scale_and_shift(tape, node, hat, dy))[: len(node.inputs)]
 
 
@@ -67,13 +67,13 @@ def _mean_variance(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
     """x^ = (x - mean) / (deviation + a small number), over images and positions of each channel by default."""
     (x,), (dy,) = node.inputs, gradients
     given = integers(op, "axes")
-    axes = tuple(axis % len(tape.shape(x)) for axis in (_BUT_CHANNELS if given is None else given))
-    apart = tape.sub(x, tape.mean(x, axes))
-    deviation = tape.elementwise("Sqrt", tape.mean(tape.mul(apart, apart), axes))
-    factor = tape.elementwise("Reciprocal", tape.plus(deviation, _LEAST_DEVIATION))
-    alike = tape.elementwise("Equal", deviation, tape.number(0, x))
-    steep = tape.div(apart, tape.where(alike, tape.number(1, x), deviation))
-    left = tape.sub(dy, tape.mul(steep, tape.mean(tape.mul(dy, tape.mul(apart, factor)), axes)))
+    axes = tuple(axis % len(tape.shape(x)) for axis in (_DEFAULT_AXES if given is None else given))
+    deviations = tape.sub(x, tape.mean(x, axes))
+    deviation = tape.elementwise("Sqrt", tape.mean(tape.mul(deviations, deviations), axes))
+    factor = tape.elementwise("Reciprocal", tape.plus(deviation, _DEFAULT_EPSILON))
+    is_constant = tape.elementwise("Equal", deviation, tape.number(0, x))
+    slope = tape.div(deviations, tape.where(is_constant, tape.number(1, x), deviation))
+    left = tape.sub(dy, tape.mul(slope, tape.mean(tape.mul(dy, tape.mul(deviations, factor)), axes)))
     return (tape.mul(tape.sub(left, tape.mean(dy, axes)), factor),)
 
 
@@ -83,7 +83,7 @@ def _rms_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) ->
     rank = len(tape.shape(x))
     axes = tuple(range(integer(op, "axis", -1) % rank, rank))
     hat, factor = _normalised(tape, x, axes, number(op.attributes, "epsilon", 1e-5), centred=False)
-    dx = _through(tape, hat, factor, tape.mul(dy, scale), axes, centred=False) if tape.wants(x) else ""
+    dx = _input_gradient(tape, hat, factor, tape.mul(dy, scale), axes, centred=False) if tape.wants(x) else ""
     return (dx, _scale_and_shift(tape, node, hat, dy)[0])
 
 
@@ -109,21 +109,21 @@ def _by_channel(tape: Tape, node: Node, op: OnnxOp, dy: str, grouped: tuple[int,
     """Normalisation over all but the first two axes of x viewed as `grouped`; scaled by channel or by group."""
     x, scale, shift = node.inputs
     shape = tape.shape(x)
-    seen = grouped if tape.shape(scale)[0] == grouped[1] else shape
+    view = grouped if tape.shape(scale)[0] == grouped[1] else shape
     axes = tuple(range(2, len(grouped)))
     hat, factor = _normalised(tape, tape.reshape(x, grouped), axes, number(op.attributes, "epsilon", 1e-5))
-    dy, shown = tape.reshape(dy, seen), tape.reshape(hat, seen)
-    others = (0, *range(2, len(seen)))
-    g = tape.reshape(tape.mul(dy, _per_channel(tape, scale, len(seen))), grouped)
+    dy, hat_view = tape.reshape(dy, view), tape.reshape(hat, view)
+    others = (0, *range(2, len(view)))
+    g = tape.reshape(tape.mul(dy, _per_channel(tape, scale, len(view))), grouped)
     return (
-        tape.reshape(_through(tape, hat, factor, g, axes), shape) if tape.wants(x) else "",
-        tape.sum(tape.mul(dy, shown), others, keepdims=False) if tape.wants(scale) else "",
+        tape.reshape(_input_gradient(tape, hat, factor, g, axes), shape) if tape.wants(x) else "",
+        tape.sum(tape.mul(dy, hat_view), others, keepdims=False) if tape.wants(scale) else "",
         tape.sum(dy, others, keepdims=False) if tape.wants(shift) else "",
     )
 
 
 @TRAINING_FORMS.register(BatchNorm)
-def _by_batch(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
+def _with_batch_statistics(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
     """Mean and variance of the batch instead of those stored in the model."""
     if tape.frozen_statistics:
         return (node,)
@@ -132,8 +132,8 @@ def _by_batch(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node, ...]:
     axes = (0, *range(2, len(shape)))
     with tape.recording(node.name) as before:
         mean = tape.mean(x, axes)
-        apart = tape.sub(x, mean)
-        variance = tape.mean(tape.mul(apart, apart), axes)
+        deviations = tape.sub(x, mean)
+        variance = tape.mean(tape.mul(deviations, deviations), axes)
         vectors = tuple(tape.reshape(name, (shape[1],)) for name in (mean, variance))
     tape.save_for_backward(node, mean, variance)
     return (*before, Node(op, (x, scale, shift, *vectors), node.outputs, node.name, node.placement, node.tags))
@@ -151,7 +151,7 @@ def _batch_norm(tape: Tape, node: Node, op: BatchNorm, gradients: tuple[str, ...
     hat = tape.mul(tape.sub(x, mean), factor) if of_batch or tape.wants(scale) else ""
     dx = ""
     if tape.wants(x):
-        dx = _through(tape, hat, factor, g, axes) if of_batch else tape.mul(g, factor)
+        dx = _input_gradient(tape, hat, factor, g, axes) if of_batch else tape.mul(g, factor)
     return (
         dx,
         tape.sum(tape.mul(dy, hat), axes, keepdims=False) if tape.wants(scale) else "",

@@ -67,14 +67,14 @@ class Corner:
         return [tap.weight for place, tap in enumerate(self.taps) if tap.weight and place != without]
 
 
-def held(tape: Tape, at: str, size: int) -> str:
+def clamped(tape: Tape, at: str, size: int) -> str:
     """Positions clamped to the map."""
     return tape.elementwise("Min", tape.elementwise("Max", at, tape.number(0.0, at)), tape.number(size - 1.0, at))
 
 
-def within(tape: Tape, element: str, size: int) -> tuple[str, str]:
+def clamped_element(tape: Tape, element: str, size: int) -> tuple[str, str]:
     """An element clamped to the map, and whether that left it unchanged."""
-    there = held(tape, element, size)
+    there = clamped(tape, element, size)
     return there, tape.elementwise("Equal", element, there)
 
 
@@ -82,8 +82,8 @@ def linear_taps(tape: Tape, at: str, size: int) -> tuple[Tap, Tap]:
     """The elements before and after every place, weighted by proximity."""
     below = tape.elementwise("Floor", at)
     beyond = tape.sub(at, below)
-    first = Tap(*within(tape, below, size), tape.plus(tape.neg(beyond), 1.0), rises=False)
-    return first, Tap(*within(tape, tape.plus(below, 1.0), size), beyond)
+    first = Tap(*clamped_element(tape, below, size), tape.plus(tape.neg(beyond), 1.0), rises=False)
+    return first, Tap(*clamped_element(tape, tape.plus(below, 1.0), size), beyond)
 
 
 def corners_of(tape: Tape, axes: Sequence[Axis]) -> list[Corner]:
@@ -102,7 +102,7 @@ def _corner(tape: Tape, axes: Sequence[Axis], taps: tuple[Tap, ...]) -> Corner:
     return Corner(taps, inside, tape.add(first, row))
 
 
-def _shares(tape: Tape, corners: Iterable[Corner], count: int, like: str) -> list[str]:
+def _corner_weights(tape: Tape, corners: Iterable[Corner], count: int, like: str) -> list[str]:
     """Each corner's weight at every place, 0 for elements outside the map: [places of all images, 1]."""
     whole = tape.number(1.0, like)
     parts = [reduce(tape.mul, corner.weights() or [whole]) for corner in corners]
@@ -117,20 +117,22 @@ def _read(tape: Tape, corner: Corner, rows: str, count: int) -> str:
 
 def sampled(tape: Tape, corners: Sequence[Corner], rows: str, count: int) -> str:
     """The values that `count` places read from a map: [count, channels]."""
-    shares = _shares(tape, corners, count, rows)
+    shares = _corner_weights(tape, corners, count, rows)
     reads = (_read(tape, corner, rows, count) for corner in corners)
     return reduce(tape.add, (tape.mul(read, share) for read, share in zip(reads, shares, strict=True)))
 
 
-def passed_back(tape: Tape, corners: Sequence[Corner], d_places: str, rows: tuple[int, int]) -> str | Refusal:
+def map_gradient(tape: Tape, corners: Sequence[Corner], d_places: str, rows: tuple[int, int]) -> str | Refusal:
     """The gradient of the map [rows, channels], from that of the values read."""
     count = tape.shape(d_places)[0]
-    updates = [tape.mul(d_places, share) for share in _shares(tape, corners, count, d_places)]
+    updates = [tape.mul(d_places, share) for share in _corner_weights(tape, corners, count, d_places)]
     index = tape.op(Concat(0), *(tape.reshape(corner.row, (count,)) for corner in corners))
     return tape.scatter_add(index, tape.op(Concat(0), *updates), rows)
 
 
-def moved(tape: Tape, axes: Sequence[Axis], corners: Sequence[Corner], d_places: str, rows: str) -> list[str]:
+def coordinate_gradients(
+    tape: Tape, axes: Sequence[Axis], corners: Sequence[Corner], d_places: str, rows: str
+) -> list[str]:
     """The gradient of the coordinates along each axis, [images, places], from that of the values read."""
     count, shape = tape.shape(d_places)[0], tape.shape(corners[0].row)
     totals = [""] * len(axes)

@@ -16,7 +16,7 @@ MOST_ROWS = 16
 """The maximum number of rows of matrices with determinants: the minors of one take rows^4 elements."""
 
 
-def shared_out(tape: Tape, x: str, best: str, dy: str, axes: tuple[int, ...]) -> str:
+def extreme_gradient(tape: Tape, x: str, best: str, dy: str, axes: tuple[int, ...]) -> str:
     """The gradient of a maximum (or minimum) over axes, which `best` and `dy` have as dims of 1: equal shares for all
     elements that attain it."""
     hit = tape.elementwise("Equal", x, best)
@@ -59,19 +59,20 @@ def _reduce(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     shape = tape.shape(x)
     kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
     dy, y = tape.reshape(gradients[0], kept), tape.reshape(node.output, kept)
-    return (tape.broadcast_to(_back(tape, op.op_type, x, y, dy, axes), shape), *("",) * (len(node.inputs) - 1))
+    dx = _reduction_gradient(tape, op.op_type, x, y, dy, axes)
+    return (tape.broadcast_to(dx, shape), *("",) * (len(node.inputs) - 1))
 
 
-def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...]) -> str:
+def _reduction_gradient(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...]) -> str:
     """The gradient of x, up to a broadcast to its shape; y and dy have the axes as dims of 1."""
     if kind == "ReduceSum":
         return dy
     if kind == "ReduceMean":
         return tape.scaled(dy, tape.value(dy).elements / max(1, tape.value(x).elements))
     if kind in ("ReduceMax", "ReduceMin"):
-        return shared_out(tape, x, y, dy, axes)
+        return extreme_gradient(tape, x, y, dy, axes)
     if kind == "ReduceProd":
-        return tape.mul(dy, _others(tape, x, axes))
+        return tape.mul(dy, _product_of_others(tape, x, axes))
     if kind == "ReduceL1":
         return tape.mul(tape.elementwise("Sign", x), dy)
     if kind == "ReduceL2":
@@ -83,7 +84,7 @@ def _back(tape: Tape, kind: str, x: str, y: str, dy: str, axes: tuple[int, ...])
     return tape.mul(tape.elementwise("Exp", tape.sub(x, y)), dy)
 
 
-def _others(tape: Tape, x: str, axes: tuple[int, ...]) -> str:
+def _product_of_others(tape: Tape, x: str, axes: tuple[int, ...]) -> str:
     """For every element, the product of the others along some axes, correct even if elements are zero."""
     zero, one = tape.elementwise("Equal", x, tape.number(0.0, x)), tape.number(1.0, x)
     filled = tape.where(zero, one, x)
@@ -139,14 +140,14 @@ def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     for place, (name, term) in enumerate(zip(node.inputs, terms, strict=True)):
         others = [other for number, other in enumerate(terms) if number != place]
         given = (gradients[0], *(one for number, one in enumerate(node.inputs) if number != place))
-        there = "".join(letter for letter in term if letter in result or any(letter in other for other in others))
-        turned = f"{','.join((result, *others))}->{there}"
+        kept = "".join(letter for letter in term if letter in result or any(letter in other for other in others))
+        swapped = f"{','.join((result, *others))}->{kept}"
         if not tape.wants(name):
             made.append("")
             continue
-        dx = tape.onnx("Einsum", given, tuple(sizes[letter] for letter in there), equation=turned)
-        if there != term:
-            ones = tuple(sizes[letter] if letter in there else 1 for letter in term)
+        dx = tape.onnx("Einsum", given, tuple(sizes[letter] for letter in kept), equation=swapped)
+        if kept != term:
+            ones = tuple(sizes[letter] if letter in kept else 1 for letter in term)
             dx = tape.broadcast_to(tape.reshape(dx, ones), tape.shape(name))
         made.append(dx)
     return made

@@ -25,7 +25,7 @@ _SAMPLED_WITH_ATTRIBUTES = 11
 """The first opset in which Resize has attributes for how to sample; before, like Upsample, it is asymmetric."""
 
 
-def _along(tape: Tape, x: str, axis: int, matrix: Floats) -> str:
+def _product_along(tape: Tape, x: str, axis: int, matrix: Floats) -> str:
     """[.., n, ..] to [.., m, ..], the product with a matrix [m, n] along one axis."""
     shape = tape.shape(x)
     before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
@@ -52,7 +52,7 @@ def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
     if widths is None:
         return Refusal("Pad: its widths are computed")
     if mode == "constant":
-        return (_cut_back(tape, dx, shape, widths),)
+        return (_crop(tape, dx, shape, widths),)
     sources = _SOURCES.get(mode)
     if sources is None or widths.min(initial=0) < 0:
         return Refusal(f"Pad: {mode!r} with negative widths has no gradient rule")
@@ -63,11 +63,11 @@ def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
             if start < stop:
                 taken = sources(np.arange(start, stop) - before, size)
                 border = tape.slice(dy, axis, start, stop)
-                dx = tape.add(dx, _along(tape, border, axis, np.equal.outer(np.arange(size), taken)))
+                dx = tape.add(dx, _product_along(tape, border, axis, np.equal.outer(np.arange(size), taken)))
     return (dx,)
 
 
-def _cut_back(tape: Tape, dy: str, shape: tuple[int, ...], widths: Places) -> str:
+def _crop(tape: Tape, dy: str, shape: tuple[int, ...], widths: Places) -> str:
     """The gradient of the middle, cropped where the Pad padded, and padded with zeros where it cropped."""
     for axis, (before, size) in enumerate(zip(widths[0].tolist(), shape, strict=True)):
         dy = tape.slice(dy, axis, max(0, before), min(before + size, tape.shape(dy)[axis]))
@@ -102,17 +102,17 @@ def _resize(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
         return Refusal(f"{op.op_type}: its scales are computed")
     for axis, (size, scale) in enumerate(zip(shape, scales, strict=True)):
         if (tape.shape(dx)[axis], scale) != (size, 1):
-            dx = _sampled_back(tape, op, dx, axis, _sampling(tape, op, size, tape.shape(dx)[axis], scale))
+            dx = _sampling_gradient(tape, op, dx, axis, _sampling_matrix(tape, op, size, tape.shape(dx)[axis], scale))
     return (dx,)
 
 
-def _sampled_back(tape: Tape, op: OnnxOp, dy: str, axis: int, matrix: Floats) -> str:
+def _sampling_gradient(tape: Tape, op: OnnxOp, dy: str, axis: int, matrix: Floats) -> str:
     """The product with the transposed matrix; a sum if each element was just repeated."""
     (made, size), shape = matrix.shape, tape.shape(dy)
     if made % size == 0 and np.array_equal(matrix, np.repeat(np.eye(size), made // size, axis=0)):
         apart = tape.reshape(dy, (*shape[:axis], size, made // size, *shape[axis + 1 :]))
         return tape.sum(apart, (axis + 1,), keepdims=False)
-    return _along(tape, dy, axis, matrix.T)
+    return _product_along(tape, dy, axis, matrix.T)
 
 
 def _scales(tape: Tape, node: Node, op: OnnxOp) -> list[float] | None:
@@ -131,7 +131,7 @@ def _scales(tape: Tape, node: Node, op: OnnxOp) -> list[float] | None:
     return scales
 
 
-def _sampling(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Floats:
+def _sampling_matrix(tape: Tape, op: OnnxOp, size: int, made: int, scale: float) -> Floats:
     """The weights of `size` input elements in `made` output elements, [made, size], as in ONNX's Resize."""
     places = _coordinates(tape, op, size, made, np.float32(scale))
     mode = text(op, "mode", "nearest")
@@ -175,8 +175,8 @@ def _nearest(tape: Tape, op: OnnxOp, places: Floats) -> Places:
     default = "round_prefer_floor" if tape.opset >= _SAMPLED_WITH_ATTRIBUTES and op.op_type == "Resize" else "floor"
     mode = text(op, "nearest_mode", default)
     half = np.float32(0.5)
-    moved = {"round_prefer_floor": places - half, "round_prefer_ceil": places + half}.get(mode, places)
-    rounded = np.ceil(moved) if mode in ("ceil", "round_prefer_floor") else np.floor(moved)
+    shifted = {"round_prefer_floor": places - half, "round_prefer_ceil": places + half}.get(mode, places)
+    rounded = np.ceil(shifted) if mode in ("ceil", "round_prefer_floor") else np.floor(shifted)
     return np.asarray(rounded, np.int64)
 
 

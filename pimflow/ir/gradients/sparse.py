@@ -106,17 +106,17 @@ def _of_sum(tape: Tape, node: Node, edges: _Edges, dy: str) -> tuple[str, str]:
     if tape.wants(x):
         of_x = _of_sources(tape, edges, weight, dy)
     if weight and tape.wants(weight):
-        of_weight = tape.op(Sddmm("dot"), *_dotted(tape, weight, x, dy), pointers, sources)
+        of_weight = tape.op(Sddmm("dot"), *_dot_operands(tape, weight, x, dy), pointers, sources)
     return of_x, of_weight
 
 
 def _of_sources(tape: Tape, edges: _Edges, weight: str, dy: str) -> str:
     """The weighted sum of dy over the edges from each source."""
-    turned = [_by_source(tape, edges, weight)] if weight else []
-    return tape.op(Spmm(), dy, edges.pointers, edges.destinations, *turned)
+    weights = [_by_source(tape, edges, weight)] if weight else []
+    return tape.op(Spmm(), dy, edges.pointers, edges.destinations, *weights)
 
 
-def _dotted(tape: Tape, weight: str, x: str, dy: str) -> tuple[str, str]:
+def _dot_operands(tape: Tape, weight: str, x: str, dy: str) -> tuple[str, str]:
     """Both operands, as [rows, features] if an edge has one weight for all features."""
     if len(tape.shape(weight)) > 1:
         return x, dy
@@ -136,7 +136,7 @@ def _of_extreme(tape: Tape, node: Node, op: Spmm, edges: _Edges, dy: str) -> tup
     rows = tape.op(GatherRows(), x, sources)
     factor = _per_row(tape, weight, rows) if weight else ""
     messages = tape.mul(rows, factor) if weight else rows
-    d_messages = _shares(tape, op, messages, pointers, edges.destination, dy)
+    d_messages = _extreme_shares(tape, op, messages, pointers, edges.destination, dy)
     of_x, of_weight = "", ""
     if tape.wants(x):
         of_x = _to_sources(tape, edges, tape.mul(d_messages, factor) if weight else d_messages)
@@ -146,7 +146,7 @@ def _of_extreme(tape: Tape, node: Node, op: Spmm, edges: _Edges, dy: str) -> tup
     return of_x, of_weight
 
 
-def _shares(tape: Tape, op: Reduction, values: str, pointers: str, destination: str, dy: str) -> str:
+def _extreme_shares(tape: Tape, op: Reduction, values: str, pointers: str, destination: str, dy: str) -> str:
     """The gradients of edge values reduced by max (or min): equal shares for all that attain it."""
     best = tape.op(SegmentReduce(op.reduce, op.start, op.empty), values, pointers)
     hit = tape.elementwise("Equal", values, tape.op(GatherRows(), best, destination))
@@ -165,7 +165,7 @@ def _segment_reduce(tape: Tape, node: Node, op: SegmentReduce, gradients: tuple[
     destination = tape.constant(_destinations(rows), "destination")
     if op.reduce == "sum":
         return (tape.op(GatherRows(), gradients[0], destination), "")
-    return (_shares(tape, op, values, pointers, destination, gradients[0]), "")
+    return (_extreme_shares(tape, op, values, pointers, destination, gradients[0]), "")
 
 
 @GRADIENTS.register(Sddmm)
@@ -226,18 +226,18 @@ def _gather_rows(tape: Tape, node: Node, op: GatherRows, gradients: tuple[str, .
     if ids is None:
         total = tape.scatter_add(index, dy, tape.shape(x))
         return total if isinstance(total, Refusal) else (total, "")
-    return (_added_up(tape, x, ids, dy), "")
+    return (_sum_by_row(tape, x, ids, dy), "")
 
 
-def _added_up(tape: Tape, table: str, ids: npt.NDArray[np.generic], values: str) -> str:
+def _sum_by_row(tape: Tape, table: str, ids: npt.NDArray[np.generic], values: str) -> str:
     """Values, summed by the row of a table that they belong to."""
-    order, pointers = _by_row(tape, table, ids)
+    order, pointers = _sorted_by_row(tape, table, ids)
     if not np.array_equal(order, np.arange(len(order))):
         values = tape.op(GatherRows(), values, tape.constant(order, "order"))
     return tape.op(SegmentReduce(), values, tape.constant(pointers, "pointers"))
 
 
-def _by_row(
+def _sorted_by_row(
     tape: Tape, table: str, ids: npt.NDArray[np.generic]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The order that sorts an index by the rows of a table, and where each row's entries begin."""
@@ -272,11 +272,11 @@ def _of_table(
     """The gradient of one table of the pairs; each table is given as its name and the rows that the pairs read."""
     (table, ids), (rows, picks) = own, other
     if op.pairing == "add":
-        return _added_up(tape, table, ids, dy)
+        return _sum_by_row(tape, table, ids, dy)
     if op.pairing == "mul":
         read = tape.op(GatherRows(), rows, tape.constant(np.asarray(picks, np.int64), "picks"))
-        return _added_up(tape, table, ids, tape.mul(dy, read))
-    order, pointers = _by_row(tape, table, ids)
+        return _sum_by_row(tape, table, ids, tape.mul(dy, read))
+    order, pointers = _sorted_by_row(tape, table, ids)
     heads, width = tape.shape(dy)[1:], tape.shape(rows)[-1]
     merged = (math.prod(heads),) if heads else ()  # edge weights have at most one dim of heads
     weights = tape.op(GatherRows(), tape.reshape(dy, (len(order), *merged)), tape.constant(order, "order"))
@@ -297,10 +297,10 @@ def _typed_linear(tape: Tape, node: Node, op: TypedLinear, gradients: tuple[str,
     rank = len(tape.shape(weights))
     of_bias = tape.op(SegmentReduce(), dy, pointers) if bias and tape.wants(bias) else ""
     none = ("", of_bias)[: len(node.inputs) - 3]
-    turned = (*range(rank - 2), rank - 1, rank - 2)
-    of_x = tape.op(op, dy, tape.transpose(weights, turned), pointers) if tape.wants(x) else ""
+    transposed = (*range(rank - 2), rank - 1, rank - 2)
+    of_x = tape.op(op, dy, tape.transpose(weights, transposed), pointers) if tape.wants(x) else ""
     if of_x and ids is not None:
-        of_x = _added_up(tape, x, ids, of_x)
+        of_x = _sum_by_row(tape, x, ids, of_x)
     if not tape.wants(weights):
         return (of_x, "", "", *none)
     read = tape.op(GatherRows(), x, index) if index else x
@@ -336,17 +336,17 @@ def _typed_spmm(tape: Tape, node: Node, op: TypedSpmm, gradients: tuple[str, ...
         products = tape.op(TypedLinear(), *operands)
         rows = tape.reshape(products, op.viewed(tape.shape(products)))
         summed = replace(node, op=Spmm(), inputs=(rows, *node.inputs[4:]))
-        of_sum = _made(_spmm(tape, summed, Spmm(), gradients))
+        of_sum = _unrefused(_spmm(tape, summed, Spmm(), gradients))
     if any(map(tape.wants, operands[:2])):
         of_rows = _of_sources(tape, edges, weight, tape.mul(dy, _per_row(tape, scale, dy)) if scale else dy)
         (x, weights), count = map(tape.shape, operands[:2]), int(bounds[-1])
         of_rows = tape.reshape(of_rows, (count, *x[1:-1], weights[-1]))
         typed = replace(node, op=TypedLinear(), inputs=operands)
-        of_products = _made(_typed_linear(tape, typed, TypedLinear(), (of_rows,)))
+        of_products = _unrefused(_typed_linear(tape, typed, TypedLinear(), (of_rows,)))
     return (*of_products[:2], "", "", "", "", *of_sum[3:])[: len(node.inputs)]
 
 
-def _made(gradients: Gradients) -> tuple[str, ...]:
+def _unrefused(gradients: Gradients) -> tuple[str, ...]:
     """The gradients, which are not refused because the structure is known."""
     assert not isinstance(gradients, Refusal)
     return tuple(gradients)

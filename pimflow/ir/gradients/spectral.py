@@ -28,12 +28,12 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
     if inverse and integer(op, "onesided"):
         return Refusal("DFT that is inverse and one-sided has no gradient rule")
     dx = _adjoint(tape, dy, axis, count, shape[-1], inverse=inverse)
-    return (_to_length(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
+    return (_resized(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
 
 
 def _adjoint(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
     """The gradient of `count` elements along an axis, each of `parts` parts (1 if real), from their transform's."""
-    dy = _to_length(tape, dy, axis, count)  # one-sided: the other side has no gradient
+    dy = _resized(tape, dy, axis, count)  # one-sided: the other side has no gradient
     back = {"inverse": int(not inverse)}
     inputs = (dy, "", tape.constant(np.array(axis, np.int64), "axis")) if tape.opset >= _AXIS_AS_INPUT else (dy,)
     attributes = back if tape.opset >= _AXIS_AS_INPUT else back | {"axis": axis}
@@ -59,8 +59,8 @@ def _stft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gra
         read = tape.onnx("Gather", (signal, index), (images, frames, count, parts), axis=1)
         d_window = tape.sum(tape.mul(d_frames, read), (0, 1, 3), keepdims=False)
     if tape.wants(signal):
-        weighed = tape.mul(d_frames, tape.reshape(window, (count, 1))) if window else d_frames
-        added = tape.scatter_add(index, tape.transpose(weighed, (1, 2, 0, 3)), (size, images, parts))
+        weighted = tape.mul(d_frames, tape.reshape(window, (count, 1))) if window else d_frames
+        added = tape.scatter_add(index, tape.transpose(weighted, (1, 2, 0, 3)), (size, images, parts))
         if isinstance(added, Refusal):
             return added
         d_signal = tape.transpose(added, (1, 0, 2))
@@ -81,7 +81,7 @@ def _number(tape: Tape, name: str) -> int | None:
     return None if array is None else int(array.reshape(-1)[0])
 
 
-def _to_length(tape: Tape, x: str, axis: int, count: int) -> str:
+def _resized(tape: Tape, x: str, axis: int, count: int) -> str:
     """`x` truncated, or padded with zeros, to a length along an axis."""
     size = tape.shape(x)[axis]
     if count <= size:

@@ -10,8 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir.analysis.rows import Shape
-from pimflow.ir.gradients.contraction import Windows, spread_back
-from pimflow.ir.gradients.reduction import shared_out
+from pimflow.ir.gradients.contraction import Windows, transposed_convolution
+from pimflow.ir.gradients.reduction import extreme_gradient
 from pimflow.ir.gradients.tape import (
     GRADIENTS,
     ONNX_TRAINING_FORMS,
@@ -47,18 +47,18 @@ def _onnx_with_indices(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
 
 
 def _max_pool(tape: Tape, node: Node, op: OnnxOp) -> Node:
-    places = next(filter(None, node.outputs[1:]), "")
-    if not places:
-        places = tape.new_value(f"{node.name}.places", tape.shape(node.output), "int64")
-    tape.save_for_backward(node, places)
-    return replace(node, op=op, outputs=(node.output, places))
+    indices = next(filter(None, node.outputs[1:]), "")
+    if not indices:
+        indices = tape.new_value(f"{node.name}.places", tape.shape(node.output), "int64")
+    tape.save_for_backward(node, indices)
+    return replace(node, op=op, outputs=(node.output, indices))
 
 
 @GRADIENTS.register(Pool2d)
 def _pool(tape: Tape, node: Node, op: Pool2d, gradients: tuple[str, ...]) -> Gradients:
     if op.kind == "max":
-        apart = all(step >= extent for step, extent in zip(op.strides, op.kernel, strict=True))
-        return _of_max_pool(tape, node, gradients[0], apart and op.dilations == (1, 1))
+        disjoint = all(step >= extent for step, extent in zip(op.strides, op.kernel, strict=True))
+        return _of_max_pool(tape, node, gradients[0], disjoint and op.dilations == (1, 1))
     windows = Windows(op.kernel, op.strides, op.pads, op.dilations)
     return _of_average_pool(tape, node, windows, gradients[0], bool(op.count_include_pad))
 
@@ -69,19 +69,19 @@ def _onnx_max_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
         return Refusal(f"{op.op_type}: its indices are in column-major order")
     kernel = integers(op, "kernel_shape") or ()
     strides, dilations = (integers(op, name) or (1,) * len(kernel) for name in ("strides", "dilations"))
-    apart = all(step >= extent for step, extent in zip(strides, kernel, strict=True))
-    return _of_max_pool(tape, node, gradients[0], apart and set(dilations) == {1})
+    disjoint = all(step >= extent for step, extent in zip(strides, kernel, strict=True))
+    return _of_max_pool(tape, node, gradients[0], disjoint and set(dilations) == {1})
 
 
-def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
+def _of_max_pool(tape: Tape, node: Node, dy: str, disjoint: bool) -> Gradients:
     """Scatters dy by indices into all elements of the map; if windows do not overlap, no two indices are equal."""
-    if tape.opset < SCATTER_OPSET and not apart:
+    if tape.opset < SCATTER_OPSET and not disjoint:
         return no_scatter(tape.opset)
     shape, count = tape.shape(node.inputs[0]), tape.value(dy).elements
-    (places,) = tape.saved(node)
+    (indices,) = tape.saved(node)
     empty = tape.zeros((tape.value(node.inputs[0]).elements,), dy)
-    inputs = (empty, tape.reshape(places, (count,)), tape.reshape(dy, (count,)))
-    adding: dict[str, AttributeValue] = {} if apart else {"reduction": "add"}
+    inputs = (empty, tape.reshape(indices, (count,)), tape.reshape(dy, (count,)))
+    adding: dict[str, AttributeValue] = {} if disjoint else {"reduction": "add"}
     flat = tape.onnx("ScatterElements", inputs, tape.shape(empty), attributes={"axis": 0, **adding})
     return (tape.reshape(flat, shape),)
 
@@ -89,11 +89,11 @@ def _of_max_pool(tape: Tape, node: Node, dy: str, apart: bool) -> Gradients:
 @differentiates("MaxUnpool")
 def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """The gradient at the index where each element went; indices are into all elements of the result."""
-    x, places, *sizes = node.inputs
+    x, indices, *sizes = node.inputs
     if sizes:
         return Refusal("MaxUnpool into a given shape has no gradient rule")
     flat = tape.reshape(gradients[0], (tape.value(gradients[0]).elements,))
-    return (tape.onnx("Gather", (flat, places), tape.shape(x), axis=0), "")
+    return (tape.onnx("Gather", (flat, indices), tape.shape(x), axis=0), "")
 
 
 @differentiates("AveragePool")
@@ -118,13 +118,13 @@ def _of_average_pool(tape: Tape, node: Node, windows: Windows, dy: str, padding_
     shape = tape.shape(node.inputs[0])
     counts = _counts(shape[2:], tape.shape(dy)[2:], windows, padding_counts)
     each = tape.mul(dy, tape.constant(np.reciprocal(counts).astype(np.dtype(tape.dtype(dy))), "shares"))
-    return (_over_windows(tape, each, windows, shape),)
+    return (_scatter_windows(tape, each, windows, shape),)
 
 
-def _over_windows(tape: Tape, each: str, windows: Windows, shape: Shape) -> str:
+def _scatter_windows(tape: Tape, each: str, windows: Windows, shape: Shape) -> str:
     """The values of all windows, each added to every element of its window: [N, C, *sizes]."""
     ones = tape.constant(np.ones((shape[1], 1, *windows.kernel), np.dtype(tape.dtype(each))), "ones")
-    return spread_back(tape, each, ones, replace(windows, groups=shape[1]), shape[2:])
+    return transposed_convolution(tape, each, ones, replace(windows, groups=shape[1]), shape[2:])
 
 
 def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool) -> npt.NDArray[np.float64]:
@@ -143,19 +143,19 @@ def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool
 
 @GRADIENTS.register(GlobalPool)
 def _global_pool(tape: Tape, node: Node, op: GlobalPool, gradients: tuple[str, ...]) -> Gradients:
-    return _over_the_map(tape, node, op.kind == "max", gradients[0])
+    return _global_gradient(tape, node, op.kind == "max", gradients[0])
 
 
 @differentiates("GlobalAveragePool", "GlobalMaxPool")
 def _onnx_global_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    return _over_the_map(tape, node, op.op_type == "GlobalMaxPool", gradients[0])
+    return _global_gradient(tape, node, op.op_type == "GlobalMaxPool", gradients[0])
 
 
-def _over_the_map(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradients:
+def _global_gradient(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradients:
     (x,) = node.inputs
     shape = tape.shape(x)
     if of_maximum:
-        return (shared_out(tape, x, node.output, dy, tuple(range(2, len(shape)))),)
+        return (extreme_gradient(tape, x, node.output, dy, tuple(range(2, len(shape)))),)
     places = tape.value(x).elements // max(1, tape.value(dy).elements)
     return (tape.broadcast_to(tape.scaled(dy, 1 / places), shape),)
 
@@ -164,11 +164,11 @@ def _over_the_map(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradient
 def _norm_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     (x,), power = node.inputs, integer(op, "p", 2)
     each = _of_norm(tape, node.output, gradients[0], power)
-    return (_by_size(tape, x, _over_windows(tape, each, _windows(tape, node, op), tape.shape(x)), power),)
+    return (_by_size(tape, x, _scatter_windows(tape, each, _windows(tape, node, op), tape.shape(x)), power),)
 
 
 @differentiates("GlobalLpPool")
-def _norm_of_the_map(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+def _global_norm_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     (x,), power = node.inputs, integer(op, "p", 2)
     return (_by_size(tape, x, _of_norm(tape, node.output, gradients[0], power), power),)
 
