@@ -21,10 +21,10 @@ from pimflow.report.training import Endurance
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
+from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Run, follow
+from pimflow.runtime.offload.run import ActivationPlan, Run, simulate
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, trace_of
-from pimflow.runtime.offload.wish import Wish
 from pimflow.targets import load_target
 
 PAGE = Path(__file__).parent.parent / "docs" / "training.md"
@@ -100,12 +100,12 @@ class Row:
 
 def choices(trace: Trace, channel: Channel) -> Iterator[Row]:
     """Keep all, the rule, and the search with an increasing set of choices."""
-    yield Row("keep", follow(trace, ActivationPlan()))
-    yield Row("SSDTrain's rule", follow(trace, adaptive_rule(trace, channel, trace.modules), channel))
-    yield Row("recompute, up to 10 % slower", plan_activations(trace, None, Wish(slower_percent=10)).run)
-    yield Row("offload", plan_activations(trace, channel, Wish(recompute=False)).run)
+    yield Row("keep", simulate(trace, ActivationPlan()))
+    yield Row("SSDTrain's rule", simulate(trace, adaptive_rule(trace, channel, trace.modules), channel))
+    yield Row("recompute, up to 10 % slower", plan_activations(trace, None, Requirements(slower_percent=10)).run)
+    yield Row("offload", plan_activations(trace, channel, Requirements(recompute=False)).run)
     yield Row("auto", plan_activations(trace, channel).run)
-    yield Row("auto, up to 10 % slower", plan_activations(trace, channel, Wish(slower_percent=10)).run)
+    yield Row("auto, up to 10 % slower", plan_activations(trace, channel, Requirements(slower_percent=10)).run)
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
@@ -155,7 +155,7 @@ def chains() -> str:
         rate = share * trace.buffers[0].bytes / 2000.0
         channel = Channel(rate, rate)
         plan = adaptive_rule(trace, channel, least_elements=0)
-        rule, found = follow(trace, plan, channel), plan_activations(trace, channel, Wish(recompute=False))
+        rule, found = simulate(trace, plan, channel), plan_activations(trace, channel, Requirements(recompute=False))
         published = {0.4: "34 to 38 %", 0.8: "10 to 18 %"}.get(share, "0.4 to 5.9 %" if share > 1 else "")
         rows.append(
             (

@@ -17,10 +17,10 @@ from pimflow.report.basis import gpu_basis
 from pimflow.report.training import Activations, Endurance, Training
 from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
+from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import Found, follow, kept
+from pimflow.runtime.offload.run import SimulatedPlan, keep_all, simulate
 from pimflow.runtime.offload.spill import channel_of, require_drives
-from pimflow.runtime.offload.wish import Wish
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
@@ -79,8 +79,11 @@ def train(
     ssd = _drives(machine.target, activations)
     limit_bytes = None if limit is None else round(limit * _GIB)
     steps = Steps(source, asked, machine.costs, Differentiate(loss, optimiser=optimiser), limit_bytes).cheapest()
-    channel, wish = channel_of(machine.target), Wish(activations != "recompute", activations != "offload", slower)
-    plans = [(step, _planned(step, channel, activations, wish, least=limit is None)) for step in steps]
+    channel, requirements = (
+        channel_of(machine.target),
+        Requirements(activations != "recompute", activations != "offload", slower),
+    )
+    plans = [(step, _planned(step, channel, activations, requirements, least=limit is None)) for step in steps]
     step, found = min(plans, key=lambda plan: plan[0].price(plan[1]))
     return Training(
         source.text,
@@ -106,22 +109,24 @@ def _drives(target: Target, activations: Activations) -> Ssd | None:
     return None if target.memory is None else target.memory.ssd
 
 
-def _planned(step: Step, channel: Channel | None, activations: Activations, wish: Wish, *, least: bool) -> Found:
+def _planned(
+    step: Step, channel: Channel | None, activations: Activations, requirements: Requirements, *, least: bool
+) -> SimulatedPlan:
     """The requested plan.
 
     Args:
         step: whose activations are planned.
         channel: to the SSDs; None without any.
         activations: what may be done with them.
-        wish: of the search, except for the limit.
+        requirements: of the search, except for the limit.
         least: whether to make the peak as low as possible; the limit then counts only if that plan does not fit.
     """
-    trace, within = step.trace, replace(wish, limit_bytes=step.available)
+    trace, within = step.trace, replace(requirements, limit_bytes=step.available)
     if activations == "keep":
-        return kept(trace)
+        return keep_all(trace)
     if activations == "rule":
         assert channel is not None
         plan = adaptive_rule(trace, channel, trace.modules)
-        return Found(plan, follow(trace, plan, channel))
-    found = plan_activations(trace, channel, wish if least else within)
+        return SimulatedPlan(plan, simulate(trace, plan, channel))
+    found = plan_activations(trace, channel, requirements if least else within)
     return plan_activations(trace, channel, within) if least and step.price(found).is_too_large else found

@@ -21,7 +21,7 @@ from pimflow.passes import (
 from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
 from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.offload.run import Found, kept
+from pimflow.runtime.offload.run import SimulatedPlan, keep_all
 from pimflow.runtime.offload.trace import Trace, trace_of
 from pimflow.search.pricing import host_alone
 from pimflow.search.relational_form import training_form
@@ -50,7 +50,7 @@ class Step:
     state_bytes: int
     available: int | None
 
-    def price(self, found: Found) -> Price:
+    def price(self, found: SimulatedPlan) -> Price:
         """The price of a plan of its activations: whether it exceeds the available memory, and its time."""
         return Price(self.available is not None and found.run.peak_bytes > self.available, found.run.time_us)
 
@@ -98,7 +98,7 @@ class Steps:
         graph = BEFORE.run(model).graph
         exported = self._step(graph, model)  # before any other form, whose errors would name nodes made by passes
         fastest = self._in_form(graph, model, exported, by_room=False)
-        if not fastest.price(kept(fastest.trace)).is_too_large:
+        if not fastest.price(keep_all(fastest.trace)).is_too_large:
             return (fastest,)
         return tuple(dict.fromkeys((fastest, self._in_form(graph, model, exported, by_room=True))))
 
@@ -107,7 +107,7 @@ class Steps:
 
         def price(form: Graph) -> Price:
             step = self._step(form, model)
-            return step.price(kept(step.trace)) if by_room else Price(False, step.trace.time_us)
+            return step.price(keep_all(step.trace)) if by_room else Price(False, step.trace.time_us)
 
         passes = training_form(graph, price, self.asked)
         return self._step(PassManager(passes).run(graph).graph, model) if passes else exported

@@ -24,7 +24,7 @@ from pimflow.report.plan_report import PlanReport
 from pimflow.report.records import Row
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.tiers import HostTable, gpu_memory_text, host_tables
-from pimflow.runtime.offload.fitting import Fitted, made_to_fit, overflows
+from pimflow.runtime.offload.fitting import Fitted, fit_activations, overflows
 from pimflow.runtime.spending import schedule
 from pimflow.runtime.timeline import Timeline
 from pimflow.search.policy import spill_way
@@ -169,7 +169,7 @@ class CompiledResult:
 
     @cached_property
     def _spilled(self) -> Fitted | None:
-        return made_to_fit(self.graph, self.memory, self.machine.costs.serving(self.graph), spill_way(self.options))
+        return fit_activations(self.graph, self.memory, self.machine.costs.serving(self.graph), spill_way(self.options))
 
     @property
     def spill(self) -> Spill | None:

@@ -7,7 +7,7 @@ from pimflow.records import dataclass
 from pimflow.report.measures import Costs, Measure
 from pimflow.report.tables import number, significant
 from pimflow.runtime.memory import plan_memory
-from pimflow.runtime.offload.fitting import made_to_fit, overflows
+from pimflow.runtime.offload.fitting import fit_activations, overflows
 from pimflow.runtime.offload.spill import SpillWay
 
 HEADER = ("as it fits (us)", "(mJ)")
@@ -46,7 +46,7 @@ class AsItFits:
             return cls(kept.time_us, kept.energy_mj, True)
         serving = costs.serving(graph)
         memory = plan_memory(graph, serving.workspaces(graph))
-        fitted = made_to_fit(graph, memory, serving, way)
+        fitted = fit_activations(graph, memory, serving, way)
         if fitted is None:
             return cls(kept.time_us, kept.energy_mj, not overflows(memory, serving))
         return cls(fitted.schedule.makespan_us, fitted.schedule.total_energy_mj, fitted.spill.fits)

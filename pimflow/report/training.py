@@ -10,7 +10,7 @@ from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import render_table
 from pimflow.runtime.offload.channel import Kind
-from pimflow.runtime.offload.run import Found, Run, Trip, follow, made_again
+from pimflow.runtime.offload.run import Run, SimulatedPlan, Trip, recomputed_before, simulate
 from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
 from pimflow.targets import TargetRecord
@@ -73,7 +73,7 @@ class Training(Records):
     optimiser: str
     activations: Activations
     trace: Trace
-    found: Found
+    found: SimulatedPlan
     parameters: int
     state_bytes: int
     available_bytes: int | None
@@ -82,7 +82,7 @@ class Training(Records):
     @property
     def kept(self) -> Run:
         """The step with all activations kept."""
-        return follow(self.trace, type(self.found.plan)())
+        return simulate(self.trace, type(self.found.plan)())
 
     @property
     def fits(self) -> bool:
@@ -121,7 +121,7 @@ class Training(Records):
             "available_bytes": self.available_bytes,
             "fits": self.fits,
             "missing_bytes": self.missing_bytes,
-            "least_bytes": trace.touched_bytes,
+            "least_bytes": trace.working_set_bytes,
             "kept": {
                 "time_us": kept.time_us,
                 "forward_us": trace.forward_us,
@@ -183,7 +183,7 @@ class Training(Records):
 
     def _needed(self) -> str:
         """The memory that one kernel needs, if that alone is too much."""
-        least = self.trace.touched_bytes
+        least = self.trace.working_set_bytes
         if self.available_bytes is None or least <= self.available_bytes:
             return ""
         return f" (no plan fits: one kernel alone reads and writes {size_text(least)})"
@@ -205,7 +205,7 @@ class Training(Records):
         return render_table(columns, rows)
 
 
-def activation_rows(trace: Trace, found: Found) -> list[Row]:
+def activation_rows(trace: Trace, found: SimulatedPlan) -> list[Row]:
     """A row for each time that a saved activation leaves, or for one that stays, in the order in which they are
     computed; times from the start of the step.
 
@@ -216,16 +216,16 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
     if found.plan.order:
         return _rows_made_again(trace, found)
     trips: dict[int, list[Trip]] = {}
-    for trip in sorted(found.plan.trips(trace), key=lambda trip: trip.returns):
+    for trip in sorted(found.plan.trips(trace), key=lambda trip: trip.next_use):
         trips.setdefault(trip.buffer, []).append(trip)
-    again = made_again(trace, found.plan.recomputed)
+    again = recomputed_before(trace, found.plan.recomputed)
     rows = [
-        (trace.made(buffer), buffer, _stays(trace, found, buffer, again.get(buffer)))
+        (trace.last_write(buffer), buffer, _stays(trace, found, buffer, again.get(buffer)))
         for buffer in trace.saved
         if buffer not in trips
     ]
     rows += [
-        (trip.made, buffer, _leaves(trace, found, trip, before))
+        (trip.last_write, buffer, _leaves(trace, found, trip, before))
         for buffer, some in trips.items()
         for before, trip in pairwise((None, *some))
         if trip is not None
@@ -233,7 +233,7 @@ def activation_rows(trace: Trace, found: Found) -> list[Row]:
     return [row for _, _, row in sorted(rows, key=itemgetter(0, 1))]
 
 
-def _rows_made_again(trace: Trace, found: Found) -> list[Row]:
+def _rows_made_again(trace: Trace, found: SimulatedPlan) -> list[Row]:
     """A row for every value that a kernel computes again, in order."""
     kernels = [trace.kernels[place] for place in found.plan.order]
     ends = list(accumulate(kernel.time_us for kernel in kernels))
@@ -248,25 +248,31 @@ def _rows_made_again(trace: Trace, found: Found) -> list[Row]:
     return rows
 
 
-def _stays(trace: Trace, found: Found, buffer: int, again: int | None) -> Row:
+def _stays(trace: Trace, found: SimulatedPlan, buffer: int, again: int | None) -> Row:
     """The row of an activation that is kept, or recomputed before a kernel."""
     becomes, before = ("kept", None) if again is None else ("recomputed", trace.kernels[again].name)
     chain = [trace.kernels[place].name for place in found.plan.recomputed.get(buffer, ())]
-    return _row(trace, found.run, buffer, (trace.made(buffer), trace.returns(buffer)), becomes, before, chain)
+    return _row(
+        trace, found.run, buffer, (trace.last_write(buffer), trace.first_backward_use(buffer)), becomes, before, chain
+    )
 
 
-def _leaves(trace: Trace, found: Found, trip: Trip, last: Trip | None) -> Row:
+def _leaves(trace: Trace, found: SimulatedPlan, trip: Trip, last: Trip | None) -> Row:
     """The row of one trip of an offloaded activation; unchanged content is not stored again."""
     run = found.run
-    stored = run.ends_us[trip.made] if last is None else max(run.ends_us[trip.made], run.starts_us[last.returns])
-    spans: dict[Kind, float] = {"store": stored, "load": run.ends_us[trip.leaves]}
+    stored = (
+        run.ends_us[trip.last_write]
+        if last is None
+        else max(run.ends_us[trip.last_write], run.starts_us[last.next_use])
+    )
+    spans: dict[Kind, float] = {"store": stored, "load": run.ends_us[trip.last_use]}
     moved = {
         transfer.kind: [transfer.begin_us, transfer.end_us]
         for transfer in run.transfers
-        if transfer.buffer == trip.buffer and spans[transfer.kind] <= transfer.begin_us <= run.starts_us[trip.returns]
+        if transfer.buffer == trip.buffer and spans[transfer.kind] <= transfer.begin_us <= run.starts_us[trip.next_use]
     }
-    before = trace.kernels[trip.before].name
-    return _row(trace, run, trip.buffer, (trip.made, trip.returns), "offloaded", before, []) | {
+    before = trace.kernels[trip.load_before].name
+    return _row(trace, run, trip.buffer, (trip.last_write, trip.next_use), "offloaded", before, []) | {
         f"{kind}_us": moved.get(kind) for kind in spans
     }
 

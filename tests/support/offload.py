@@ -101,7 +101,10 @@ def traces(draw: st.DrawFn) -> Trace:
     kernels.append(Kernel("results", 0.0, tuple(sorted(unread)), ()))
     sizes = draw(st.lists(st.integers(100, 1000), min_size=count, max_size=count))
     return Trace(
-        tuple(kernels), count // 2 + 1, tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)), given=1
+        tuple(kernels),
+        count // 2 + 1,
+        tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)),
+        input_kernels=1,
     )
 
 

@@ -19,7 +19,7 @@ def trace_of(sizes: list[int], reads: list[set[int]], inputs: int) -> Trace:
     kernels += [Kernel(f"k{inputs + n}", 1.0, tuple(sorted(read)), (inputs + n,)) for n, read in enumerate(reads)]
     results = {*range(inputs, inputs + len(reads))} - set(chain.from_iterable(reads))
     kernels.append(Kernel("results", 0.0, tuple(sorted(results)), ()))
-    return Trace(tuple(kernels), 1, tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)), given=1)
+    return Trace(tuple(kernels), 1, tuple(Buffer(str(n), size, size) for n, size in enumerate(sizes)), input_kernels=1)
 
 
 @st.composite

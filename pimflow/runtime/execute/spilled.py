@@ -58,36 +58,36 @@ class _SpilledRun:
         self.values: dict[int, list[str]] = {}
         for name, spot in memory.places.items():
             self.values.setdefault(spot.region, []).append(name)
-        self.there: dict[int, int] = {}
-        self.away: dict[int, Array] = {}
+        self.offsets: dict[int, int] = {}
+        self.stored: dict[int, Array] = {}
 
     def outputs(self, inputs: Mapping[str, Array]) -> dict[str, Array]:
         """Executes all events; outputs are read before the last step frees them."""
         stays = {(stay.first, stay.buffer): stay for stay in self.spill.stays}
-        given, last = self.spill.trace.given, len(self.spill.trace.kernels) - 1
+        given, last = self.spill.trace.input_kernels, len(self.spill.trace.kernels) - 1
         found: dict[str, Array] = {}
         for place, moment in enumerate(self.spill.found.run.log):
-            if moment.what == "take":
+            if moment.what == "allocate":
                 self._begin(stays[place, moment.which])
             elif moment.what == "run" and moment.which < given:
                 self.inference.take(inputs)
             elif moment.what == "run" and moment.which == last:
                 found = self.inference.outputs()
             else:
-                self._happen(moment)
+                self._apply(moment)
         return found
 
-    def _happen(self, moment: Moment) -> None:
+    def _apply(self, moment: Moment) -> None:
         if moment.what in ("run", "again"):
-            for node in self.steps[moment.which - self.spill.trace.given]:
+            for node in self.steps[moment.which - self.spill.trace.input_kernels]:
                 self.inference.execute_node(node)
-        elif moment.what == "stored" and moment.which in self.there:  # otherwise the store is useless and ends late
-            self.away[moment.which] = self._bytes(moment.which).copy()
+        elif moment.what == "stored" and moment.which in self.offsets:  # otherwise the store is useless and ends late
+            self.stored[moment.which] = self._bytes(moment.which).copy()
         elif moment.what == "loaded":
-            self._bytes(moment.which)[:] = self.away[moment.which]
-        elif moment.what == "give":
+            self._bytes(moment.which)[:] = self.stored[moment.which]
+        elif moment.what == "free":
             self._bytes(moment.which)[:] = POISON
-            del self.there[moment.which]
+            del self.offsets[moment.which]
 
     def _begin(self, stay: Stay) -> None:
         """Allocates a buffer that contains only its padding."""
@@ -95,9 +95,9 @@ class _SpilledRun:
         for name in self.values.get(stay.buffer, ()):
             spot = self.memory.places[name]
             self.places[name] = replace(spot, offset=spot.offset - region.offset + stay.offset)
-        self.there[stay.buffer] = stay.offset
+        self.offsets[stay.buffer] = stay.offset
         self.inference.begin([replace(region, offset=stay.offset)])
 
     def _bytes(self, buffer: int) -> Array:
-        start = self.there[buffer]
+        start = self.offsets[buffer]
         return self.inference.memory[start : start + self.memory.regions[buffer].bytes]

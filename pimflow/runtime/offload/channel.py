@@ -72,7 +72,7 @@ class Queue:
     stored_bytes: int = 0  # bytes of stores that have begun
     past: int = 0  # transfers in `order` that ended before the current kernel
 
-    def ask(self, now: float, kind: Kind, buffer: int) -> None:
+    def request(self, now: float, kind: Kind, buffer: int) -> None:
         """Queues a transfer at a time."""
         self.waiting.append((now, kind, buffer))
 
@@ -127,8 +127,8 @@ class Queue:
         return found if found is not None and found.begin_us < end else None
 
     def _begin(self) -> None:
-        asked, kind, buffer = self.waiting.popleft()
-        begin, size = max(self.free_us, asked), self.trace.buffers[buffer].bytes
+        requested_us, kind, buffer = self.waiting.popleft()
+        begin, size = max(self.free_us, requested_us), self.trace.buffers[buffer].bytes
         self.free_us = begin + (self.channel.store_us(size) if kind == "store" else self.channel.load_us(size))
         self.done[kind, buffer] = Transfer(kind, buffer, begin, self.free_us)
         self.order.append(self.done[kind, buffer])

@@ -39,7 +39,7 @@ def overflows(memory: MemoryPlan, costs: MemoryCosts) -> bool:
     return tiers is not None and gpu_bytes(memory) > tiers.gpu.usable_bytes
 
 
-def made_to_fit(graph: Graph, memory: MemoryPlan, costs: MemoryCosts, way: SpillWay) -> Fitted | None:
+def fit_activations(graph: Graph, memory: MemoryPlan, costs: MemoryCosts, way: SpillWay) -> Fitted | None:
     """The plan for the activations of one inference; None if they fit or cannot be planned.
 
     Args:
@@ -54,10 +54,10 @@ def made_to_fit(graph: Graph, memory: MemoryPlan, costs: MemoryCosts, way: Spill
     if memory.outside or any(fetches(graph)):
         return None
     from pimflow.runtime.offload.schedule import spilled_schedule
-    from pimflow.runtime.offload.spill import channel_of, spilled
+    from pimflow.runtime.offload.spill import channel_of, plan_spill
 
     kept = schedule(graph, costs)
     room = tiers.gpu.usable_bytes - memory.weight_bytes
-    spill = spilled(graph, memory, kept.timeline, room, channel_of(costs.target), way)
+    spill = plan_spill(graph, memory, kept.timeline, room, channel_of(costs.target), way)
     static_mj = costs.static_energy_mj(spill.found.run.time_us)
     return Fitted(spill, spilled_schedule(spill, kept, costs.target, static_mj))

@@ -85,7 +85,7 @@ class _Back:
             last.update(dict.fromkeys(kernel.writes, place))
             ancestors = 1 << place
             for made in self.reads[place]:
-                ancestors |= self.ancestors[made[1]] if made[1] >= self.trace.given else 0
+                ancestors |= self.ancestors[made[1]] if made[1] >= self.trace.input_kernels else 0
                 self.readers[made] = self.readers.get(made, 0) | 1 << place
             self.ancestors.append(ancestors)
 
@@ -100,7 +100,7 @@ class _Back:
         seen = {self.reads[place]: first}
         while waiting:
             peak, _, _, needed = heapq.heappop(waiting)
-            made = [one for one in needed if one[1] >= self.trace.given]
+            made = [one for one in needed if one[1] >= self.trace.input_kernels]
             if not made or len(seen) > most:
                 return peak
             for kernel in self._last_made(needed, made, peak):

@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.run import ActivationPlan, Found, Most, follow_within
+from pimflow.runtime.offload.run import ActivationPlan, RunLimits, SimulatedPlan, simulate_within
 from pimflow.runtime.offload.trace import Trace
 
 _Bytes = np.ndarray[tuple[int], np.dtype[np.int64]]
@@ -21,28 +21,30 @@ Gap = tuple[int, int, int]
 """A buffer, a kernel that accesses it, and the next kernel that does, with other kernels in between."""
 
 
-def paged(trace: Trace, channel: Channel, limit_bytes: int, most: Most | None = None) -> Found | None:
-    """A plan whose live bytes stay within a limit; None if a kernel accesses more, or if the plan exceeds `most`.
+def paging_plan(
+    trace: Trace, channel: Channel, limit_bytes: int, limits: RunLimits | None = None
+) -> SimulatedPlan | None:
+    """A plan whose live bytes stay within a limit; None if a kernel accesses more, or if the plan exceeds `limits`.
 
     Args:
         trace: the steps.
         channel: the channel to the SSDs.
         limit_bytes: the memory available.
-        most: limits on the run.
+        limits: limits on the run.
     """
-    if trace.touched_bytes > limit_bytes:
+    if trace.working_set_bytes > limit_bytes:
         return None
-    taken = [sum(trace.buffers[buffer].bytes for buffer in touched) for touched in trace.touched]
+    taken = [sum(trace.buffers[buffer].bytes for buffer in touched) for touched in trace.accessed]
     room = np.array([limit_bytes - size for size in taken], np.int64)
     leaving = _leaving(trace, room)
-    plan = ActivationPlan(_asked_back(trace, channel, leaving, room), limit_bytes=limit_bytes)
-    run = follow_within(trace, plan, channel, most or Most())
-    return None if run is None else Found(plan, run)
+    plan = ActivationPlan(_schedule_loads(trace, channel, leaving, room), limit_bytes=limit_bytes)
+    run = simulate_within(trace, plan, channel, limits or RunLimits())
+    return None if run is None else SimulatedPlan(plan, run)
 
 
 def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:
     """The gaps in which buffers leave memory; subtracts the buffers that stay from `room`."""
-    through = (0.0, *trace.through_us)
+    through = (0.0, *trace.ends_us)
     gaps = [
         (buffer, use, following)
         for buffer, uses in enumerate(trace.uses)
@@ -60,10 +62,10 @@ def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:
     return leaving
 
 
-def _asked_back(trace: Trace, channel: Channel, leaving: list[Gap], room: _Bytes) -> tuple[tuple[int, int], ...]:
+def _schedule_loads(trace: Trace, channel: Channel, leaving: list[Gap], room: _Bytes) -> tuple[tuple[int, int], ...]:
     """The kernels before which to request the buffers, in order: early enough to load all that follow in time, if there
     is room."""
-    starts = (0.0, *trace.through_us)
+    starts = (0.0, *trace.ends_us)
     loads = []
     free_us = float("inf")
     for buffer, use, following in sorted(leaving, key=lambda gap: (gap[2], gap[0]), reverse=True):

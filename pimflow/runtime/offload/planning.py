@@ -14,11 +14,11 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.paging import paged
-from pimflow.runtime.offload.run import ActivationPlan, Found, kept
-from pimflow.runtime.offload.search import exchanged, improved, searched
+from pimflow.runtime.offload.paging import paging_plan
+from pimflow.runtime.offload.requirements import Requirements
+from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, keep_all
+from pimflow.runtime.offload.search import exchange_buffers, improve_plan, search_plan
 from pimflow.runtime.offload.trace import Trace
-from pimflow.runtime.offload.wish import Wish
 
 MOST_LIMITS = 32
 """The number of limits for paging plans, evenly spaced from what one kernel needs to keeping everything."""
@@ -30,58 +30,61 @@ LESS_SHARE = 1 / 16
 """How far below the requested limit to plan as well, as a fraction of the range of limits."""
 
 
-def plan_activations(trace: Trace, channel: Channel | None, wish: Wish | None = None) -> Found:
+def plan_activations(trace: Trace, channel: Channel | None, requirements: Requirements | None = None) -> SimulatedPlan:
     """The best plan found.
 
     Args:
         trace: the step.
         channel: the channel to the SSDs; None if nothing can be offloaded.
-        wish: the requirements for the plan.
+        requirements: the requirements for the plan.
     """
-    wish = wish or Wish()
-    plans = [searched(trace, channel, wish)]
-    limit = wish.limit_bytes
-    if limit is not None and trace.touched_bytes <= limit < kept(trace).run.peak_bytes:
-        staged = _by_stages(trace, channel, wish, limit, plans[0])
+    requirements = requirements or Requirements()
+    plans = [search_plan(trace, channel, requirements)]
+    limit = requirements.limit_bytes
+    if limit is not None and trace.working_set_bytes <= limit < keep_all(trace).run.peak_bytes:
+        staged = _by_stages(trace, channel, requirements, limit, plans[0])
         plans += [staged] if staged != plans[0] else []
     best = min(
-        (exchanged(trace, channel, wish, found.plan) for found in plans), key=lambda found: wish.key(trace, found)
+        (exchange_buffers(trace, channel, requirements, found.plan) for found in plans),
+        key=lambda found: requirements.key(trace, found),
     )
-    if channel is None or not wish.offload:
+    if channel is None or not requirements.offload:
         return best
-    for limit in _limits(trace, wish):
-        found = paged(trace, channel, limit, wish.most(trace, best))
-        if found is not None and wish.key(trace, found) < wish.key(trace, best):
+    for limit in _limits(trace, requirements):
+        found = paging_plan(trace, channel, limit, requirements.limits(trace, best))
+        if found is not None and requirements.key(trace, found) < requirements.key(trace, best):
             best = found
     return best
 
 
-def _by_stages(trace: Trace, channel: Channel | None, wish: Wish, limit: int, best: Found) -> Found:
+def _by_stages(
+    trace: Trace, channel: Channel | None, requirements: Requirements, limit: int, best: SimulatedPlan
+) -> SimulatedPlan:
     """The best of the given plan and two for the requested limit: from keeping everything, and from a lower limit."""
-    most = kept(trace).run.peak_bytes
+    most = keep_all(trace).run.peak_bytes
 
-    def within(room: int, plan: ActivationPlan) -> Found:
-        return improved(trace, channel, replace(wish, limit_bytes=room), plan)
+    def within(room: int, plan: ActivationPlan) -> SimulatedPlan:
+        return improve_plan(trace, channel, replace(requirements, limit_bytes=room), plan)
 
-    def better(found: Found) -> Found:
-        return min((best, found), key=lambda plan: wish.key(trace, plan))
+    def better(found: SimulatedPlan) -> SimulatedPlan:
+        return min((best, found), key=lambda plan: requirements.key(trace, plan))
 
     plan = ActivationPlan()
     for stage in range(1, STAGES + 1):
         found = within(most - (most - limit) * stage // STAGES, plan)
         plan = found.plan
     best = better(found)
-    less = limit - int((most - trace.touched_bytes) * LESS_SHARE)
-    return better(within(limit, within(less, best.plan).plan)) if less >= trace.touched_bytes else best
+    less = limit - int((most - trace.working_set_bytes) * LESS_SHARE)
+    return better(within(limit, within(less, best.plan).plan)) if less >= trace.working_set_bytes else best
 
 
-def _limits(trace: Trace, wish: Wish) -> Iterator[int]:
+def _limits(trace: Trace, requirements: Requirements) -> Iterator[int]:
     """The limits from the requested one down, but no lower than one kernel needs."""
-    least, most = trace.touched_bytes, kept(trace).run.peak_bytes
-    asked = most if wish.limit_bytes is None else max(least, wish.limit_bytes)
-    if asked < most:
-        yield asked
+    least, most = trace.working_set_bytes, keep_all(trace).run.peak_bytes
+    requested = most if requirements.limit_bytes is None else max(least, requirements.limit_bytes)
+    if requested < most:
+        yield requested
     for step in reversed(range(MOST_LIMITS)):
         limit = least + (most - least) * step // MOST_LIMITS
-        if limit < asked:
+        if limit < requested:
             yield limit

@@ -20,10 +20,10 @@ from functools import cached_property
 from itertools import count
 
 from pimflow.records import dataclass
-from pimflow.runtime.offload.run import ActivationPlan, Found, Moment, Rerun, Run, peak_of
+from pimflow.runtime.offload.run import ActivationPlan, Moment, Rerun, Run, SimulatedPlan, peak_of
 from pimflow.runtime.offload.trace import Trace
 
-MOST_SETS, MOST_SETS_OF_THE_FASTER = 20_000, 2_000
+MOST_SETS, MOST_SETS_ONCE_FOUND = 20_000, 2_000
 """The maximum number of sets that a search visits for up to a hundred steps, before and after a plan is found; fewer
 for more steps, as each set takes longer."""
 
@@ -31,7 +31,9 @@ _WEIGHTS = (("steps", math.inf), ("time", 20.0), ("time", 1.25))
 """The searches: the unit in which the steps still needed count, and their weight relative to the time so far."""
 
 
-def reordered(trace: Trace, sizes: Sequence[int], limit_bytes: int, below_us: float = math.inf) -> Found | None:
+def reordered_plan(
+    trace: Trace, sizes: Sequence[int], limit_bytes: int, below_us: float = math.inf
+) -> SimulatedPlan | None:
     """The fastest plan that the searches find; None where they find none.
 
     Args:
@@ -40,20 +42,20 @@ def reordered(trace: Trace, sizes: Sequence[int], limit_bytes: int, below_us: fl
         limit_bytes: the limit on live bytes.
         below_us: an upper bound on the time of the plan.
     """
-    back = _Back(trace, tuple(sizes), limit_bytes)
+    search = _BackwardSearch(trace, tuple(sizes), limit_bytes)
     best: tuple[int, ...] = ()
-    for counted, weight in _WEIGHTS:
-        found = back.way(counted, weight, below_us)
+    for unit, weight in _WEIGHTS:
+        found = search.path(unit, weight, below_us)
         if found:
             best, below_us = found, sum(trace.kernels[place].time_us for place in found)
-    order = _complete(trace, best) if best else None
+    order = _with_views(trace, best) if best else None
     if order is None:
         return None
-    plan = ActivationPlan(recomputed=_made_again(trace, order), order=order)
-    return Found(plan, in_order(trace, plan))
+    plan = ActivationPlan(recomputed=_reruns(trace, order), order=order)
+    return SimulatedPlan(plan, simulate_in_order(trace, plan))
 
 
-def _made_again(trace: Trace, order: Sequence[int]) -> dict[int, tuple[int, ...]]:
+def _reruns(trace: Trace, order: Sequence[int]) -> dict[int, tuple[int, ...]]:
     """The buffers that are written again, each with the steps that do so."""
     again: dict[int, tuple[int, ...]] = {}
     seen: set[int] = set()
@@ -64,23 +66,23 @@ def _made_again(trace: Trace, order: Sequence[int]) -> dict[int, tuple[int, ...]
     return again
 
 
-def in_order(trace: Trace, plan: ActivationPlan) -> Run:
+def simulate_in_order(trace: Trace, plan: ActivationPlan) -> Run:
     """Simulates the steps in the order of a plan; nothing waits, and nothing is moved.
 
     A buffer is in memory from when a step writes it until the last later step that needs its content.
     """
     order = plan.order
-    lasting = list(_lasting(trace, order))
+    needed_after = list(_needed_after(trace, order))
     starts, ends, reruns = [0.0] * len(trace.kernels), [-1.0] * len(trace.kernels), list[Rerun]()
     log: list[Moment] = []
     alive: set[int] = set()
     now = recompute_us = 0.0
-    for place, stays in zip(order, lasting, strict=True):
+    for place, needed in zip(order, needed_after, strict=True):
         kernel, begin = trace.kernels[place], now
-        for buffer in trace.touched[place]:
+        for buffer in trace.accessed[place]:
             if buffer not in alive:
                 alive.add(buffer)
-                log.append(Moment(now, "take", buffer, trace.buffers[buffer].bytes))
+                log.append(Moment(now, "allocate", buffer, trace.buffers[buffer].bytes))
         now += kernel.time_us
         again = ends[place] >= 0
         log.append(Moment(now, "again" if again else "run", place))
@@ -89,28 +91,28 @@ def in_order(trace: Trace, plan: ActivationPlan) -> Run:
             reruns.append(Rerun(place, begin, now))
         else:
             starts[place], ends[place] = begin, now
-        for buffer in sorted(alive - stays):
+        for buffer in sorted(alive - needed):
             alive.discard(buffer)
-            log.append(Moment(now, "give", buffer, -trace.buffers[buffer].bytes))
+            log.append(Moment(now, "free", buffer, -trace.buffers[buffer].bytes))
     peak, peak_us = peak_of(log)
     return Run(now, 0.0, recompute_us, 0.0, peak, peak_us, (), tuple(starts), tuple(ends), tuple(reruns), tuple(log))
 
 
-def _lasting(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
+def _needed_after(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
     """For each step in an order, the buffers whose content is needed after it."""
     first = {buffer: places[0] for buffer, places in enumerate(trace.uses) if places}
     needed: set[int] = set()
-    behind = []
+    after = []
     for place in reversed(order):
-        behind.append(set(needed))
+        after.append(set(needed))
         kernel = trace.kernels[place]
         needed.difference_update(buffer for buffer in kernel.writes if first[buffer] == place)
         needed.update(buffer for buffer in kernel.writes if first[buffer] != place)
         needed.update(kernel.reads)
-    return reversed(behind)
+    return reversed(after)
 
 
-def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
+def _with_views(trace: Trace, path: Sequence[int]) -> tuple[int, ...] | None:
     """A path completed by the steps that write nothing (views), each as soon as its operand is made; None if one has
     several operands, which may never be in memory together."""
     made: dict[int, int] = {}
@@ -122,35 +124,35 @@ def _complete(trace: Trace, way: Sequence[int]) -> tuple[int, ...] | None:
             views.setdefault(made[kernel.reads[0]] if kernel.reads else 0, []).append(place)
         made.update(dict.fromkeys(kernel.writes, place))
     order: list[int] = []
-    for place in way:
+    for place in path:
         order += (place, *views.pop(place, ()))
     return tuple(order)
 
 
 @dataclass(frozen=True)
-class _Back:
+class _BackwardSearch:
     """Searches paths back from the results to the inputs. Sets of versions and of steps are bit masks."""
 
     trace: Trace
     sizes: tuple[int, ...]
     limit_bytes: int
 
-    def way(self, counted: str, weight: float, below_us: float) -> tuple[int, ...]:
+    def path(self, unit: str, weight: float, below_us: float) -> tuple[int, ...]:
         """A plan that is faster than `below_us`: all steps that write, in order; () if none is found."""
         end, number = len(self.trace.kernels) - 1, count()
         start = self._reads[end]
-        most = (MOST_SETS if below_us == math.inf else MOST_SETS_OF_THE_FASTER) * 100 // max(100, end)
-        remaining = self._count if counted == "steps" else self._time_us
+        most = (MOST_SETS if below_us == math.inf else MOST_SETS_ONCE_FOUND) * 100 // max(100, end)
+        remaining = self._count if unit == "steps" else self._time_us
         known, came = {start: 0.0}, dict[int, tuple[int, int]]()
-        at_once = max(self._taken(place, 0, 0) for place in (*range(self.trace.given), end))
+        at_once = max(self._live_bytes(place, 0, 0) for place in (*range(self.trace.input_kernels), end))
         waiting = [(0.0, next(number), 0.0, start)] if at_once <= self.limit_bytes else []
         while waiting and len(known) <= most:
             _, _, spent_us, needed = heapq.heappop(waiting)
             if known[needed] < spent_us:
                 continue
-            if not needed & ~self._given:
-                return (*range(self.trace.given), *_followed(came, needed), end)
-            for place, before in self._taken_back(needed):
+            if not needed & ~self._inputs:
+                return (*range(self.trace.input_kernels), *_path_to_results(came, needed), end)
+            for place, before in self._predecessors(needed):
                 before_us = spent_us + self.trace.kernels[place].time_us
                 ahead = self._ancestors_of(before)
                 if before_us >= known.get(before, math.inf) or before_us + self._time_us(ahead) >= below_us:
@@ -160,7 +162,7 @@ class _Back:
                 heapq.heappush(waiting, (key, next(number), before_us, before))
         return ()
 
-    def _taken_back(self, needed: int) -> list[tuple[int, int]]:
+    def _predecessors(self, needed: int) -> list[tuple[int, int]]:
         """The steps that may have made one of the needed versions last, each with the versions needed before it.
 
         One step suffices if all its operands are needed anyway, or if they are no larger than its results and no other
@@ -168,13 +170,13 @@ class _Back:
         """
         size = sum(self.sizes[self._versions[version][0]] for version in _bits(needed))
         found = []
-        for place in sorted({self._versions[version][1] for version in _bits(needed & ~self._given)}, reverse=True):
+        for place in sorted({self._versions[version][1] for version in _bits(needed & ~self._inputs)}, reverse=True):
             rest = needed & ~self._writes[place]
             before = rest | self._reads[place]
-            if rest & self._overwritten[place] or self._taken(place, needed, size) > self.limit_bytes:
+            if rest & self._overwritten[place] or self._live_bytes(place, needed, size) > self.limit_bytes:
                 continue
             added = self._reads[place] & ~needed
-            if any(self._others[version] & before for version in _bits(added)):
+            if any(self._other_versions[version] & before for version in _bits(added)):
                 continue
             if self.trace.kernels[place].draws and self._ancestors_of(before) >> place & 1:
                 continue  # it would run again
@@ -187,18 +189,18 @@ class _Back:
         made = sum(self.sizes[self._versions[version][0]] for version in _bits(needed & ~rest))
         if sum(self.sizes[self._versions[version][0]] for version in _bits(added)) > made:
             return False
-        if any(self._others[version] & ~self._writes[place] for version in _bits(added)):
+        if any(self._other_versions[version] & ~self._writes[place] for version in _bits(added)):
             return False
         return not any(self._readers[version] & self._ancestors_of(rest) for version in _bits(self._writes[place]))
 
-    def _taken(self, place: int, needed: int, size: int) -> int:
+    def _live_bytes(self, place: int, needed: int, size: int) -> int:
         """Bytes in memory while a step runs and `needed`, of `size` bytes, is required after it."""
-        return size + sum(self.sizes[buffer] for buffer, held in self._touched[place] if not held & needed)
+        return size + sum(self.sizes[buffer] for buffer, held in self._accessed[place] if not held & needed)
 
     def _ancestors_of(self, needed: int) -> int:
         """The steps that the needed versions depend on."""
         steps = 0
-        for version in _bits(needed & ~self._given):
+        for version in _bits(needed & ~self._inputs):
             steps |= self._ancestors[self._versions[version][1]]
         return steps
 
@@ -214,16 +216,16 @@ class _Back:
         return tuple((buffer, place) for place, kernel in enumerate(self.trace.kernels) for buffer in kernel.writes)
 
     @cached_property
-    def _of_buffer(self) -> dict[int, int]:
+    def _versions_of(self) -> dict[int, int]:
         held: dict[int, int] = {}
         for version, (buffer, _) in enumerate(self._versions):
             held[buffer] = held.get(buffer, 0) | 1 << version
         return held
 
     @cached_property
-    def _others(self) -> tuple[int, ...]:
+    def _other_versions(self) -> tuple[int, ...]:
         """For each version, the other versions of its buffer."""
-        return tuple(self._of_buffer[buffer] & ~(1 << version) for version, (buffer, _) in enumerate(self._versions))
+        return tuple(self._versions_of[buffer] & ~(1 << version) for version, (buffer, _) in enumerate(self._versions))
 
     @cached_property
     def _reads(self) -> tuple[int, ...]:
@@ -245,24 +247,26 @@ class _Back:
     @cached_property
     def _overwritten(self) -> tuple[int, ...]:
         """For each step, all other versions of the buffers that it writes."""
-        held = self._of_buffer
+        held = self._versions_of
         return tuple(
             sum({held[buffer] for buffer in kernel.writes}) & ~self._writes[place]
             for place, kernel in enumerate(self.trace.kernels)
         )
 
     @cached_property
-    def _touched(self) -> tuple[tuple[tuple[int, int], ...], ...]:
+    def _accessed(self) -> tuple[tuple[tuple[int, int], ...], ...]:
         """For each step, the buffers that it accesses, with all their versions."""
-        held = self._of_buffer
+        held = self._versions_of
         return tuple(
             tuple((buffer, held.get(buffer, 0)) for buffer in sorted({*kernel.reads, *kernel.writes}))
             for kernel in self.trace.kernels
         )
 
     @cached_property
-    def _given(self) -> int:
-        return sum(1 << version for version, (_, place) in enumerate(self._versions) if place < self.trace.given)
+    def _inputs(self) -> int:
+        return sum(
+            1 << version for version, (_, place) in enumerate(self._versions) if place < self.trace.input_kernels
+        )
 
     @cached_property
     def _ancestors(self) -> tuple[int, ...]:
@@ -270,7 +274,7 @@ class _Back:
         ancestors: list[int] = []
         for place, reads in enumerate(self._reads):
             steps = 1 << place
-            for version in _bits(reads & ~self._given):
+            for version in _bits(reads & ~self._inputs):
                 steps |= ancestors[self._versions[version][1]]
             ancestors.append(steps)
         return tuple(ancestors)
@@ -285,7 +289,7 @@ class _Back:
         return tuple(readers)
 
 
-def _followed(came: dict[int, tuple[int, int]], needed: int) -> Iterator[int]:
+def _path_to_results(came: dict[int, tuple[int, int]], needed: int) -> Iterator[int]:
     """The steps from a set of versions to the results."""
     while needed in came:
         needed, place = came[needed]

@@ -31,7 +31,7 @@ def adaptive_rule(
     offloaded: list[int] = []
     before_bytes, before_us, reached = 0, 0.0, 0
     for buffer in trace.saved:
-        made = trace.made(buffer)
+        made = trace.last_write(buffer)
         before_us += sum(kernel.time_us for kernel in trace.kernels[reached:made])
         reached = max(reached, made)
         size = trace.buffers[buffer].bytes
@@ -47,17 +47,19 @@ def adaptive_rule(
 
 def _one_module_ahead(trace: Trace, offloaded: list[int], modules: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
     """When each buffer is requested: when the backward pass of the module after its own begins."""
-    starts = sorted(modules) or sorted({trace.made(buffer) for buffer in trace.saved})
+    starts = sorted(modules) or sorted({trace.last_write(buffer) for buffer in trace.saved})
 
     def module(buffer: int) -> int:
-        return sum(start <= trace.made(buffer) for start in starts)
+        return sum(start <= trace.last_write(buffer) for start in starts)
 
     begins: dict[int, int] = {}  # where the backward pass of each module begins
     for buffer in trace.saved:
-        begins[module(buffer)] = min(trace.returns(buffer), begins.get(module(buffer), trace.returns(buffer)))
+        begins[module(buffer)] = min(
+            trace.first_backward_use(buffer), begins.get(module(buffer), trace.first_backward_use(buffer))
+        )
     loads = []
     for buffer in offloaded:
-        behind = [begin for other, begin in begins.items() if other > module(buffer)]
-        asked = max((begin for begin in behind if begin <= trace.returns(buffer)), default=trace.turn)
-        loads.append((buffer, asked))
-    return tuple(sorted(loads, key=lambda load: (load[1], trace.returns(load[0]), load[0])))
+        later = [begin for other, begin in begins.items() if other > module(buffer)]
+        requested = max((begin for begin in later if begin <= trace.first_backward_use(buffer)), default=trace.turn)
+        loads.append((buffer, requested))
+    return tuple(sorted(loads, key=lambda load: (load[1], trace.first_backward_use(load[0]), load[0])))

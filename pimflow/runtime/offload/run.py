@@ -34,17 +34,17 @@ class Trip(NamedTuple):
 
     Args:
         buffer: number of the buffer.
-        made: the last kernel that writes it before it leaves: from then on it may be stored.
-        leaves: the last kernel that accesses it before it leaves.
-        before: the kernel before which its load is requested.
-        returns: the first kernel that accesses it after it is back.
+        last_write: the last kernel that writes it before it leaves: from then on it may be stored.
+        last_use: the last kernel that accesses it before it leaves.
+        load_before: the kernel before which its load is requested.
+        next_use: the first kernel that accesses it after it is back.
     """
 
     buffer: int
-    made: int
-    leaves: int
-    before: int
-    returns: int
+    last_write: int
+    last_use: int
+    load_before: int
+    next_use: int
 
     @classmethod
     def of(cls, trace: Trace, buffer: int, before: int) -> Trip:
@@ -66,7 +66,7 @@ class ActivationPlan:
         recomputed: for each recomputed buffer, the kernels that make it again right before it is read; the buffers are
             in the order in which they were made.
         order: all kernels in order of execution, including reruns, if that is not the trace's order. Nothing is
-            offloaded then, and `in_order` in `reordered` simulates the plan.
+            offloaded then, and `simulate_in_order` in `reordered` simulates the plan.
         limit_bytes: a kernel whose results would exceed this limit together with the live bytes waits for pending
             stores; None for no limit.
     """
@@ -86,7 +86,7 @@ class ActivationPlan:
         return [Trip.of(trace, buffer, before) for buffer, before in self.loads]
 
 
-def made_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
+def recomputed_before(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> dict[int, int]:
     """For each recomputed buffer, the kernel before which it is recomputed: the first one after the turn that accesses
     it, or before which another buffer is recomputed from it.
 
@@ -97,17 +97,17 @@ def made_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]]) -> dict[
     places: dict[int, int] = {}
     read: dict[int, int] = {}
     for buffer, kernels in reversed(list(recomputed.items())):
-        place = places[buffer] = min(trace.returns(buffer), read.get(buffer, len(trace.kernels)))
+        place = places[buffer] = min(trace.first_backward_use(buffer), read.get(buffer, len(trace.kernels)))
         for other in {other for kernel in kernels for other in trace.kernels[kernel].reads}:
             read[other] = min(place, read.get(other, place))
     return places
 
 
-What = Literal["take", "give", "run", "again", "stored", "loaded"]
+EventKind = Literal["allocate", "free", "run", "again", "stored", "loaded"]
 """Events: a buffer's memory is allocated or freed; a kernel or a rerun ends; a store or a load of a buffer ends."""
 
 
-_ENDED: Mapping[Kind, What] = {"store": "stored", "load": "loaded"}
+_ENDED: Mapping[Kind, EventKind] = {"store": "stored", "load": "loaded"}
 
 
 class Moment(NamedTuple):
@@ -115,7 +115,7 @@ class Moment(NamedTuple):
     for memory that is freed, otherwise 0."""
 
     time_us: float
-    what: What
+    what: EventKind
     which: int
     bytes: int = 0
 
@@ -165,7 +165,7 @@ class Run:
 
 
 @dataclass(frozen=True)
-class Most:
+class RunLimits:
     """Limits on a run.
 
     Args:
@@ -182,7 +182,7 @@ class Most:
     slowed: bool = False
     again_us: float = math.inf
 
-    def is_within(self, other: Most) -> bool:
+    def is_within(self, other: RunLimits) -> bool:
         """Whether every run that exceeds the other limits exceeds these."""
         return (
             self.peak_bytes <= other.peak_bytes
@@ -194,19 +194,19 @@ class Most:
 
 
 @dataclass(frozen=True)
-class Found:
+class SimulatedPlan:
     """A plan and its simulated run."""
 
     plan: ActivationPlan
     run: Run
 
 
-def kept(trace: Trace) -> Found:
+def keep_all(trace: Trace) -> SimulatedPlan:
     """The plan that keeps all activations, and its run."""
-    return Found(ActivationPlan(), follow(trace, ActivationPlan()))
+    return SimulatedPlan(ActivationPlan(), simulate(trace, ActivationPlan()))
 
 
-def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -> Run:
+def simulate(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -> Run:
     """Simulates a step.
 
     Args:
@@ -214,17 +214,17 @@ def follow(trace: Trace, plan: ActivationPlan, channel: Channel | None = None) -
         plan: the plan for its saved buffers.
         channel: the channel to the SSDs; required if anything is offloaded.
     """
-    run = follow_within(trace, plan, channel, Most())
+    run = simulate_within(trace, plan, channel, RunLimits())
     assert run is not None
     return run
 
 
-def follow_within(trace: Trace, plan: ActivationPlan, channel: Channel | None, most: Most) -> Run | None:
-    """Like `follow`; None as soon as the run is known to exceed the limits."""
-    return _Follower(trace, plan, channel or Channel(1.0, 1.0)).run(most)
+def simulate_within(trace: Trace, plan: ActivationPlan, channel: Channel | None, limits: RunLimits) -> Run | None:
+    """Like `simulate`; None as soon as the run is known to exceed the limits."""
+    return _Simulation(trace, plan, channel or Channel(1.0, 1.0)).run(limits)
 
 
-class _Follower:
+class _Simulation:
     """The simulation of one run."""
 
     def __init__(self, trace: Trace, plan: ActivationPlan, channel: Channel) -> None:
@@ -238,66 +238,76 @@ class _Follower:
         self.recompute_us = 0.0
         self.slowed_us = 0.0
         self.starts: list[float] = []
-        self.through: list[float] = []
+        self.ends: list[float] = []
         self.reruns: list[Rerun] = []
         self.log: list[
-            tuple[float, What | Literal["quiet"], int, int]
+            tuple[float, EventKind | Literal["quiet"], int, int]
         ] = []  # events; a quiet entry is a range of kernels
         self.alive: set[int] = set()
         self.alive_bytes = 0
         self.highest_bytes = 0  # at the starts of kernels: a lower bound on the peak
         self.leaving: dict[int, float] = {}  # offloaded buffers: when the forward pass was done with them
-        self.left: list[int] = []  # buffers whose last use or store may have ended since memory was freed
+        self.maybe_unused: list[int] = []  # buffers whose last use or store may have ended since memory was freed
         self.taken = self.ended = 0  # transfers whose memory is accounted for, at their begin and their end
-        self.coming: set[int] = set()  # requested, and not yet read
-        self.again_away = {buffer for buffer, count in Counter(buffer for buffer, _ in plan.loads).items() if count > 1}
+        self.requested: set[int] = set()  # requested, and not yet read
+        self.several_trips = {
+            buffer for buffer, count in Counter(buffer for buffer, _ in plan.loads).items() if count > 1
+        }
         self.stores: dict[int, list[int]] = {}
         trips = plan.trips(trace)
-        for made, buffer in sorted({(trip.made, trip.buffer) for trip in trips}):
-            self.stores.setdefault(made, []).append(buffer)
-        self.asks: dict[int, list[int]] = {}
+        for written, buffer in sorted({(trip.last_write, trip.buffer) for trip in trips}):
+            self.stores.setdefault(written, []).append(buffer)
+        self.load_requests: dict[int, list[int]] = {}
         for buffer, before in plan.loads:
-            self.asks.setdefault(before, []).append(buffer)
-        self.again: dict[int, list[int]] = {}
-        self.again_at = again = made_again(trace, plan.recomputed)
+            self.load_requests.setdefault(before, []).append(buffer)
+        self.recomputed_at: dict[int, list[int]] = {}
+        self.recomputed_before = again = recomputed_before(trace, plan.recomputed)
         for buffer in plan.recomputed:
-            self.again.setdefault(again[buffer], []).append(buffer)
-        self.later, self.away_ends, self.made_of = _ends(trace, plan, trips, again)
+            self.recomputed_at.setdefault(again[buffer], []).append(buffer)
+        self.later, self.last_uses, self.last_reruns = _last_uses(trace, plan, trips, again)
         late = (trace.uses[buffer][-1] for buffer in self.later)
-        asked = (self.stores, self.asks, self.again, self.away_ends, self.made_of, late, (len(trace.kernels) - 1,))
-        self.events = sorted({*chain.from_iterable(asked)})
+        marked = (
+            self.stores,
+            self.load_requests,
+            self.recomputed_at,
+            self.last_uses,
+            self.last_reruns,
+            late,
+            (len(trace.kernels) - 1,),
+        )
+        self.marked = sorted({*chain.from_iterable(marked)})
 
-    def run(self, most: Most) -> Run | None:
+    def run(self, limits: RunLimits) -> Run | None:
         kernels = self.trace.kernels
         again_us = sum(kernels[place].time_us for chain in self.plan.recomputed.values() for place in chain)
         while (place := len(self.starts)) < len(kernels):
-            if self._exceeds(most, again_us):
+            if self._exceeds(limits, again_us):
                 return None
             following = self._quiet_until(place)
             if following > place:
                 self._run_quiet(place, following)
                 continue
-            if place in self.asks:
-                self._ask_back(place)
-            for buffer in self.again.get(place, ()):
-                self._make_again(buffer, place)
-            for buffer in self.made_of.get(place, ()):
-                self._give_back(buffer, self.now)
+            if place in self.load_requests:
+                self._request_loads(place)
+            for buffer in self.recomputed_at.get(place, ()):
+                self._recompute(buffer, place)
+            for buffer in self.last_reruns.get(place, ()):
+                self._free(buffer, self.now)
             self.starts.append(self._execute(place, again=False))
-            self.through.append(self.now)
-        log = tuple(map(Moment._make, sorted(self._told(), key=itemgetter(0))))  # transfers are logged late
+            self.ends.append(self.now)
+        log = tuple(map(Moment._make, sorted(self._full_log(), key=itemgetter(0))))  # transfers are logged late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
-        spans = (tuple(self.starts), tuple(self.through))
+        spans = (tuple(self.starts), tuple(self.ends))
         return Run(*times, *peak_of(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
 
     def _quiet_until(self, place: int) -> int:
         """The first kernel from `place` on at which the plan requires something or a transfer is pending; at latest the
         last kernel."""
         queue = self.queue
-        moved = self.coming or self.leaving or self.left or queue.waiting or queue.free_us > self.now
+        moved = self.requested or self.leaving or self.maybe_unused or queue.waiting or queue.free_us > self.now
         if moved or not self.ended == self.taken == len(queue.order):
             return place
-        return self.events[bisect_left(self.events, place)]
+        return self.marked[bisect_left(self.marked, place)]
 
     def _run_quiet(self, place: int, following: int) -> None:
         """Runs kernels as if everything were kept: buffers are allocated at their first use and freed after their last
@@ -306,15 +316,15 @@ class _Follower:
         self.log.append((self.now, "quiet", place, following))
         ends = list(accumulate(trace.times_us[place:following], initial=self.now))
         self.starts += ends[:-1]
-        self.through += ends[1:]
+        self.ends += ends[1:]
         self.now = ends[-1]
-        more = self.alive_bytes - trace.alive_before[place]
-        self.highest_bytes = max(self.highest_bytes, more + max(trace.alive_beside[place:following]))
-        self.alive_bytes = more + trace.alive_before[following]
+        more = self.alive_bytes - trace.live_before_bytes[place]
+        self.highest_bytes = max(self.highest_bytes, more + max(trace.live_during_bytes[place:following]))
+        self.alive_bytes = more + trace.live_before_bytes[following]
         self.alive.update(chain.from_iterable(trace.begins[place:following]))
         self.alive.difference_update(chain.from_iterable(trace.ends[place:following]))
 
-    def _told(self) -> Iterator[tuple[float, What, int, int]]:
+    def _full_log(self) -> Iterator[tuple[float, EventKind, int, int]]:
         """All events in the order in which they were logged."""
         sizes = self.trace.sizes
         for entry in self.log:
@@ -322,55 +332,55 @@ class _Follower:
                 yield entry[0], entry[1], entry[2], entry[3]
                 continue
             for place in range(entry[2], entry[3]):
-                start, end = self.starts[place], self.through[place]
-                yield from ((start, "take", buffer, sizes[buffer]) for buffer in self.trace.begins[place])
+                start, end = self.starts[place], self.ends[place]
+                yield from ((start, "allocate", buffer, sizes[buffer]) for buffer in self.trace.begins[place])
                 yield end, "run", place, 0
-                yield from ((end, "give", buffer, -sizes[buffer]) for buffer in self.trace.ends[place])
+                yield from ((end, "free", buffer, -sizes[buffer]) for buffer in self.trace.ends[place])
 
-    def _exceeds(self, most: Most, again_us: float) -> bool:
+    def _exceeds(self, limits: RunLimits, again_us: float) -> bool:
         """Whether the run so far, together with all reruns of the plan, exceeds the limits."""
-        lost_us = again_us + self.stall_us + (self.slowed_us if most.slowed else 0.0)
-        if lost_us > most.lost_us or self.highest_bytes > most.peak_bytes:
+        lost_us = again_us + self.stall_us + (self.slowed_us if limits.slowed else 0.0)
+        if lost_us > limits.lost_us or self.highest_bytes > limits.peak_bytes:
             return True
-        if self.highest_bytes < most.peak_bytes or self.queue.stored_bytes < most.stored_bytes:
+        if self.highest_bytes < limits.peak_bytes or self.queue.stored_bytes < limits.stored_bytes:
             return False
-        return self.queue.stored_bytes > most.stored_bytes or again_us > most.again_us
+        return self.queue.stored_bytes > limits.stored_bytes or again_us > limits.again_us
 
-    def _ask_back(self, place: int) -> None:
+    def _request_loads(self, place: int) -> None:
         self._release(self.now)
-        for buffer in self.asks[place]:
+        for buffer in self.load_requests[place]:
             if buffer in self.leaving:
                 if ("store", buffer) not in self.queue.done:
                     self.queue.withdraw(buffer)
                 del self.leaving[buffer]
                 continue
-            self.queue.ask(self.now, "load", buffer)
-            self.coming.add(buffer)
+            self.queue.request(self.now, "load", buffer)
+            self.requested.add(buffer)
 
     def _release(self, now: float) -> None:
         """Frees buffers that are stored by a time after their last use; allocates those whose loads have begun."""
         self.queue.advance(now)
         order = self.queue.order
-        if self.ended == self.taken == len(order) and not self.left:
+        if self.ended == self.taken == len(order) and not self.maybe_unused:
             return
         while self.ended < len(order) and order[self.ended].end_us <= now:
             transfer = order[self.ended]
             self.ended += 1
             self.log.append((transfer.end_us, _ENDED[transfer.kind], transfer.buffer, 0))
             if transfer.kind == "store":
-                self.left.append(transfer.buffer)
-        for buffer in self.left:
+                self.maybe_unused.append(transfer.buffer)
+        for buffer in self.maybe_unused:
             stored = self.queue.done.get(("store", buffer))
             if buffer in self.leaving and stored is not None and stored.end_us <= now:
-                self._give_back(buffer, max(stored.end_us, self.leaving.pop(buffer)))
-        self.left.clear()
+                self._free(buffer, max(stored.end_us, self.leaving.pop(buffer)))
+        self.maybe_unused.clear()
         while self.taken < len(order) and order[self.taken].begin_us <= now:
             transfer = order[self.taken]
             self.taken += 1
             if transfer.kind == "load":
-                self._take(transfer.buffer, transfer.begin_us)
+                self._allocate(transfer.buffer, transfer.begin_us)
 
-    def _make_again(self, buffer: int, before: int) -> None:
+    def _recompute(self, buffer: int, before: int) -> None:
         """Runs kernels of the forward pass again; temporary results are freed after the last rerun that reads them."""
         kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
         there = set(self.alive)
@@ -381,25 +391,25 @@ class _Follower:
             read = {other for kernel in kernels[step + 1 :] for other in kernel.reads}
             for other in sorted(self.alive - there - read):
                 if not self._stays(other, before):
-                    self._give_back(other, self.now)
+                    self._free(other, self.now)
 
     def _stays(self, buffer: int, before: int) -> bool:
         """Whether a buffer recomputed before a kernel is needed from there on and is not to be recomputed later."""
         last = max(self.trace.uses[buffer][-1], self.later.get(buffer, -1))
-        return buffer in self.saved and last >= before and self.again_at.get(buffer, before) <= before
+        return buffer in self.saved and last >= before and self.recomputed_before.get(buffer, before) <= before
 
     def _execute(self, place: int, *, again: bool) -> float:
         """Runs a kernel once its operands are in memory."""
-        kernel, start, touched = self.trace.kernels[place], self.now, self.trace.touched[place]
-        if self.coming:
-            for buffer in self.coming.intersection(touched):
+        kernel, start, touched = self.trace.kernels[place], self.now, self.trace.accessed[place]
+        if self.requested:
+            for buffer in self.requested.intersection(touched):
                 start = max(start, self._arrival(buffer))
         if self.plan.loads:
             start = self._with_room(start, place)
             self.stall_us += start - self.now
         for buffer in touched:
             if buffer not in self.alive:
-                self._take(buffer, start)
+                self._allocate(buffer, start)
         self.now = start
         if kernel.time_us > 0:
             self.highest_bytes = max(self.highest_bytes, self.alive_bytes)
@@ -415,19 +425,19 @@ class _Follower:
         """Requests stores of the buffers that a kernel has written, and lets buffers leave after their last use."""
         for buffer in self.stores.get(place, ()):
             self.queue.forget("store", buffer)
-            self.queue.ask(self.now, "store", buffer)
+            self.queue.request(self.now, "store", buffer)
         for buffer in self.trace.ends[place]:
             if buffer not in self.later:
-                self._give_back(buffer, self.now)
-        for buffer in self.away_ends.get(place, ()):
-            self._leave(buffer)
+                self._free(buffer, self.now)
+        for buffer in self.last_uses.get(place, ()):
+            self._evict(buffer)
 
     def _with_room(self, start: float, place: int) -> float:
         """When there is room for the buffers that a kernel allocates: it waits for one store after the other."""
         self._release(start)
         if self.limit_bytes == math.inf:
             return start
-        taken = [buffer for buffer in self.trace.touched[place] if buffer not in self.alive]
+        taken = [buffer for buffer in self.trace.accessed[place] if buffer not in self.alive]
         size = sum(self.trace.sizes[buffer] for buffer in taken)
         while size and self.alive_bytes + size > self.limit_bytes and self.leaving:
             start = max(start, self.queue.next_stored(self.leaving))
@@ -437,34 +447,34 @@ class _Follower:
     def _arrival(self, buffer: int) -> float:
         end, begin = self.queue.finish("load", buffer), self.queue.done["load", buffer].begin_us
         self._release(begin)
-        self._take(buffer, begin)
-        self.coming.discard(buffer)
+        self._allocate(buffer, begin)
+        self.requested.discard(buffer)
         return end
 
-    def _take(self, buffer: int, now: float) -> None:
+    def _allocate(self, buffer: int, now: float) -> None:
         if buffer not in self.alive:
             size = self.trace.sizes[buffer]
             self.alive.add(buffer)
             self.alive_bytes += size
-            self.log.append((now, "take", buffer, size))
+            self.log.append((now, "allocate", buffer, size))
 
-    def _give_back(self, buffer: int, now: float) -> None:
+    def _free(self, buffer: int, now: float) -> None:
         if buffer in self.alive:
             size = self.trace.sizes[buffer]
             self.alive.discard(buffer)
             self.alive_bytes -= size
-            self.log.append((now, "give", buffer, -size))
+            self.log.append((now, "free", buffer, -size))
 
-    def _leave(self, buffer: int) -> None:
+    def _evict(self, buffer: int) -> None:
         """Frees a buffer that will be recomputed, or lets it leave to be loaded later, after its last use."""
         if buffer in self.plan.recomputed:
-            self._give_back(buffer, self.now)
+            self._free(buffer, self.now)
             return
         self.leaving[buffer] = self.now
-        self.left.append(buffer)
+        self.maybe_unused.append(buffer)
         self.queue.forget("load", buffer)
-        if buffer in self.again_away and not self.queue.is_stored(buffer):
-            self.queue.ask(self.now, "store", buffer)
+        if buffer in self.several_trips and not self.queue.is_stored(buffer):
+            self.queue.request(self.now, "store", buffer)
 
 
 def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
@@ -478,7 +488,7 @@ def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
     return peak, when
 
 
-def _ends(
+def _last_uses(
     trace: Trace, plan: ActivationPlan, trips: Iterable[Trip], again: Mapping[int, int]
 ) -> tuple[dict[int, int], dict[int, list[int]], dict[int, list[int]]]:
     """Three maps: buffers that stay after their last use, as others are recomputed from them, with the kernel before
@@ -491,11 +501,11 @@ def _ends(
                 last[read] = max(last.get(read, -1), again[buffer])
     saved = frozenset(trace.saved)
     later = {buffer: place for buffer, place in last.items() if buffer in saved and place > trace.uses[buffer][-1]}
-    made_of: dict[int, list[int]] = {}
+    last_reruns: dict[int, list[int]] = {}
     for buffer in sorted(later):
-        made_of.setdefault(later[buffer], []).append(buffer)
-    away: dict[int, list[int]] = {}
-    left = {(trip.leaves, trip.buffer) for trip in trips}
-    for place, buffer in sorted(left | {(trace.leaves(buffer), buffer) for buffer in plan.recomputed}):
-        away.setdefault(place, []).append(buffer)
-    return later, away, made_of
+        last_reruns.setdefault(later[buffer], []).append(buffer)
+    last_uses: dict[int, list[int]] = {}
+    left = {(trip.last_use, trip.buffer) for trip in trips}
+    for place, buffer in sorted(left | {(trace.last_forward_use(buffer), buffer) for buffer in plan.recomputed}):
+        last_uses.setdefault(place, []).append(buffer)
+    return later, last_uses, last_reruns

@@ -71,7 +71,7 @@ def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: fl
     """
     run = spill.found.run
     runs = [Rerun(place, *span) for place, span in enumerate(zip(run.starts_us, run.ends_us, strict=True))]
-    given = spill.trace.given
+    given = spill.trace.input_kernels
     uses = list(_uses(runs, given, "run", kept, target))
     uses += _uses(run.reruns, given, "again", kept, target)
     moved = list(_moved(spill, target))

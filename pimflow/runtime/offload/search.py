@@ -22,9 +22,16 @@ from itertools import accumulate, islice
 
 from pimflow.records import dataclass
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.run import ActivationPlan, Found, Most, Run, follow_within, made_again
+from pimflow.runtime.offload.requirements import Requirements
+from pimflow.runtime.offload.run import (
+    ActivationPlan,
+    Run,
+    RunLimits,
+    SimulatedPlan,
+    recomputed_before,
+    simulate_within,
+)
 from pimflow.runtime.offload.trace import Trace
-from pimflow.runtime.offload.wish import Wish
 
 MOST_PREFIXES = 48
 """The maximum number of plans that offload only the first i buffers; evenly spaced if there are more buffers."""
@@ -43,64 +50,69 @@ _Choice = tuple[frozenset[int], frozenset[int]]
 
 
 @dataclass(frozen=True)
-class _Way:
-    """The changes that may improve a plan.
+class _Moves:
+    """The kinds of changes by which the search may improve a plan.
 
     Args:
         offload, recompute: whether buffers may be offloaded or recomputed.
         nested: whether a buffer may be recomputed from others that are recomputed only for this, before their own
             readers need them.
-        soonest: whether buffers with the least recomputation time per byte come first, instead of those unused longest.
+        cheapest_first: whether buffers with the least recomputation time per byte come first, instead of those unused
+            longest.
     """
 
     offload: bool
     recompute: bool
     nested: bool = False
-    soonest: bool = False
+    cheapest_first: bool = False
 
 
-def searched(trace: Trace, channel: Channel | None, wish: Wish) -> Found:
+def search_plan(trace: Trace, channel: Channel | None, requirements: Requirements) -> SimulatedPlan:
     """The best plan that the search finds.
 
     Args:
         trace: the step.
         channel: the channel to the SSDs; None if nothing can be offloaded.
-        wish: the requirements for the plan.
+        requirements: the requirements for the plan.
     """
-    return _Search(trace, channel, wish).best()
+    return _Search(trace, channel, requirements).best()
 
 
-def improved(trace: Trace, channel: Channel | None, wish: Wish, plan: ActivationPlan) -> Found:
+def improve_plan(
+    trace: Trace, channel: Channel | None, requirements: Requirements, plan: ActivationPlan
+) -> SimulatedPlan:
     """The plan reached from a given one by successive changes, each of which improves it.
 
     Args:
-        trace, channel, wish: as for `searched`.
+        trace, channel, requirements: as for `search_plan`.
         plan: the plan to start from; it offloads no buffer more than once.
     """
-    return _Search(trace, channel, wish).improved_from(plan)
+    return _Search(trace, channel, requirements).improve(plan)
 
 
-def exchanged(trace: Trace, channel: Channel | None, wish: Wish, plan: ActivationPlan) -> Found:
+def exchange_buffers(
+    trace: Trace, channel: Channel | None, requirements: Requirements, plan: ActivationPlan
+) -> SimulatedPlan:
     """The plan reached by successive exchanges: a buffer is recomputed instead of offloaded or vice versa, or it is
     kept and another one leaves memory instead.
 
     Args:
-        trace, channel, wish, plan: as for `improved`.
+        trace, channel, requirements, plan: as for `improve_plan`.
     """
-    return _Search(trace, channel, wish).exchanged_from(plan)
+    return _Search(trace, channel, requirements).exchange(plan)
 
 
-def asked_back(
+def schedule_loads(
     trace: Trace, channel: Channel, offloaded: Iterable[int], recomputed: Mapping[int, tuple[int, ...]]
 ) -> tuple[tuple[int, int], ...]:
     """For each offloaded buffer, the kernel before which to request its load, in order: as late as no kernel waits."""
-    again = made_again(trace, recomputed)
+    again = recomputed_before(trace, recomputed)
     ends = _ends(trace, recomputed, again)
     read = _read_again(trace, recomputed, again)
-    needed = {buffer: min(trace.returns(buffer), read.get(buffer, len(ends))) for buffer in offloaded}
+    needed = {buffer: min(trace.first_backward_use(buffer), read.get(buffer, len(ends))) for buffer in offloaded}
     stored, free = {}, 0.0
-    for buffer in sorted(needed, key=lambda buffer: (trace.made(buffer), buffer)):
-        free = max(free, ends[trace.made(buffer)]) + channel.store_us(trace.buffers[buffer].bytes)
+    for buffer in sorted(needed, key=lambda buffer: (trace.last_write(buffer), buffer)):
+        free = max(free, ends[trace.last_write(buffer)]) + channel.store_us(trace.buffers[buffer].bytes)
         stored[buffer] = free
     loads = []
     following = float("inf")
@@ -109,7 +121,7 @@ def asked_back(
         due = ends[place - 1] if place else 0.0
         following = min(due, following) - channel.load_us(trace.buffers[buffer].bytes)
         latest = bisect_right(ends, following)  # the last kernel to start by that time
-        ready = bisect_left(ends, max(stored[buffer], ends[trace.leaves(buffer)])) + 1
+        ready = bisect_left(ends, max(stored[buffer], ends[trace.last_forward_use(buffer)])) + 1
         loads.append((buffer, min(place, max(latest, ready))))
     return tuple(reversed(loads))
 
@@ -117,12 +129,12 @@ def asked_back(
 def _ends(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> Sequence[float]:
     """The end of each kernel if none waits, including recomputation."""
     if not recomputed:
-        return trace.through_us
+        return trace.ends_us
     first = min(again.values())
     times = [kernel.time_us for kernel in trace.kernels[first:]]
     for buffer, chain in recomputed.items():
         times[again[buffer] - first] += sum(trace.kernels[kernel].time_us for kernel in chain)
-    return [*trace.through_us[:first], *islice(accumulate(times, initial=trace.through_us[first - 1]), 1, None)]
+    return [*trace.ends_us[:first], *islice(accumulate(times, initial=trace.ends_us[first - 1]), 1, None)]
 
 
 def _read_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: Mapping[int, int]) -> dict[int, int]:
@@ -140,8 +152,8 @@ class _Search:
 
     trace: Trace
     channel: Channel | None
-    wish: Wish
-    tried: dict[_Choice, Found | Most] = field(default_factory=dict)
+    requirements: Requirements
+    tried: dict[_Choice, SimulatedPlan | RunLimits] = field(default_factory=dict)
     chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     later: dict[int, frozenset[int]] = field(default_factory=dict)
 
@@ -152,18 +164,18 @@ class _Search:
         return [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
 
     @property
-    def both(self) -> _Way:
+    def all_moves(self) -> _Moves:
         """All changes that are allowed."""
-        return _Way(self.wish.offload and self.channel is not None, self.wish.recompute)
+        return _Moves(self.requirements.offload and self.channel is not None, self.requirements.recompute)
 
-    def improved_from(self, plan: ActivationPlan) -> Found:
+    def improve(self, plan: ActivationPlan) -> SimulatedPlan:
         """The result of improving a plan."""
-        found = self._better(self._whole(*_choice(plan)), self.both)
-        return self._better(found, replace(self.both, nested=True)) if self.both.recompute else found
+        found = self._refine(self._evaluate_fully(*_choice(plan)), self.all_moves)
+        return self._refine(found, replace(self.all_moves, nested=True)) if self.all_moves.recompute else found
 
-    def exchanged_from(self, plan: ActivationPlan) -> Found:
+    def exchange(self, plan: ActivationPlan) -> SimulatedPlan:
         """The result of exchanges in a plan until none helps."""
-        found, before = self._whole(*_choice(plan)), None
+        found, before = self._evaluate_fully(*_choice(plan)), None
         while found is not before:
             before = found
             for buffer in sorted(frozenset().union(*_choice(found.plan))):
@@ -172,66 +184,72 @@ class _Search:
                 )
         return found
 
-    def best(self) -> Found:
+    def best(self) -> SimulatedPlan:
         """The best of one kind or of both, improved until nothing helps."""
-        both = self.both
-        ways = [both]
-        if both.offload and both.recompute:
-            ways += [_Way(offload=True, recompute=False), _Way(offload=False, recompute=True)]
-        best = min((self._better(self._start(way), way) for way in ways), key=self._key)
-        best = self._better(best, both)
-        return self._nested(best, both) if both.recompute else best
+        allowed = self.all_moves
+        kinds = [allowed]
+        if allowed.offload and allowed.recompute:
+            kinds += [_Moves(offload=True, recompute=False), _Moves(offload=False, recompute=True)]
+        best = min((self._refine(self._initial(moves), moves) for moves in kinds), key=self._key)
+        best = self._refine(best, allowed)
+        return self._with_nesting(best, allowed) if allowed.recompute else best
 
-    def _nested(self, best: Found, both: _Way) -> Found:
+    def _with_nesting(self, best: SimulatedPlan, allowed: _Moves) -> SimulatedPlan:
         """The best plan with nested recomputation allowed; never worse than the given one."""
-        alone = _Way(offload=False, recompute=True, nested=True)
-        ways = (alone, replace(alone, soonest=True))
-        anew = min((self._improved(self._start(way), way) for way in ways), key=self._key)
-        return min((self._better(found, replace(both, nested=True)) for found in (best, anew)), key=self._key)
+        alone = _Moves(offload=False, recompute=True, nested=True)
+        kinds = (alone, replace(alone, cheapest_first=True))
+        anew = min((self._improve(self._initial(moves), moves) for moves in kinds), key=self._key)
+        return min((self._refine(found, replace(allowed, nested=True)) for found in (best, anew)), key=self._key)
 
-    def _start(self, way: _Way) -> Found:
-        found = self._whole(frozenset(), frozenset())
-        if way.offload:
+    def _initial(self, moves: _Moves) -> SimulatedPlan:
+        found = self._evaluate_fully(frozenset(), frozenset())
+        if moves.offload:
             for prefix in self._prefixes():
                 found = self._if_better(frozenset(prefix), frozenset(), found) or found
         return found
 
-    def _better(self, found: Found, way: _Way) -> Found:
-        return self._thinned(self._improved(found, way))
+    def _refine(self, found: SimulatedPlan, moves: _Moves) -> SimulatedPlan:
+        return self._prune(self._improve(found, moves))
 
     def _prefixes(self) -> list[list[int]]:
         count = len(self.large)
         steps = min(count, MOST_PREFIXES)
         return [self.large[: round(count * step / steps)] for step in range(1, steps + 1)]
 
-    def _key(self, found: Found) -> tuple[float, ...]:
-        return self.wish.key(self.trace, found)
+    def _key(self, found: SimulatedPlan) -> tuple[float, ...]:
+        return self.requirements.key(self.trace, found)
 
-    def _if_better(self, offloaded: frozenset[int], recomputed: frozenset[int], found: Found) -> Found | None:
-        other = self.look(offloaded, recomputed, self.wish.most(self.trace, found))
+    def _if_better(
+        self, offloaded: frozenset[int], recomputed: frozenset[int], found: SimulatedPlan
+    ) -> SimulatedPlan | None:
+        other = self.evaluate(offloaded, recomputed, self.requirements.limits(self.trace, found))
         return other if other is not None and self._key(other) < self._key(found) else None
 
-    def _whole(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> Found:
+    def _evaluate_fully(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> SimulatedPlan:
         """The result of a choice, without limits."""
-        found = self.look(offloaded, recomputed, Most())
+        found = self.evaluate(offloaded, recomputed, RunLimits())
         assert found is not None
         return found
 
-    def look(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
+    def evaluate(
+        self, offloaded: frozenset[int], recomputed: frozenset[int], limits: RunLimits
+    ) -> SimulatedPlan | None:
         """The result of a choice; None if it is known to exceed the limits."""
         key = (offloaded, recomputed)
         tried = self.tried.get(key)
-        if tried is None or (isinstance(tried, Most) and not most.is_within(tried)):
-            tried = self.tried[key] = self._followed(offloaded, recomputed, most) or most
-        return tried if isinstance(tried, Found) else None
+        if tried is None or (isinstance(tried, RunLimits) and not limits.is_within(tried)):
+            tried = self.tried[key] = self._simulate(offloaded, recomputed, limits) or limits
+        return tried if isinstance(tried, SimulatedPlan) else None
 
-    def _followed(self, offloaded: frozenset[int], recomputed: frozenset[int], most: Most) -> Found | None:
-        ordered = sorted(recomputed, key=lambda buffer: (self.trace.made(buffer), buffer))
+    def _simulate(
+        self, offloaded: frozenset[int], recomputed: frozenset[int], limits: RunLimits
+    ) -> SimulatedPlan | None:
+        ordered = sorted(recomputed, key=lambda buffer: (self.trace.last_write(buffer), buffer))
         again = {buffer: chain for buffer in ordered if (chain := self._chain(buffer)) is not None}
-        loads = asked_back(self.trace, self.channel, offloaded, again) if self.channel is not None else ()
-        plan = ActivationPlan(loads, again, limit_bytes=self.wish.limit_bytes)
-        run = follow_within(self.trace, plan, self.channel, most)
-        return None if run is None else Found(plan, run)
+        loads = schedule_loads(self.trace, self.channel, offloaded, again) if self.channel is not None else ()
+        plan = ActivationPlan(loads, again, limit_bytes=self.requirements.limit_bytes)
+        run = simulate_within(self.trace, plan, self.channel, limits)
+        return None if run is None else SimulatedPlan(plan, run)
 
     def _chain(self, buffer: int) -> tuple[int, ...] | None:
         if buffer not in self.chains:
@@ -245,74 +263,78 @@ class _Search:
     def _made_of_later(self, buffer: int) -> frozenset[int]:
         """The saved buffers that a buffer is recomputed from and that the backward pass reads later than it."""
         if buffer not in self.later:
-            kernels, returns = self.trace.kernels, self.trace.returns
+            kernels, returns = self.trace.kernels, self.trace.first_backward_use
             read = {other for place in self._chain(buffer) or () for other in kernels[place].reads}
             saved = read.intersection(self.trace.saved)
             self.later[buffer] = frozenset(other for other in saved if returns(other) > returns(buffer))
         return self.later[buffer]
 
-    def _improved(self, found: Found, way: _Way) -> Found:
+    def _improve(self, found: SimulatedPlan, moves: _Moves) -> SimulatedPlan:
         """Offloads or recomputes buffers alive at the peak, one at a time, until that no longer helps."""
         while True:
-            changed = (self._if_better(*change, found) for change in self._changes(found, way))
+            changed = (self._if_better(*change, found) for change in self._changes(found, moves))
             better = next(filter(None, changed), None)
             if better is None:
                 return found
             found = better
 
-    def _changes(self, found: Found, way: _Way) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
+    def _changes(self, found: SimulatedPlan, moves: _Moves) -> Iterable[tuple[frozenset[int], frozenset[int]]]:
         offloaded, recomputed = found.plan.offloaded, frozenset(found.plan.recomputed)
         there = self._at_the_peak(found)
-        in_vain = self._in_vain(found, there) if way.recompute else frozenset()
-        for buffer in self._soonest_made(there) if way.soonest else self._longest_unused(there, found):
-            if way.offload and buffer not in offloaded:
+        pointless = self._not_lowering_the_peak(found, there) if moves.recompute else frozenset()
+        for buffer in (
+            self._cheapest_to_recompute(there) if moves.cheapest_first else self._longest_unused(there, found)
+        ):
+            if moves.offload and buffer not in offloaded:
                 yield offloaded | {buffer}, recomputed - {buffer}
-            if not way.recompute or buffer in recomputed or self._chain(buffer) is None:
+            if not moves.recompute or buffer in recomputed or self._chain(buffer) is None:
                 continue
             more = recomputed | {buffer}
-            again = more if way.nested else self._not_nested(more)
-            if buffer in again and not (again == more and buffer in in_vain):
+            again = more if moves.nested else self._not_nested(more)
+            if buffer in again and not (again == more and buffer in pointless):
                 yield offloaded - {buffer}, again
 
-    def _exchanges(self, buffer: int, found: Found) -> Iterable[_Choice]:
+    def _exchanges(self, buffer: int, found: SimulatedPlan) -> Iterable[_Choice]:
         """Choices in which a buffer leaves memory the other way or is kept: alone, or in exchange for another buffer
         that is large enough, smallest first."""
         offloaded, recomputed = (chosen - {buffer} for chosen in _choice(found.plan))
         if buffer not in found.plan.offloaded | found.plan.recomputed.keys():
             return
-        yield from (way for way in self._leaving(buffer, offloaded, recomputed) if way != _choice(found.plan))
+        yield from (
+            choice for choice in self._evictions(buffer, offloaded, recomputed) if choice != _choice(found.plan)
+        )
         yield offloaded, recomputed
-        bare = self._whole(offloaded, recomputed)
-        more = bare.run.peak_bytes - max(self.wish.limit_bytes or 0, found.run.peak_bytes - 1)
+        bare = self._evaluate_fully(offloaded, recomputed)
+        more = bare.run.peak_bytes - max(self.requirements.limit_bytes or 0, found.run.peak_bytes - 1)
         sizes = self.trace.sizes
         others = [other for other in self._at_the_peak(bare) if sizes[other] >= more and other != buffer]
         for other in sorted(others, key=lambda other: (sizes[other], other))[:MOST_EXCHANGES]:
-            yield from self._leaving(other, offloaded, recomputed)
+            yield from self._evictions(other, offloaded, recomputed)
 
-    def _leaving(self, buffer: int, offloaded: frozenset[int], recomputed: frozenset[int]) -> Iterable[_Choice]:
+    def _evictions(self, buffer: int, offloaded: frozenset[int], recomputed: frozenset[int]) -> Iterable[_Choice]:
         """The choices that offload or recompute a buffer that is kept so far."""
-        if self.both.offload:
+        if self.all_moves.offload:
             yield offloaded | {buffer}, recomputed
-        if self.both.recompute and self._chain(buffer) is not None:
+        if self.all_moves.recompute and self._chain(buffer) is not None:
             yield offloaded, recomputed | {buffer}
 
-    def _in_vain(self, found: Found, buffers: Iterable[int]) -> frozenset[int]:
+    def _not_lowering_the_peak(self, found: SimulatedPlan, buffers: Iterable[int]) -> frozenset[int]:
         """Buffers whose recomputation would not lower the peak, because it is also reached while they are in memory.
 
         Known only if nothing is offloaded: then no time at which memory is freed depends on another.
         """
         if found.plan.loads:
             return frozenset()
-        trace, highest = self.trace, _Highest(found.run)
-        read = _read_again(trace, found.plan.recomputed, made_again(trace, found.plan.recomputed))
+        trace, highest = self.trace, _Peaks(found.run)
+        read = _read_again(trace, found.plan.recomputed, recomputed_before(trace, found.plan.recomputed))
 
         def there(buffer: int) -> int:
-            needed = min(trace.returns(buffer), read.get(buffer, len(trace.kernels)))
-            return max(highest.until(trace.leaves(buffer)), highest.since(needed, trace.made(buffer)))
+            needed = min(trace.first_backward_use(buffer), read.get(buffer, len(trace.kernels)))
+            return max(highest.until(trace.last_forward_use(buffer)), highest.since(needed, trace.last_write(buffer)))
 
         return frozenset(buffer for buffer in buffers if there(buffer) >= found.run.peak_bytes)
 
-    def _at_the_peak(self, found: Found) -> list[int]:
+    def _at_the_peak(self, found: SimulatedPlan) -> list[int]:
         """The large saved buffers that are alive at the peak."""
         alive: dict[int, int] = {}
         for time_us, _, which, size in found.run.log:
@@ -322,16 +344,16 @@ class _Search:
                 alive[which] = alive.get(which, 0) + size
         return [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
 
-    def _longest_unused(self, buffers: Iterable[int], found: Found) -> list[int]:
+    def _longest_unused(self, buffers: Iterable[int], found: SimulatedPlan) -> list[int]:
         """The buffers, longest unused first."""
         starts = found.run.starts_us
 
         def unused_us(buffer: int) -> float:
-            return starts[self.trace.returns(buffer)] - starts[self.trace.leaves(buffer)]
+            return starts[self.trace.first_backward_use(buffer)] - starts[self.trace.last_forward_use(buffer)]
 
         return sorted(buffers, key=lambda buffer: (-unused_us(buffer), buffer))
 
-    def _soonest_made(self, buffers: Iterable[int]) -> list[int]:
+    def _cheapest_to_recompute(self, buffers: Iterable[int]) -> list[int]:
         """The buffers that can be recomputed, least time per byte first."""
         kernels = self.trace.kernels
         us_per_byte = {
@@ -341,7 +363,7 @@ class _Search:
         }
         return sorted(us_per_byte, key=lambda buffer: (us_per_byte[buffer], buffer))
 
-    def _thinned(self, found: Found) -> Found:
+    def _prune(self, found: SimulatedPlan) -> SimulatedPlan:
         """Keeps the buffers that need not be offloaded or recomputed."""
         for buffer in (*found.plan.offloaded, *found.plan.recomputed):
             offloaded, recomputed = found.plan.offloaded - {buffer}, frozenset(found.plan.recomputed) - {buffer}
@@ -353,7 +375,7 @@ def _choice(plan: ActivationPlan) -> _Choice:
     return plan.offloaded, frozenset(plan.recomputed)
 
 
-class _Highest:
+class _Peaks:
     """The maximum of live bytes in a run up to each kernel, and from each kernel on."""
 
     def __init__(self, run: Run) -> None:
@@ -363,7 +385,7 @@ class _Highest:
         alive = most = 0
         for moment in run.log:
             alive += moment.bytes
-            if moment.what != "give":
+            if moment.what != "free":
                 most = max(most, alive)
             if moment.what in ("run", "again"):
                 if moment.what == "run":
@@ -371,19 +393,19 @@ class _Highest:
                 self.steps.append(moment.which)
                 highest.append(most)
                 most = 0
-        self.ahead = list(accumulate(highest, max))
-        self.behind = list(accumulate(reversed(highest), max))[::-1]
+        self.peaks_until = list(accumulate(highest, max))
+        self.peaks_since = list(accumulate(reversed(highest), max))[::-1]
 
     def until(self, kernel: int) -> int:
         """The maximum until a kernel ends."""
-        return self.ahead[self.place_of[kernel]]
+        return self.peaks_until[self.place_of[kernel]]
 
     def since(self, kernel: int, made: int) -> int:
         """The maximum since a kernel begins, including the reruns right before it from the first one of a kernel after
         `made` on."""
         end = self.place_of[kernel]
         later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.steps[place] > made)
-        return self.behind[next(later, end)]
+        return self.peaks_since[next(later, end)]
 
 
 def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
@@ -394,14 +416,14 @@ def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
     random numbers cannot run again.
     """
     there = set(trace.saved)
-    place, chain = trace.returns(buffer), set()
+    place, chain = trace.first_backward_use(buffer), set()
     waiting, made_again, seen = [buffer], {buffer}, set[int]()
     while waiting:
         current = waiting.pop()
         made = [
             kernel
             for kernel in trace.uses[current]
-            if trace.given <= kernel < trace.turn and current in trace.kernels[kernel].writes
+            if trace.input_kernels <= kernel < trace.turn and current in trace.kernels[kernel].writes
         ]
         if not made or any(trace.kernels[kernel].draws for kernel in made):
             return None

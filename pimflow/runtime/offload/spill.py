@@ -22,12 +22,12 @@ from pimflow.runtime.memory.packing import Block, pack_within
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.least import Least, least_room
-from pimflow.runtime.offload.paging import paged
-from pimflow.runtime.offload.reordered import reordered
-from pimflow.runtime.offload.run import Found, Moment, Most, Run, kept
-from pimflow.runtime.offload.search import searched
+from pimflow.runtime.offload.paging import paging_plan
+from pimflow.runtime.offload.reordered import reordered_plan
+from pimflow.runtime.offload.requirements import Requirements
+from pimflow.runtime.offload.run import Moment, Run, RunLimits, SimulatedPlan, keep_all
+from pimflow.runtime.offload.search import search_plan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
-from pimflow.runtime.offload.wish import Wish
 from pimflow.runtime.timeline import Timeline, regions
 from pimflow.targets import Target
 
@@ -63,7 +63,7 @@ class Spill:
     """
 
     trace: Trace
-    found: Found
+    found: SimulatedPlan
     arena_bytes: int
     room_bytes: int
     least: Least
@@ -102,7 +102,7 @@ def require_drives(target: Target) -> None:
         raise TargetError(f"{target.name!r} has no SSDs", "choose a target with a table [memory.ssd]")
 
 
-def spilled(
+def plan_spill(
     graph: Graph, memory: MemoryPlan, timeline: Timeline, room_bytes: int, channel: Channel | None, way: SpillWay
 ) -> Spill:
     """The fastest plan found with which the activations fit.
@@ -117,13 +117,13 @@ def spilled(
     """
     trace = steps_of(graph, memory, timeline)
     drives = channel is not None and way != "recompute"
-    best = Spill(trace, kept(trace), memory.arena_bytes, room_bytes, _least(trace, room_bytes, drives=drives))
+    best = Spill(trace, keep_all(trace), memory.arena_bytes, room_bytes, _least(trace, room_bytes, drives=drives))
     if way == "never":
         return best
     limit = max(0, room_bytes)
     for _ in range(MOST_ROUNDS):
-        wish = Wish(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
-        found = searched(trace, channel, wish)
+        requirements = Requirements(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
+        found = search_plan(trace, channel, requirements)
         tried = _packed(best, found)
         best = min(best, tried, key=lambda spill: spill.arena_bytes)
         if tried.fits or found.run.peak_bytes > limit:
@@ -148,12 +148,12 @@ def _sizes(trace: Trace) -> list[int]:
 
 
 def _paged(best: Spill, channel: Channel) -> Spill:
-    """The given plan, or a plan of `paged` if only that one fits, or if it is faster."""
-    room, touched = best.room_bytes, best.trace.touched_bytes
+    """The given plan, or a plan of `paging_plan` if only that one fits, or if it is faster."""
+    room, touched = best.room_bytes, best.trace.working_set_bytes
     for spared in range(MOST_ROUNDS):
         limit = room - (room - touched) * spared // (MOST_ROUNDS - 1)
-        most = Most(lost_us=_lost_us(best.found.run), slowed=True) if best.fits else Most()
-        found = paged(best.trace, channel, limit, most)
+        limits = RunLimits(lost_us=_lost_us(best.found.run), slowed=True) if best.fits else RunLimits()
+        found = paging_plan(best.trace, channel, limit, limits)
         if found is not None:
             best = min(best, _packed(best, found), key=_rank)
     return best
@@ -173,7 +173,7 @@ def _reordered(best: Spill) -> Spill:
     limit = best.room_bytes
     below_us = best.found.run.time_us if best.fits else math.inf
     for _ in range(MOST_ROUNDS):
-        found = reordered(best.trace, _sizes(best.trace), limit, below_us)
+        found = reordered_plan(best.trace, _sizes(best.trace), limit, below_us)
         if found is None:
             break
         tried = _packed(best, found)
@@ -206,7 +206,7 @@ def steps_of(graph: Graph, memory: MemoryPlan, timeline: Timeline) -> Trace:
         *(_kernel(nodes, time_us, memory, there) for nodes, time_us in steps),
         Kernel("results", 0.0, tuple(results), ()),
     )
-    return Trace(kernels, _busiest(kernels, buffers), buffers, given=1)
+    return Trace(kernels, _busiest(kernels, buffers), buffers, input_kernels=1)
 
 
 def _kernel(nodes: list[Node], time_us: float, memory: MemoryPlan, there: set[int]) -> Kernel:
@@ -239,7 +239,7 @@ def _busiest(kernels: tuple[Kernel, ...], buffers: tuple[Buffer, ...]) -> int:
     return max(range(len(kernels)), key=lambda place: alive[place], default=0)
 
 
-def _packed(spill: Spill, found: Found) -> Spill:
+def _packed(spill: Spill, found: SimulatedPlan) -> Spill:
     """The spill with a plan whose live buffers are packed into an arena."""
     trace = spill.trace
     lives = list(_lives(found.run.log))
@@ -253,9 +253,9 @@ def _lives(log: Sequence[Moment]) -> Iterator[tuple[int, int, int]]:
     """(buffer, first, last) for each time that a buffer is in memory, as positions in a log."""
     since: dict[int, int] = {}
     for place, moment in enumerate(log):
-        if moment.what == "take":
+        if moment.what == "allocate":
             since[moment.which] = place
-        elif moment.what == "give":
+        elif moment.what == "free":
             yield moment.which, since.pop(moment.which), place - 1
     for buffer, begin in since.items():
         yield buffer, begin, len(log)

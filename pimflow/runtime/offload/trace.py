@@ -57,14 +57,14 @@ class Trace:
         turn: number of kernels in the forward pass.
         buffers: the buffers that they access.
         modules: kernels of the forward pass at which a module begins: the contractions.
-        given: number of kernels at the start that provide inputs: they do not run again.
+        input_kernels: number of kernels at the start that provide inputs: they do not run again.
     """
 
     kernels: tuple[Kernel, ...]
     turn: int
     buffers: tuple[Buffer, ...]
     modules: tuple[int, ...] = ()
-    given: int = 0
+    input_kernels: int = 0
 
     @cached_property
     def uses(self) -> tuple[tuple[int, ...], ...]:
@@ -76,7 +76,7 @@ class Trace:
         return tuple(map(tuple, uses))
 
     @cached_property
-    def touched(self) -> tuple[tuple[int, ...], ...]:
+    def accessed(self) -> tuple[tuple[int, ...], ...]:
         """For each kernel, the buffers that it accesses, without the fixed ones."""
         return tuple(
             tuple(buffer for buffer in {*kernel.reads, *kernel.writes} if not self.buffers[buffer].fixed)
@@ -89,9 +89,9 @@ class Trace:
         return tuple(buffer.bytes for buffer in self.buffers)
 
     @cached_property
-    def touched_bytes(self) -> int:
+    def working_set_bytes(self) -> int:
         """The most bytes that any kernel accesses: a lower bound on the memory of every plan."""
-        return max((sum(self.buffers[buffer].bytes for buffer in touched) for touched in self.touched), default=0)
+        return max((sum(self.buffers[buffer].bytes for buffer in touched) for touched in self.accessed), default=0)
 
     @cached_property
     def ends(self) -> tuple[tuple[int, ...], ...]:
@@ -107,20 +107,20 @@ class Trace:
         """For each kernel, the buffers that it is the first to access, without the fixed ones."""
         return tuple(
             tuple(buffer for buffer in touched if self.uses[buffer][0] == place)
-            for place, touched in enumerate(self.touched)
+            for place, touched in enumerate(self.accessed)
         )
 
     @cached_property
-    def alive_before(self) -> tuple[int, ...]:
+    def live_before_bytes(self) -> tuple[int, ...]:
         """Live bytes before each kernel, and after the last one, if everything is kept."""
         begun, ended = ([sum(self.sizes[b] for b in buffers) for buffers in each] for each in (self.begins, self.ends))
         return tuple(accumulate((more - less for more, less in zip(begun, ended, strict=True)), initial=0))
 
     @cached_property
-    def alive_beside(self) -> tuple[int, ...]:
+    def live_during_bytes(self) -> tuple[int, ...]:
         """Live bytes during each kernel if everything is kept; a negative number for kernels that take no time."""
         return tuple(
-            self.alive_before[place] + sum(self.sizes[buffer] for buffer in begun) if time_us > 0 else -sys.maxsize
+            self.live_before_bytes[place] + sum(self.sizes[buffer] for buffer in begun) if time_us > 0 else -sys.maxsize
             for place, (begun, time_us) in enumerate(zip(self.begins, self.times_us, strict=True))
         )
 
@@ -130,7 +130,7 @@ class Trace:
         return tuple(kernel.time_us for kernel in self.kernels)
 
     @cached_property
-    def through_us(self) -> tuple[float, ...]:
+    def ends_us(self) -> tuple[float, ...]:
         """The end of each kernel if none waits and none runs again."""
         return tuple(accumulate(self.times_us))
 
@@ -144,15 +144,15 @@ class Trace:
         ]
         return tuple(sorted(found, key=lambda buffer: (self.uses[buffer][0], buffer)))
 
-    def made(self, buffer: int) -> int:
+    def last_write(self, buffer: int) -> int:
         """The last kernel of the forward pass that writes a saved buffer: from then on it may be stored."""
         return self._stay[buffer][0]
 
-    def leaves(self, buffer: int) -> int:
+    def last_forward_use(self, buffer: int) -> int:
         """The last kernel of the forward pass that accesses a saved buffer."""
         return self._stay[buffer][1]
 
-    def returns(self, buffer: int) -> int:
+    def first_backward_use(self, buffer: int) -> int:
         """The first kernel of the backward pass that accesses a saved buffer."""
         return self._stay[buffer][2]
 

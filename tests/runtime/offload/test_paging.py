@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.paging import paged
+from pimflow.runtime.offload.paging import paging_plan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.drives import Drives
 from support.offload import traces
@@ -21,8 +21,8 @@ def test_a_plan_exists_for_any_limit_that_holds_every_kernel(trace: Trace, rate:
     """Time and peak are those of another simulation, which checks that every kernel finds its operands."""
     touched = max(sum(trace.buffers[b].bytes for b in {*k.reads, *k.writes}) for k in trace.kernels)
     channel = Channel(rate, 1.37 * rate, 0.11)
-    assert paged(trace, channel, touched - 1) is None
-    found = paged(trace, channel, touched + spare)
+    assert paging_plan(trace, channel, touched - 1) is None
+    found = paging_plan(trace, channel, touched + spare)
     assert found is not None
     assert found.run.peak_bytes <= touched + spare
     time_us, peak = Drives(trace, found.plan, channel, touched + spare).run()
@@ -33,10 +33,10 @@ def test_a_plan_exists_for_any_limit_that_holds_every_kernel(trace: Trace, rate:
 def test_nothing_is_offloaded_if_everything_fits() -> None:
     kernels = [Kernel("inputs", 0.0, (), (0,)), Kernel("a", 1.0, (0,), (1,)), Kernel("b", 1.0, (1,), (2,))]
     trace = Trace(
-        (*kernels, Kernel("c", 1.0, (0, 2), (3,))), 2, tuple(Buffer(str(n), 10, 10) for n in range(4)), given=1
+        (*kernels, Kernel("c", 1.0, (0, 2), (3,))), 2, tuple(Buffer(str(n), 10, 10) for n in range(4)), input_kernels=1
     )
     channel = Channel(1.0, 1.0)
-    whole, tight = paged(trace, channel, 30), paged(trace, channel, 30 - 1)
+    whole, tight = paging_plan(trace, channel, 30), paging_plan(trace, channel, 30 - 1)
     assert whole is not None
     assert tight is None
     assert whole.plan.loads == ()

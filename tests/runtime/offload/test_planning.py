@@ -9,10 +9,10 @@ import pytest
 from pimflow.runtime.offload import planning
 from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
-from pimflow.runtime.offload.run import ActivationPlan, Found, follow
-from pimflow.runtime.offload.search import asked_back, searched
+from pimflow.runtime.offload.requirements import Requirements
+from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, simulate
+from pimflow.runtime.offload.search import schedule_loads, search_plan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
-from pimflow.runtime.offload.wish import Wish
 from support.offload import Clock, chain, random_chain
 
 CHANNEL = Channel(1000.0, 1000.0, 10.0, 8000.0)
@@ -30,41 +30,41 @@ def read_twice(layers: int) -> Trace:
 def test_memory_for_one_kernel_suffices_with_drives(offload: bool) -> None:
     """Everything is offloaded twice; the search alone, which offloads once, needs at least twice the memory."""
     trace = read_twice(8)
-    wish = Wish(offload=offload, limit_bytes=trace.touched_bytes)
-    alone, found = searched(trace, CHANNEL, wish), plan_activations(trace, CHANNEL, wish)
-    assert alone.run.peak_bytes >= 4 * trace.touched_bytes // 2
-    assert (found.run.peak_bytes == trace.touched_bytes) == offload
-    assert found.run == follow(trace, found.plan, CHANNEL)
+    requirements = Requirements(offload=offload, limit_bytes=trace.working_set_bytes)
+    alone, found = search_plan(trace, CHANNEL, requirements), plan_activations(trace, CHANNEL, requirements)
+    assert alone.run.peak_bytes >= 4 * trace.working_set_bytes // 2
+    assert (found.run.peak_bytes == trace.working_set_bytes) == offload
+    assert found.run == simulate(trace, found.plan, CHANNEL)
     if not offload:
         assert found == alone
 
 
 def test_plans_are_never_worse_than_the_search() -> None:
     trace = read_twice(6)
-    peak = follow(trace, ActivationPlan()).peak_bytes
+    peak = simulate(trace, ActivationPlan()).peak_bytes
     for slower in (0.0, 20.0, 60.0):
         for limit in (None, *(peak * share // 8 for share in range(1, 9))):
-            wish = Wish(slower_percent=slower, limit_bytes=limit)
-            found = plan_activations(trace, CHANNEL, wish)
-            assert wish.key(trace, found) <= wish.key(trace, searched(trace, CHANNEL, wish))
+            requirements = Requirements(slower_percent=slower, limit_bytes=limit)
+            found = plan_activations(trace, CHANNEL, requirements)
+            assert requirements.key(trace, found) <= requirements.key(trace, search_plan(trace, CHANNEL, requirements))
 
 
 @pytest.mark.parametrize("seed", [2, 3, 6])
 def test_staged_plans_are_faster(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Staged plans are never slower, and for some limits faster; a tick-by-tick simulation confirms time and memory."""
     trace, channel = random_chain(seed), Channel(300.0, 300.0, 10.0, 8000.0)
-    peak = follow(trace, ActivationPlan()).peak_bytes
-    wishes = [Wish(limit_bytes=peak * share // 8) for share in (3, 4, 5, 8)]
-    found = [plan_activations(trace, channel, wish) for wish in wishes]
+    peak = simulate(trace, ActivationPlan()).peak_bytes
+    wanted = [Requirements(limit_bytes=peak * share // 8) for share in (3, 4, 5, 8)]
+    found = [plan_activations(trace, channel, requirements) for requirements in wanted]
     monkeypatch.setattr(planning, "_by_stages", lambda *given: given[-1])
-    at_once = [plan_activations(trace, channel, wish).run.time_us for wish in wishes]
+    at_once = [plan_activations(trace, channel, requirements).run.time_us for requirements in wanted]
     assert all(plan.run.time_us <= longer for plan, longer in zip(found, at_once, strict=True))
     assert any(plan.run.time_us < 0.99 * longer for plan, longer in zip(found, at_once, strict=True))
-    for wish, plan in zip(wishes, found, strict=True):
-        time_us, most = Clock(trace, plan.plan, channel, limit_bytes=wish.limit_bytes or 0).run()
+    for requirements, plan in zip(wanted, found, strict=True):
+        time_us, most = Clock(trace, plan.plan, channel, limit_bytes=requirements.limit_bytes or 0).run()
         assert plan.run.time_us == pytest.approx(time_us, rel=0.01)
         assert plan.run.peak_bytes == pytest.approx(most, rel=0.01)
-        assert plan.run.peak_bytes <= (wish.limit_bytes or 0)
+        assert plan.run.peak_bytes <= (requirements.limit_bytes or 0)
 
 
 @pytest.mark.parametrize("seed", range(6))
@@ -72,24 +72,31 @@ def test_the_plan_beats_all_simple_choices(seed: int) -> None:
     """Of all ways to keep, offload or recompute the buffers of a chain, each is tried; without exchanges, half of these
     plans were up to 17 % slower."""
     trace, channel = random_chain(seed, layers=5), Channel(300.0, 300.0, 10.0, 8000.0)
-    wish = Wish(limit_bytes=5 * follow(trace, ActivationPlan()).peak_bytes // 8)
+    requirements = Requirements(limit_bytes=5 * simulate(trace, ActivationPlan()).peak_bytes // 8)
     plans = []
     for ways in product(range(3), repeat=5):
         offloaded, again = ([b for b, way in zip(trace.saved, ways, strict=True) if way == kind] for kind in (1, 2))
         chains = {buffer: (buffer,) for buffer in again}
         plans.append(
-            ActivationPlan(asked_back(trace, channel, offloaded, chains), chains, limit_bytes=wish.limit_bytes)
+            ActivationPlan(
+                schedule_loads(trace, channel, offloaded, chains), chains, limit_bytes=requirements.limit_bytes
+            )
         )
-    best = min((Found(plan, follow(trace, plan, channel)) for plan in plans), key=lambda each: wish.key(trace, each))
-    assert plan_activations(trace, channel, wish).run.time_us <= best.run.time_us
+    best = min(
+        (SimulatedPlan(plan, simulate(trace, plan, channel)) for plan in plans),
+        key=lambda each: requirements.key(trace, each),
+    )
+    assert plan_activations(trace, channel, requirements).run.time_us <= best.run.time_us
 
 
 def test_more_memory_is_never_slower_and_more_time_never_needs_more_memory() -> None:
     trace = read_twice(6)
-    peak = follow(trace, ActivationPlan()).peak_bytes
-    rooms = range(trace.touched_bytes, peak + 100_000, 100_000)
-    times = [plan_activations(trace, CHANNEL, Wish(limit_bytes=room)).run.time_us for room in rooms]
+    peak = simulate(trace, ActivationPlan()).peak_bytes
+    rooms = range(trace.working_set_bytes, peak + 100_000, 100_000)
+    times = [plan_activations(trace, CHANNEL, Requirements(limit_bytes=room)).run.time_us for room in rooms]
     assert all(longer >= shorter for longer, shorter in pairwise(times))
-    peaks = [plan_activations(trace, CHANNEL, Wish(slower_percent=5.0 * more)).run.peak_bytes for more in range(21)]
+    peaks = [
+        plan_activations(trace, CHANNEL, Requirements(slower_percent=5.0 * more)).run.peak_bytes for more in range(21)
+    ]
     assert all(higher >= lower for higher, lower in pairwise(peaks))
     assert peaks[-1] < peaks[0]

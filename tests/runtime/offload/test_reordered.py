@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import given, settings
 
-from pimflow.runtime.offload.reordered import reordered
-from pimflow.runtime.offload.run import Found
+from pimflow.runtime.offload.reordered import reordered_plan
+from pimflow.runtime.offload.run import SimulatedPlan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.pebbles import least_peak, trace_of, traces
 
@@ -39,7 +39,7 @@ def held(trace: Trace, order: tuple[int, ...]) -> tuple[int, int]:
     return peak, sum(round(trace.kernels[place].time_us) for place in order)
 
 
-def check(trace: Trace, found: Found, limit: int) -> None:
+def check(trace: Trace, found: SimulatedPlan, limit: int) -> None:
     order, run = found.plan.order, found.run
     assert {*order} >= {p for p, k in enumerate(trace.kernels) if not k.writes}
     peak, time_us = held(trace, order)
@@ -53,9 +53,9 @@ def check(trace: Trace, found: Found, limit: int) -> None:
 @settings(max_examples=100)
 def test_a_plan_is_found_if_there_is_one(trace: Trace) -> None:
     least = least_peak(trace)
-    assert reordered(trace, sizes_of(trace), least - 1) is None
+    assert reordered_plan(trace, sizes_of(trace), least - 1) is None
     for limit in (least, 2 * least):
-        found = reordered(trace, sizes_of(trace), limit)
+        found = reordered_plan(trace, sizes_of(trace), limit)
         assert found is not None
         check(trace, found, limit)
 
@@ -64,8 +64,8 @@ def test_a_plan_is_found_if_there_is_one(trace: Trace) -> None:
 @settings(max_examples=100)
 def test_random_numbers_are_drawn_once(trace: Trace) -> None:
     least = least_peak(trace)
-    assert reordered(trace, sizes_of(trace), least - 1) is None
-    found = reordered(trace, sizes_of(trace), least)
+    assert reordered_plan(trace, sizes_of(trace), least - 1) is None
+    found = reordered_plan(trace, sizes_of(trace), least)
     assert found is not None
     check(trace, found, least)
     assert not any(trace.kernels[rerun.place].draws for rerun in found.run.reruns)
@@ -73,7 +73,7 @@ def test_random_numbers_are_drawn_once(trace: Trace) -> None:
 
 def test_nothing_is_recomputed_if_everything_fits() -> None:
     trace = trace_of([1, 8, 1, 8, 1, 1], [{0}, {1}, {0}, {3}, {2, 4}], 1)
-    found = reordered(trace, sizes_of(trace), 99)
+    found = reordered_plan(trace, sizes_of(trace), 99)
     assert found is not None
     assert not found.run.reruns
     assert found.run.time_us == sum(kernel.time_us for kernel in trace.kernels)
@@ -93,9 +93,11 @@ def test_in_place_results_are_recomputed_from_the_start() -> None:
         Kernel("last", 1.0, (1, 4), (5,)),
         Kernel("results", 0.0, (5,), ()),
     )
-    trace = Trace(kernels, 4, tuple(Buffer(str(n), size, size) for n, size in enumerate([1, 4, 1, 6, 1, 1])), given=1)
-    found = reordered(trace, sizes_of(trace), 9)
+    trace = Trace(
+        kernels, 4, tuple(Buffer(str(n), size, size) for n, size in enumerate([1, 4, 1, 6, 1, 1])), input_kernels=1
+    )
+    found = reordered_plan(trace, sizes_of(trace), 9)
     assert found is not None
     check(trace, found, 9)
     assert [kernels[rerun.place].name for rerun in found.run.reruns] == ["make", "add"]
-    assert reordered(trace, sizes_of(trace), 7) is None
+    assert reordered_plan(trace, sizes_of(trace), 7) is None

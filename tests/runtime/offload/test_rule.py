@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.rule import LEAST_ELEMENTS, adaptive_rule
-from pimflow.runtime.offload.run import follow
+from pimflow.runtime.offload.run import simulate
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Events, chain
 
@@ -23,7 +23,7 @@ def picked(rate: float) -> tuple[int, float]:
     """How many layers the rule offloads at a fraction of that rate, and what percentage of the step is waiting."""
     trace, channel = chain(LAYERS, LAYER_US, LAYER_BYTES), Channel(rate * RELOADED, rate * RELOADED)
     plan = adaptive_rule(trace, channel, least_elements=0)
-    return len(plan.offloaded), 100 * follow(trace, plan, channel).stall_us / trace.time_us
+    return len(plan.offloaded), 100 * simulate(trace, plan, channel).stall_us / trace.time_us
 
 
 @pytest.mark.parametrize("rate", [0.2, 0.4, 0.6, 0.8, 1.0, 1.2, 2.0])
@@ -61,7 +61,7 @@ def test_a_buffer_needed_at_once_is_stored_needlessly() -> None:
     trace, channel = chain(2), Channel(1000.0, 250.0)
     plan = adaptive_rule(trace, channel, least_elements=0)
     assert plan.loads == ((1, 2), (0, 2))
-    run = follow(trace, plan, channel)
+    run = simulate(trace, plan, channel)
     spans = [(transfer.kind, transfer.buffer, transfer.begin_us, transfer.end_us) for transfer in run.transfers]
     assert spans == [("store", 0, 1000.0, 2000.0), ("store", 1, 2000.0, 3000.0), ("load", 0, 3000.0, 7000.0)]
     assert (run.time_us, run.stall_us) == (9000.0, 3000.0)
@@ -101,7 +101,7 @@ def test_an_independent_event_simulation_agrees(data: st.DataObject) -> None:
     channel = Channel(rate, back_again * rate, memory_bytes_per_us=memory * rate)
     modules = tuple(sorted(data.draw(st.sets(st.integers(0, layers - 1)))))
     plan = adaptive_rule(trace, channel, modules, least_elements=0)
-    run = follow(trace, plan, channel)
+    run = simulate(trace, plan, channel)
     time_us, peak = Events(trace, plan, channel).run()
     assert run.time_us == pytest.approx(time_us, rel=1e-9)
     assert run.peak_bytes == peak

@@ -11,25 +11,25 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.run import ActivationPlan, Most, Run, _Follower, follow
-from pimflow.runtime.offload.search import asked_back, chain_of
+from pimflow.runtime.offload.run import ActivationPlan, Run, RunLimits, _Simulation, simulate
+from pimflow.runtime.offload.search import chain_of, schedule_loads
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Clock, chain, traces
 
 
 def changes(run: Run) -> list[tuple[float, int, int]]:
     """Memory taken or released: (time, bytes, buffer)."""
-    return [(moment.time_us, moment.bytes, moment.which) for moment in run.log if moment.what in ("take", "give")]
+    return [(moment.time_us, moment.bytes, moment.which) for moment in run.log if moment.what in ("allocate", "free")]
 
 
 def test_nothing_is_moved() -> None:
-    run = follow(chain(4), ActivationPlan())
+    run = simulate(chain(4), ActivationPlan())
     assert (run.time_us, run.stall_us, run.peak_bytes, run.transfers) == (12_000.0, 0.0, 4_000_000, ())
 
 
 def test_one_buffer_loaded_in_time() -> None:
     """Stored from 1 to 2 ms, after the second layer has read it; loaded when that layer's backward pass begins."""
-    run = follow(chain(4), ActivationPlan(((0, 6),)), Channel(1000.0, 1000.0))
+    run = simulate(chain(4), ActivationPlan(((0, 6),)), Channel(1000.0, 1000.0))
     assert [(transfer.kind, transfer.begin_us, transfer.end_us) for transfer in run.transfers] == [
         ("store", 1000.0, 2000.0),
         ("load", 8000.0, 9000.0),
@@ -38,27 +38,27 @@ def test_one_buffer_loaded_in_time() -> None:
 
 
 def test_one_buffer_loaded_late() -> None:
-    run = follow(chain(4), ActivationPlan(((0, 7),)), Channel(1000.0, 500.0))
+    run = simulate(chain(4), ActivationPlan(((0, 7),)), Channel(1000.0, 500.0))
     assert (run.time_us, run.stall_us) == (14_000.0, 2000.0)
 
 
 def test_buffers_requested_before_they_are_stored_stay() -> None:
     """One store has not begun and is cancelled; another is in progress, and its write is useless."""
     slow = Channel(100.0, 100.0)
-    run = follow(chain(2), ActivationPlan(((1, 2), (0, 3))), slow)
+    run = simulate(chain(2), ActivationPlan(((1, 2), (0, 3))), slow)
     assert [(transfer.kind, transfer.buffer) for transfer in run.transfers] == [("store", 0)]
     assert (run.time_us, run.stall_us, run.peak_bytes) == (6000.0, 0.0, 2_000_000)
 
 
 def test_one_recomputed_buffer() -> None:
     """From the previous buffer, which is in memory; this takes its layer's forward pass once more."""
-    run = follow(chain(4), ActivationPlan((), {1: (1,)}))
+    run = simulate(chain(4), ActivationPlan((), {1: (1,)}))
     assert (run.time_us, run.recompute_us, run.peak_bytes) == (13_000.0, 1000.0, 3_000_000)
 
 
 def test_recomputation_from_a_recomputed_buffer() -> None:
     """Layer 2 from layer 1, which is recomputed first, and stays until its own backward pass."""
-    run = follow(chain(4), ActivationPlan((), {1: (1,), 2: (2,)}))
+    run = simulate(chain(4), ActivationPlan((), {1: (1,), 2: (2,)}))
     assert [rerun.place for rerun in run.reruns] == [1, 2]
     assert [rerun.begin_us for rerun in run.reruns] == [6000.0, 7000.0]
     assert (run.time_us, run.peak_bytes) == (14_000.0, 3_000_000)
@@ -77,7 +77,7 @@ def test_operands_of_a_recomputation_live_until_then() -> None:
     )
     trace = Trace(kernels, 4, buffers)
     assert trace.saved == (0, 1, 2)
-    run = follow(trace, ActivationPlan((), {1: (1, 2)}))
+    run = simulate(trace, ActivationPlan((), {1: (1, 2)}))
     assert run.time_us == 8.0
     assert {*changes(run)[-2:]} == {(8.0, -20, 1), (8.0, -10, 0)}
     assert (5.0, 5, 3) in changes(run)
@@ -97,7 +97,7 @@ def test_operands_of_a_recomputation_are_freed_after_their_last_read() -> None:
     )
     trace = Trace(kernels, 4, buffers)
     assert trace.saved == (0, 3)
-    run = follow(trace, ActivationPlan((), {3: (1, 2, 3)}))
+    run = simulate(trace, ActivationPlan((), {3: (1, 2, 3)}))
     assert [(time_us, size) for time_us, size, _ in changes(run) if time_us > 4] == [
         (5.0, 20),
         (6.0, 40),
@@ -120,7 +120,7 @@ def test_by_products_of_a_recomputation_are_freed() -> None:
         Kernel("g'", 1.0, (2,), ()),
     )
     trace, plan = Trace(kernels, 2, buffers), ActivationPlan((), {0: (0,)})
-    run = follow(trace, plan)
+    run = simulate(trace, plan)
     assert run.peak_bytes == Clock(trace, plan, Channel(1.0, 1.0)).run()[1] == 50
     assert [(time_us, size) for time_us, size, _ in changes(run) if time_us > 3] == [
         (4.0, -20),
@@ -133,7 +133,7 @@ def test_by_products_of_a_recomputation_are_freed() -> None:
 def test_a_store_after_the_awaited_one_may_be_cancelled() -> None:
     """The fifth layer waits for the first store; the third's, requested back before the second ends, never begins."""
     plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
-    run = follow(chain(5), plan, Channel(200.0, 1e6))
+    run = simulate(chain(5), plan, Channel(200.0, 1e6))
     assert run.starts_us[4] == 6000.0
     assert [transfer.buffer for transfer in run.transfers if transfer.kind == "store"] == [0, 1]
 
@@ -158,8 +158,8 @@ def test_a_tick_by_tick_simulation_agrees(data: st.DataObject) -> None:
     again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again"}
     offloaded = [layer for layer in range(layers) if fates[layer] == "offload"]
     limit = data.draw(st.sampled_from([None, 100 * max(sizes) + 300, 1500]))
-    plan = ActivationPlan(asked_back(trace, channel, offloaded, again), again, limit_bytes=limit)
-    run = follow(trace, plan, channel)
+    plan = ActivationPlan(schedule_loads(trace, channel, offloaded, again), again, limit_bytes=limit)
+    run = simulate(trace, plan, channel)
     tick_us = 1.0 if math.isinf(channel.memory_bytes_per_us) else 0.2  # kernels during transfers end between ticks
     stored = {transfer.buffer: transfer.end_us for transfer in run.transfers if transfer.kind == "store"}
     apart = (abs(run.ends_us[ask - 1] - stored.get(buffer, math.inf)) for buffer, ask in plan.loads)
@@ -177,14 +177,14 @@ def test_a_tick_by_tick_simulation_agrees(data: st.DataObject) -> None:
 def test_transfers_use_the_bandwidth_of_kernels() -> None:
     """A store of 1,000 us at a tenth of the memory's bandwidth: a concurrent kernel takes a tenth of that longer."""
     channel = Channel(1000.0, 1000.0, memory_bytes_per_us=10_000.0)
-    run = follow(chain(4), ActivationPlan(((0, 6),)), channel)
+    run = simulate(chain(4), ActivationPlan(((0, 6),)), channel)
     assert [transfer.kind for transfer in run.transfers] == ["store", "load"]
     assert run.slowed_us == pytest.approx(2 * 100.0)
     assert run.time_us == pytest.approx(12_000.0 + 200.0)
     assert run.stall_us == 0
 
 
-class OneByOne(_Follower):
+class OneByOne(_Simulation):
     """Runs every kernel separately."""
 
     def _quiet_until(self, place: int) -> int:
@@ -199,11 +199,11 @@ def test_batched_kernels_give_the_same_result_as_single_ones(trace: Trace, data:
     ways = {buffer: data.draw(st.sampled_from(["keep", "offload", "again"])) for buffer in trace.saved}
     again = {b: made for b, way in ways.items() if way == "again" and (made := chain_of(trace, b)) is not None}
     channel = Channel(rate, 2 * rate, 1.0, 4 * rate)
-    loads = asked_back(trace, channel, [buffer for buffer, way in ways.items() if way == "offload"], again)
-    limit = data.draw(st.sampled_from([None, trace.touched_bytes, 3 * trace.touched_bytes // 2]))
+    loads = schedule_loads(trace, channel, [buffer for buffer, way in ways.items() if way == "offload"], again)
+    limit = data.draw(st.sampled_from([None, trace.working_set_bytes, 3 * trace.working_set_bytes // 2]))
     plan = ActivationPlan(loads, again, limit_bytes=limit)
-    run = _Follower(trace, plan, channel).run(Most())
-    assert run == OneByOne(trace, plan, channel).run(Most())
+    run = _Simulation(trace, plan, channel).run(RunLimits())
+    assert run == OneByOne(trace, plan, channel).run(RunLimits())
     assert run is not None
-    for most in (Most(run.peak_bytes - 1), Most(lost_us=run.stall_us / 2), Most(run.peak_bytes, 0)):
-        assert _Follower(trace, plan, channel).run(most) == OneByOne(trace, plan, channel).run(most)
+    for limits in (RunLimits(run.peak_bytes - 1), RunLimits(lost_us=run.stall_us / 2), RunLimits(run.peak_bytes, 0)):
+        assert _Simulation(trace, plan, channel).run(limits) == OneByOne(trace, plan, channel).run(limits)

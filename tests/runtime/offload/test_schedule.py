@@ -31,7 +31,7 @@ def test_kernels_keep_their_energy_and_static_power_lasts_longer() -> None:
     model, spill = compiled_short()
     schedule, run = model.spilled_schedule, spill.found.run
     assert schedule is not None
-    steps = [model.timeline.events[rerun.place - spill.trace.given].node for rerun in run.reruns]
+    steps = [model.timeline.events[rerun.place - spill.trace.input_kernels].node for rerun in run.reruns]
     assert [event.name for event in schedule.events if event.kind == "again"] == steps
     once = {
         event.name: (event.energy_mj, event.end_us - event.start_us)

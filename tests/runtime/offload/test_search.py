@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from pimflow.runtime.offload.channel import Channel
+from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, Most, follow, follow_within, made_again
-from pimflow.runtime.offload.search import _Search, asked_back, chain_of, searched
+from pimflow.runtime.offload.run import ActivationPlan, RunLimits, recomputed_before, simulate, simulate_within
+from pimflow.runtime.offload.search import _Search, chain_of, schedule_loads, search_plan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
-from pimflow.runtime.offload.wish import Wish
 from support.offload import Clock, chain, random_chain
 
 LAYERS = 24
@@ -23,7 +23,7 @@ RELOADED = 1_000_000 / 2000.0
 def least_of_prefixes(trace: Trace, channel: Channel) -> int:
     """The lowest peak of all "keep from the i-th on" that do not slow the step down, by trying each."""
     runs = (
-        follow(trace, ActivationPlan(asked_back(trace, channel, trace.saved[:count], {})), channel)
+        simulate(trace, ActivationPlan(schedule_loads(trace, channel, trace.saved[:count], {})), channel)
         for count in range(len(trace.saved) + 1)
     )
     return min(run.peak_bytes for run in runs if run.time_us <= trace.time_us * (1 + 1e-9))
@@ -33,8 +33,8 @@ def least_of_prefixes(trace: Trace, channel: Channel) -> int:
 def test_where_the_rule_waits_the_search_does_not(rate: float) -> None:
     """At the same peak or a lower one."""
     trace, channel = chain(LAYERS), Channel(rate * RELOADED, rate * RELOADED)
-    rule = follow(trace, adaptive_rule(trace, channel, least_elements=0), channel)
-    found = searched(trace, channel, Wish(recompute=False)).run
+    rule = simulate(trace, adaptive_rule(trace, channel, least_elements=0), channel)
+    found = search_plan(trace, channel, Requirements(recompute=False)).run
     assert found.stall_us == 0
     assert found.peak_bytes <= rule.peak_bytes
     assert rule.stall_us > 0.1 * trace.time_us or rate > 0.8
@@ -45,7 +45,7 @@ def test_no_worse_than_keeping_from_any_layer_on(seed: int) -> None:
     trace = random_chain(seed)
     for rate in (0.3, 1.0):
         channel = Channel(rate * RELOADED, rate * RELOADED, 10.0)
-        found = searched(trace, channel, Wish(recompute=False))
+        found = search_plan(trace, channel, Requirements(recompute=False))
         assert found.run.time_us <= trace.time_us * (1 + 1e-6)
         assert found.run.peak_bytes <= least_of_prefixes(trace, channel)
 
@@ -53,7 +53,7 @@ def test_no_worse_than_keeping_from_any_layer_on(seed: int) -> None:
 @pytest.mark.parametrize("seed", range(4))
 def test_the_peak_matches_a_simulation(seed: int) -> None:
     trace, channel = random_chain(seed), Channel(0.4 * RELOADED, 0.4 * RELOADED)
-    found = searched(trace, channel, Wish(slower_percent=5))
+    found = search_plan(trace, channel, Requirements(slower_percent=5))
     time_us, peak = Clock(trace, found.plan, channel).run()
     assert found.run.peak_bytes == pytest.approx(peak, rel=0.01)
     assert found.run.time_us == pytest.approx(time_us, rel=0.01)
@@ -63,9 +63,9 @@ def test_a_limit_is_met_as_fast_as_possible() -> None:
     """Half of the saved bytes, over a channel that cannot keep up: some layers wait, but no more than necessary."""
     trace, channel = chain(LAYERS), Channel(0.2 * RELOADED, 0.2 * RELOADED)
     limit = 12_000_000
-    found = searched(trace, channel, Wish(recompute=False, limit_bytes=limit)).run
+    found = search_plan(trace, channel, Requirements(recompute=False, limit_bytes=limit)).run
     assert found.peak_bytes <= limit
-    again = searched(trace, channel, Wish(limit_bytes=limit)).run
+    again = search_plan(trace, channel, Requirements(limit_bytes=limit)).run
     assert again.peak_bytes <= limit
     assert again.time_us < found.time_us
 
@@ -75,12 +75,12 @@ def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
     """The lowest peak within the allowed time; or, with a limit, the fastest plan, and of those the one that writes
     least."""
     trace, rate = random_chain(seed), (0.2, 0.5, 1.0)[seed % 3] * RELOADED
-    channel, peak = Channel(rate, rate), follow(trace, ActivationPlan()).peak_bytes
+    channel, peak = Channel(rate, rate), simulate(trace, ActivationPlan()).peak_bytes
     for limit in (None, int(0.5 * peak), int(0.8 * peak), peak):
-        both = Wish(slower_percent=5, limit_bytes=limit)
+        both = Requirements(slower_percent=5, limit_bytes=limit)
         kinds = (both, replace(both, recompute=False), replace(both, offload=False))
-        runs = [searched(trace, channel, kind).run for kind in kinds]
-        runs.append(follow(trace, ActivationPlan()))
+        runs = [search_plan(trace, channel, kind).run for kind in kinds]
+        runs.append(simulate(trace, ActivationPlan()))
         late = [max(0.0, run.time_us - 1.05 * trace.time_us - 1e-3) for run in runs]
         costs: list[tuple[float, ...]] = [(wait, run.peak_bytes) for wait, run in zip(late, runs, strict=True)]
         if limit is not None:
@@ -94,34 +94,38 @@ def test_both_together_are_no_worse_than_one_alone(seed: int) -> None:
 def test_complete_simulations_lead_to_no_other_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
     channel = Channel(rate, rate, 10.0, 4 * rate)
-    limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
-    wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (0.0, 10.0) for most in (None, limit)]
-    found = [searched(trace, channel, wish) for wish in wishes]
-    monkeypatch.setattr(Wish, "most", lambda *_: Most())
-    assert found == [searched(trace, channel, wish) for wish in wishes]
+    limit = int(0.6 * simulate(trace, ActivationPlan()).peak_bytes)
+    wanted = [Requirements(slower_percent=slower, limit_bytes=most) for slower in (0.0, 10.0) for most in (None, limit)]
+    found = [search_plan(trace, channel, requirements) for requirements in wanted]
+    monkeypatch.setattr(Requirements, "limits", lambda *_: RunLimits())
+    assert found == [search_plan(trace, channel, requirements) for requirements in wanted]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_pruned_choices_lead_to_no_better_plan(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace = random_chain(seed)
-    limit = int(0.6 * follow(trace, ActivationPlan()).peak_bytes)
-    wishes = [Wish(slower_percent=slower, limit_bytes=most) for slower in (5.0, 40.0) for most in (None, limit)]
-    found = [searched(trace, None, wish) for wish in wishes]
-    monkeypatch.setattr(_Search, "_in_vain", lambda *_: frozenset())
-    assert found == [searched(trace, None, wish) for wish in wishes]
+    limit = int(0.6 * simulate(trace, ActivationPlan()).peak_bytes)
+    wanted = [Requirements(slower_percent=slower, limit_bytes=most) for slower in (5.0, 40.0) for most in (None, limit)]
+    found = [search_plan(trace, None, requirements) for requirements in wanted]
+    monkeypatch.setattr(_Search, "_not_lowering_the_peak", lambda *_: frozenset())
+    assert found == [search_plan(trace, None, requirements) for requirements in wanted]
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_chained_recomputations_make_no_plan_worse(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
-    peak = follow(trace, ActivationPlan()).peak_bytes
-    wishes = [Wish(slower_percent=slower, limit_bytes=limit) for slower in (5.0, 40.0) for limit in (None, peak // 2)]
-    searches = [(wish, channel) for wish in wishes for channel in (None, Channel(rate, rate, 10.0, 4 * rate))]
-    nested = [searched(trace, channel, wish) for wish, channel in searches]
-    monkeypatch.setattr(_Search, "_nested", lambda _search, best, _way: best)
-    plain = [searched(trace, channel, wish) for wish, channel in searches]
-    for (wish, _), *found in zip(searches, nested, plain, strict=True):
-        limit, most_us = wish.limit_bytes or 0, trace.time_us * (1 + wish.slower_percent / 100) + 1e-3
+    peak = simulate(trace, ActivationPlan()).peak_bytes
+    wanted = [
+        Requirements(slower_percent=slower, limit_bytes=limit) for slower in (5.0, 40.0) for limit in (None, peak // 2)
+    ]
+    searches = [
+        (requirements, channel) for requirements in wanted for channel in (None, Channel(rate, rate, 10.0, 4 * rate))
+    ]
+    nested = [search_plan(trace, channel, requirements) for requirements, channel in searches]
+    monkeypatch.setattr(_Search, "_with_nesting", lambda _search, best, _moves: best)
+    plain = [search_plan(trace, channel, requirements) for requirements, channel in searches]
+    for (requirements, _), *found in zip(searches, nested, plain, strict=True):
+        limit, most_us = requirements.limit_bytes or 0, trace.time_us * (1 + requirements.slower_percent / 100) + 1e-3
         peaks = [max(each.run.peak_bytes, limit) for each in found]
         assert peaks[0] <= peaks[1]
         if limit and peaks[0] == peaks[1]:
@@ -136,7 +140,7 @@ def test_no_choice_of_recomputations_needs_less(sizes: tuple[int, ...]) -> None:
     trace = replace(chain(5, 10.0), buffers=tuple(Buffer(str(size), 100 * size, size) for size in sizes))
     choices = [{layer: (layer,) for layer in layers} for count in range(6) for layers in combinations(range(5), count)]
     least = min(Clock(trace, ActivationPlan((), again), Channel(1.0, 1.0)).run()[1] for again in choices)
-    found = searched(trace, None, Wish(offload=False, slower_percent=100))
+    found = search_plan(trace, None, Requirements(offload=False, slower_percent=100))
     again = found.plan.recomputed
     assert any(layer - 1 in again for layer in again), "some buffer is recomputed from a recomputed one"
     assert found.run.peak_bytes == Clock(trace, found.plan, Channel(1.0, 1.0)).run()[1] == least
@@ -144,11 +148,11 @@ def test_no_choice_of_recomputations_needs_less(sizes: tuple[int, ...]) -> None:
 
 def test_aborted_simulations_are_repeated_under_larger_limits() -> None:
     trace = chain(4)
-    search, none = _Search(trace, None, Wish()), frozenset[int]()
-    run = follow(trace, ActivationPlan())
-    assert search.look(none, none, Most(run.peak_bytes - 1)) is None
-    assert search.look(none, none, Most(run.peak_bytes - 2)) is None
-    found = search.look(none, none, Most(run.peak_bytes))
+    search, none = _Search(trace, None, Requirements()), frozenset[int]()
+    run = simulate(trace, ActivationPlan())
+    assert search.evaluate(none, none, RunLimits(run.peak_bytes - 1)) is None
+    assert search.evaluate(none, none, RunLimits(run.peak_bytes - 2)) is None
+    found = search.evaluate(none, none, RunLimits(run.peak_bytes))
     assert found is not None
     assert found.run == run
 
@@ -165,8 +169,8 @@ def test_aborted_simulations_exceed_their_bound(seed: int) -> None:
             [b for b, kind in zip(trace.saved, kinds, strict=True) if kind == which] for which in (0, 1)
         )
         chains = {buffer: made for buffer in again if (made := chain_of(trace, buffer)) is not None}
-        plans.append(ActivationPlan(asked_back(trace, channel, offloaded, chains), chains))
-    runs, given_up = [follow(trace, plan, channel) for plan in plans], 0
+        plans.append(ActivationPlan(schedule_loads(trace, channel, offloaded, chains), chains))
+    runs, given_up = [simulate(trace, plan, channel) for plan in plans], 0
     for plan, run in zip(plans, runs, strict=True):
         for other in runs:
             for slowed in (False, True):
@@ -174,16 +178,16 @@ def test_aborted_simulations_exceed_their_bound(seed: int) -> None:
                     made.recompute_us + made.stall_us + slowed * made.slowed_us for made in (run, other)
                 )
                 stored, allowed = (made.bytes_of("store", trace) for made in (run, other))
-                for most, exceeds in (
-                    (Most(lost_us=allowed_us + 1e-3, slowed=slowed), lost_us > allowed_us),
-                    (Most(other.peak_bytes), run.peak_bytes > other.peak_bytes),
-                    (Most(run.peak_bytes, allowed), stored > allowed),
+                for limits, exceeds in (
+                    (RunLimits(lost_us=allowed_us + 1e-3, slowed=slowed), lost_us > allowed_us),
+                    (RunLimits(other.peak_bytes), run.peak_bytes > other.peak_bytes),
+                    (RunLimits(run.peak_bytes, allowed), stored > allowed),
                     (
-                        Most(run.peak_bytes, stored, again_us=other.recompute_us + 1e-3),
+                        RunLimits(run.peak_bytes, stored, again_us=other.recompute_us + 1e-3),
                         run.recompute_us > other.recompute_us,
                     ),
                 ):
-                    within = follow_within(trace, plan, channel, most)
+                    within = simulate_within(trace, plan, channel, limits)
                     assert within == run or (within is None and exceeds)
                     given_up += within is None
     assert given_up > 100
@@ -191,21 +195,21 @@ def test_aborted_simulations_exceed_their_bound(seed: int) -> None:
 
 def test_without_ssds_everything_that_helps_is_recomputed() -> None:
     trace = chain(8)
-    found = searched(trace, None, Wish(slower_percent=100))
+    found = search_plan(trace, None, Requirements(slower_percent=100))
     assert found.run.transfers == ()
     assert found.run.recompute_us > 0
-    assert found.run.peak_bytes < follow(trace, ActivationPlan()).peak_bytes
-    assert searched(trace, None, Wish()).plan == ActivationPlan()
+    assert found.run.peak_bytes < simulate(trace, ActivationPlan()).peak_bytes
+    assert search_plan(trace, None, Requirements()).plan == ActivationPlan()
 
 
 def test_nothing_is_written_needlessly() -> None:
     """The last layers are needed again at once: offloading them would not lower the peak."""
     trace, channel = chain(LAYERS), Channel(1e6, 1e6)
-    found = searched(trace, channel, Wish(recompute=False))
+    found = search_plan(trace, channel, Requirements(recompute=False))
     assert LAYERS - 1 not in found.plan.offloaded
     fewer = min(
-        follow(
-            trace, ActivationPlan(asked_back(trace, channel, found.plan.offloaded - {buffer}, {})), channel
+        simulate(
+            trace, ActivationPlan(schedule_loads(trace, channel, found.plan.offloaded - {buffer}, {})), channel
         ).peak_bytes
         for buffer in found.plan.offloaded
     )
@@ -226,8 +230,8 @@ def test_recomputable_buffers() -> None:
     assert trace.saved == (0, 2)
     assert chain_of(trace, 2) == (1, 2)
     assert chain_of(trace, 0) == (0,)
-    assert made_again(trace, {0: (0,), 2: (1, 2)}) == {0: 3, 2: 3}
-    assert made_again(trace, {0: (0,)}) == {0: 4}
+    assert recomputed_before(trace, {0: (0,), 2: (1, 2)}) == {0: 3, 2: 3}
+    assert recomputed_before(trace, {0: (0,)}) == {0: 4}
 
 
 def test_random_values_are_not_recomputed() -> None:

@@ -15,7 +15,7 @@ from pimflow.onnxio.export import to_onnx
 from pimflow.passes.differentiate import Differentiate
 from pimflow.report.spill import spill_text
 from pimflow.runtime.memory.tiers import gpu_bytes
-from pimflow.runtime.offload.run import ActivationPlan, follow
+from pimflow.runtime.offload.run import ActivationPlan, simulate
 from pimflow.runtime.offload.spill import SpillWay, channel_of
 from support.offload import Clock, machine, residual_step, step
 
@@ -66,7 +66,7 @@ def test_the_steps_are_those_of_the_schedule() -> None:
     spill = compiled(400, "recompute").spill
     assert spill is not None
     model = compiled(1 << 20)
-    kept = follow(spill.trace, ActivationPlan())
+    kept = simulate(spill.trace, ActivationPlan())
     assert kept.time_us == pytest.approx(model.timeline.makespan_us)
     assert kept.peak_bytes == pytest.approx(model.memory.live_bytes, rel=1e-3)  # which aligns the sizes
 
@@ -171,7 +171,7 @@ def test_a_plan_with_pim_is_followed_step_by_step() -> None:
     model = compiled(1 << 20, base="pimflow", policy="md-dp")
     tight = compiled(0.9 * gpu_bytes(model.memory) / 1024, base="pimflow", policy="md-dp")
     assert tight.spill is not None
-    kept = follow(tight.spill.trace, ActivationPlan())
+    kept = simulate(tight.spill.trace, ActivationPlan())
     assert kept.time_us == pytest.approx(tight.timeline.makespan_us)
     assert len(tight.spill.trace.kernels) == len(tight.timeline.region_us) + 2
     assert tight.spill.found.plan.offloaded == frozenset()

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 
 from pimflow.records import dataclass
-from pimflow.runtime.offload.run import Found, Most
+from pimflow.runtime.offload.run import RunLimits, SimulatedPlan
 from pimflow.runtime.offload.trace import Trace
 
 _SLACK = 1e-9
 
 
 @dataclass(frozen=True)
-class Wish:
+class Requirements:
     """The requirements for a plan.
 
     Args:
@@ -33,7 +33,7 @@ class Wish:
         """The time that a step may take."""
         return trace.time_us * (1 + self.slower_percent / 100 + _SLACK)
 
-    def key(self, trace: Trace, found: Found) -> tuple[float, ...]:
+    def key(self, trace: Trace, found: SimulatedPlan) -> tuple[float, ...]:
         """Smaller is better: excess over the limit, then the objective, then bytes stored and recomputation time."""
         run, allowed_us = found.run, self.allowed_us(trace)
         spent = (run.bytes_of("store", trace), run.recompute_us)
@@ -41,13 +41,13 @@ class Wish:
             return (max(0.0, run.time_us - run.slowed_us - allowed_us), run.peak_bytes, *spent)
         return (max(0, run.peak_bytes - self.limit_bytes), max(0.0, run.time_us - allowed_us), *spent)
 
-    def most(self, trace: Trace, found: Found) -> Most:
+    def limits(self, trace: Trace, found: SimulatedPlan) -> RunLimits:
         """Limits that a plan with a smaller key does not exceed; times have a margin for the order of summation."""
-        out, asked, stored, again_us = self.key(trace, found)
+        excess, objective, stored, again_us = self.key(trace, found)
         spare_us = self.allowed_us(trace) - trace.time_us * (1 - _SLACK)
         if self.limit_bytes is not None:
             peak = max(self.limit_bytes, found.run.peak_bytes)
-            return Most(peak, lost_us=math.inf if out else spare_us + asked, slowed=True)
-        if out:
-            return Most(lost_us=spare_us + out)
-        return Most(found.run.peak_bytes, stored, spare_us, again_us=again_us * (1 + _SLACK))
+            return RunLimits(peak, lost_us=math.inf if excess else spare_us + objective, slowed=True)
+        if excess:
+            return RunLimits(lost_us=spare_us + excess)
+        return RunLimits(found.run.peak_bytes, stored, spare_us, again_us=again_us * (1 + _SLACK))
