@@ -12,7 +12,7 @@ from pimflow.frontend import Loaded, bound_inputs, load_with_graph
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import Options
-from pimflow.search.solver import kept_runs
+from pimflow.search.solver import run_cache
 from pimflow.sparse import Graph as Adjacency
 from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
 
@@ -71,14 +71,14 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     if adjacency is not None or loaded.has_external_data:
         check_original(content, loaded.graph, options.seed, bound)
         return
-    runs = kept_runs(options, runtime_version())
+    runs = run_cache(options, runtime_version())
     shapes = [loaded.graph.value(name).shape for name in loaded.graph.inputs]
     model = (source.sha256, sorted(options.fixed.items()), shapes, options.seed)
     if not runs.has(*model) and not check_original(content, loaded.graph, options.seed, bound):
         return
     for known in (model, _asked_for(source, options)):
         if not runs.has(*known):
-            runs.keep(*known)
+            runs.put(*known)
 
 
 def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
@@ -90,8 +90,8 @@ def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
 def _has_run(source: ModelSource, options: Options) -> bool:
     """Whether an earlier run read the model with the same settings and ran it to its end. Not for a model in memory,
     whose digest takes as long as running it."""
-    runs = kept_runs(options, runtime_version())
-    if source.given is not None or not runs.are_kept:
+    runs = run_cache(options, runtime_version())
+    if source.given is not None or not runs.is_enabled:
         return False
     try:
         return runs.has(*_asked_for(source, options))

@@ -31,9 +31,9 @@ from pimflow.onnxio.runtime import runtime_version
 from pimflow.onnxio.save import DATA_SUFFIX, Stored
 from pimflow.records import dataclass
 from pimflow.runtime.execute.beside import beside
-from pimflow.search.kept_runs import KeptRuns
 from pimflow.search.progress import Tell, silent
-from pimflow.search.solver import cache_of, kept_runs, kept_streams
+from pimflow.search.run_cache import RunCache
+from pimflow.search.solver import cache_of, run_cache, stream_cache
 from pimflow.targets import TargetRecord, to_toml
 from pimflow.verify.running import check_compiled
 from pimflow.version import __version__, format_of
@@ -102,10 +102,10 @@ def _check(model: CompiledResult, program: Path, stored: Sequence[Stored], diges
     if not options.check or not program.exists():
         return
     digests[PROGRAM] = sha256_of(program)
-    runs = kept_runs(options, runtime_version()) if model.network is None else KeptRuns(None, "")
+    runs = run_cache(options, runtime_version()) if model.network is None else RunCache(None, "")
     tried = (model.source.sha256, digests[PROGRAM], options.seed)
     if not runs.has(*tried) and check_compiled(program, model.graph, options.seed):
-        runs.keep(*tried)
+        runs.put(*tried)
 
 
 def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], progress: Tell) -> None:
@@ -131,11 +131,11 @@ def _write_streams(model: CompiledResult, path: Path) -> None:
     """Writes the units' programs, from the cache if an earlier run wrote the same ones."""
     units = model.machine.costs.units
     table = ProgramTable(model.programs, devices_off_the_host(model.graph, units), units)
-    kept = kept_streams(model.options, table.made_of and f"{FORMAT} {table.made_of}")
-    packed = kept.packed
+    cache = stream_cache(model.options, table.made_of and f"{FORMAT} {table.made_of}")
+    packed = cache.packed
     if packed is None:
         packed = table.packed(FORMAT)
-        kept.keep(packed)
+        cache.put(packed)
     path.write_bytes(packed)
 
 

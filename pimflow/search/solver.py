@@ -36,18 +36,18 @@ from pimflow.search import least_times, makespan_bound
 from pimflow.search.capacity import stored_of
 from pimflow.search.chain import solve_chain
 from pimflow.search.feature_places import has_room
-from pimflow.search.kept_plans import KeptPlans
-from pimflow.search.kept_runs import KeptRuns
-from pimflow.search.kept_streams import KeptStreams
 from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.order import execution_order
 from pimflow.search.part_prices import Unit
+from pimflow.search.plan_cache import PlanCache
 from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Policy, find_policy, policy_of
 from pimflow.search.pool import Taken
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
 from pimflow.search.priced_space import Decisions, PricedSpace, price_space
 from pimflow.search.pricing import Costs, host_alone, rewrites
 from pimflow.search.progress import Tell, silent
+from pimflow.search.run_cache import RunCache
+from pimflow.search.stream_cache import StreamCache
 from pimflow.search.weighed import WeighedPricer
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def solve_for(
     scope = cache_scope(costs)
     folder = _folder(options, prices)
     records = unit_records(costs, folder)
-    plans = KeptPlans(folder, scope if chosen.objective == LATENCY else f"{scope} {costs.target.values}")
+    plans = PlanCache(folder, scope if chosen.objective == LATENCY else f"{scope} {costs.target.values}")
     plan = plans.plan_of(graph, chosen, costs.target.host)
     if plan is None:
         prices = PriceCache(folder, scope) if prices is None else prices
@@ -111,7 +111,7 @@ def solve_for(
         plan = search(graph, chosen, costs, prices, options.time_budget_s, progress)
         _keep_learnt(records)
         if plan.complete:
-            plans.keep(graph, chosen, plan)
+            plans.put(graph, chosen, plan)
     return replace(plan, search_seconds=round(time.perf_counter() - started, 6))
 
 
@@ -144,12 +144,12 @@ def bound_of(
         host_us: the time of the host alone, with all memory channels.
         prices: the price cache to use instead of the one that the options ask for; bounds are stored next to it.
     """
-    kept = KeptPlans(_folder(options, prices), cache_scope(costs))
+    cache = PlanCache(_folder(options, prices), cache_scope(costs))
     host = costs.target.host
-    bound = kept.bound_of(graph, host)
+    bound = cache.bound_of(graph, host)
     if bound is None:
         bound = makespan_bound.makespan_bound(graph, costs, host_us)
-        kept.keep_bound(graph, host, bound)
+        cache.put_bound(graph, host, bound)
     return bound
 
 
@@ -163,15 +163,15 @@ def cache_of(options: Options) -> Path | None:
     return _folder(options, None)
 
 
-def kept_runs(options: Options, runtime: str) -> KeptRuns:
+def run_cache(options: Options, runtime: str) -> RunCache:
     """The cache of models that ran in earlier runs with a version of ONNX Runtime, if the options allow it."""
-    return KeptRuns(_folder(options, None), runtime)
+    return RunCache(_folder(options, None), runtime)
 
 
-def kept_streams(options: Options, made_of: str) -> KeptStreams:
+def stream_cache(options: Options, made_of: str) -> StreamCache:
     """The instruction streams that an earlier run wrote for the same programs; none if `made_of`, which identifies the
     programs, is empty."""
-    return KeptStreams(_folder(options, None) if made_of else None, made_of)
+    return StreamCache(_folder(options, None) if made_of else None, made_of)
 
 
 def keep_learnt(options: Options, *, costs: Costs) -> None:

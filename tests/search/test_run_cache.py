@@ -12,7 +12,7 @@ import pytest
 import pimflow
 from pimflow.ir import Graph
 from pimflow.onnxio.session import GraphSession, open_session
-from pimflow.search.kept_runs import KeptRuns
+from pimflow.search.run_cache import RunCache
 from support.onnx_models import single
 
 
@@ -105,8 +105,8 @@ def test_external_weights_are_not_covered_by_the_models_digest(tmp_path: Path, r
 
 
 def test_another_onnx_runtime_version_reuses_nothing(tmp_path: Path) -> None:
-    KeptRuns(tmp_path, "1").keep("model", 1)
-    assert KeptRuns(tmp_path, "1").has("model", 1)
-    assert not KeptRuns(tmp_path, "1").has("model", 2)
-    assert not KeptRuns(None, "1").has("model", 1)
-    assert not KeptRuns(tmp_path, "0").has("model", 1)
+    RunCache(tmp_path, "1").put("model", 1)
+    assert RunCache(tmp_path, "1").has("model", 1)
+    assert not RunCache(tmp_path, "1").has("model", 2)
+    assert not RunCache(None, "1").has("model", 1)
+    assert not RunCache(tmp_path, "0").has("model", 1)

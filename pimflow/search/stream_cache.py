@@ -15,7 +15,7 @@ from pimflow.search.price_cache import PriceCache, code_fingerprint, key_of
 _KEY = key_of("streams")
 
 
-class KeptStreams:
+class StreamCache:
     """The packed document of one set of programs.
 
     Args:
@@ -36,7 +36,7 @@ class KeptStreams:
         except binascii.Error:
             return None
 
-    def keep(self, packed: bytes) -> None:
+    def put(self, packed: bytes) -> None:
         """Cache a document, and write it to disk."""
         if self._table.path is not None:
             self._table.put_text(_KEY, base64.b64encode(packed).decode())

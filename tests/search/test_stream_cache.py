@@ -10,7 +10,7 @@ import pytest
 import pimflow
 from pimflow.codegen.newton import PimProgram
 from pimflow.runtime.newton import backend
-from pimflow.search.kept_streams import KeptStreams
+from pimflow.search.stream_cache import StreamCache
 from support.calls import count_calls
 
 STREAMS = "streams.json.gz"
@@ -50,7 +50,7 @@ def test_programs_that_were_changed_are_written_as_they_are(tmp_path: Path, arch
 
 
 def test_the_cache_entry_belongs_to_these_programs_only(tmp_path: Path) -> None:
-    KeptStreams(tmp_path, "a").keep(b"\x00packed")
-    assert KeptStreams(tmp_path, "a").packed == b"\x00packed"
-    assert KeptStreams(tmp_path, "b").packed is None
-    assert KeptStreams(None, "a").packed is None
+    StreamCache(tmp_path, "a").put(b"\x00packed")
+    assert StreamCache(tmp_path, "a").packed == b"\x00packed"
+    assert StreamCache(tmp_path, "b").packed is None
+    assert StreamCache(None, "a").packed is None

@@ -12,8 +12,8 @@ from pimflow.options import Options
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.newton.autotune import choose
 from pimflow.search import makespan_bound
-from pimflow.search.kept_plans import KeptPlans
 from pimflow.search.makespan_bound import MakespanBound
+from pimflow.search.plan_cache import PlanCache
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
@@ -60,14 +60,14 @@ def test_an_interrupted_plan_is_not_cached(tmp_path: Path) -> None:
 
 
 def test_a_plan_for_other_nodes_or_of_another_format_is_ignored(tmp_path: Path) -> None:
-    plans = KeptPlans(tmp_path, "scope")
+    plans = PlanCache(tmp_path, "scope")
     plan = search(tmp_path)
-    plans.keep(GRAPH, AUTO, plan)
-    assert KeptPlans(tmp_path, "scope").plan_of(GRAPH, AUTO, "gpu") == plan
-    assert KeptPlans(tmp_path, "another machine").plan_of(GRAPH, AUTO, "gpu") is None
+    plans.put(GRAPH, AUTO, plan)
+    assert PlanCache(tmp_path, "scope").plan_of(GRAPH, AUTO, "gpu") == plan
+    assert PlanCache(tmp_path, "another machine").plan_of(GRAPH, AUTO, "gpu") is None
     for number, wrong in enumerate((replace(plan, decisions=plan.decisions[1:]), replace(plan, predicted_us="soon"))):  # type: ignore[arg-type]
-        other = KeptPlans(tmp_path, f"wrong {number}")
-        other.keep(GRAPH, AUTO, wrong)
+        other = PlanCache(tmp_path, f"wrong {number}")
+        other.put(GRAPH, AUTO, wrong)
         assert other.plan_of(GRAPH, AUTO, "gpu") is None
 
 

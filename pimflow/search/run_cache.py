@@ -9,7 +9,7 @@ from pimflow.search.price_cache import PriceCache, code_fingerprint, key_of
 _CODE = ("frontend", "verify")
 
 
-class KeptRuns:
+class RunCache:
     """Successful runs of models, as read and written by this code, with one version of ONNX Runtime.
 
     Args:
@@ -22,7 +22,7 @@ class KeptRuns:
         self._table = PriceCache(folder, scope)
 
     @property
-    def are_kept(self) -> bool:
+    def is_enabled(self) -> bool:
         """Whether runs are cached at all."""
         return self._table.path is not None
 
@@ -30,9 +30,9 @@ class KeptRuns:
         """Whether a model is known to run, by everything that its run depends on."""
         return _key(model) in self._table.texts
 
-    def keep(self, *model: object) -> None:
+    def put(self, *model: object) -> None:
         """Record that a model ran, and write it to disk."""
-        if self.are_kept:
+        if self.is_enabled:
             self._table.put_text(_key(model), "ran")
             self._table.flush()
 

@@ -19,10 +19,10 @@ from pimflow.search.policy import Policy
 from pimflow.search.price_cache import PriceCache, key_of
 from pimflow.search.pricing import content_text
 
-Told = TypeVar("Told", Plan, MakespanBound)
+Record = TypeVar("Record", Plan, MakespanBound)
 
 
-class KeptPlans:
+class PlanCache:
     """The cached plans and bounds of one cost model.
 
     Args:
@@ -41,19 +41,19 @@ class KeptPlans:
         covered = sorted(name for decision in plan.decisions for name in decision.nodes)
         return plan if covered == sorted(node.name for node in graph.nodes) else None
 
-    def keep(self, graph: Graph, policy: Policy, plan: Plan) -> None:
+    def put(self, graph: Graph, policy: Policy, plan: Plan) -> None:
         """Cache a plan, and write it to disk."""
-        self._put(replace(plan, search_seconds=0.0), graph, policy, plan.host)
+        self._write(replace(plan, search_seconds=0.0), graph, policy, plan.host)
 
     def bound_of(self, graph: Graph, host: str) -> MakespanBound | None:
         """The cached bound; None if there is none."""
         return self._read(MakespanBound, graph, None, host)
 
-    def keep_bound(self, graph: Graph, host: str, bound: MakespanBound) -> None:
+    def put_bound(self, graph: Graph, host: str, bound: MakespanBound) -> None:
         """Cache a bound, and write it to disk."""
-        self._put(bound, graph, None, host)
+        self._write(bound, graph, None, host)
 
-    def _read(self, form: type[Told], graph: Graph, policy: Policy | None, host: str) -> Told | None:
+    def _read(self, form: type[Record], graph: Graph, policy: Policy | None, host: str) -> Record | None:
         """The decoded record; None if there is none, or if it has another form."""
         if self._table.path is None:
             return None
@@ -65,10 +65,10 @@ class KeptPlans:
         except (ValueError, DataError):
             return None
 
-    def _put(self, told: Plan | MakespanBound, graph: Graph, policy: Policy | None, host: str) -> None:
+    def _write(self, record: Plan | MakespanBound, graph: Graph, policy: Policy | None, host: str) -> None:
         if self._table.path is None:
             return
-        self._table.put_text(_key(graph, policy, host), json.dumps(encode(told, tagged=True), separators=(",", ":")))
+        self._table.put_text(_key(graph, policy, host), json.dumps(encode(record, tagged=True), separators=(",", ":")))
         self._table.flush()
 
 
