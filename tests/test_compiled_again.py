@@ -25,7 +25,7 @@ class Work:
 
     def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self._searched: list[MatrixProblem] = []
-        self._looked_at = 0
+        self._bounded = 0
         least = Pricer.least
 
         def counted(problem: MatrixProblem, profile: TimingProfile) -> list[Candidate]:
@@ -33,7 +33,7 @@ class Work:
             return candidates(problem, profile)
 
         def also_counted(pricer: Pricer, decisions: tuple[Decision, ...]) -> float:
-            self._looked_at += 1
+            self._bounded += 1
             return least(pricer, decisions)
 
         patch.setattr("pimflow.runtime.newton.autotune.choose.candidates", counted)
@@ -42,9 +42,9 @@ class Work:
     def of(self, values: Mapping[str, object]) -> tuple[list[MatrixProblem], int]:
         """Compile the toy for the shipped machine with other values; return (problems whose mapping was searched for,
         number of candidates considered)."""
-        self._searched, self._looked_at = [], 0
+        self._searched, self._bounded = [], 0
         pimflow.compile("zoo:toy", target=with_values(load_target("pimflow"), values), check=False)
-        return self._searched, self._looked_at
+        return self._searched, self._bounded
 
 
 @pytest.fixture
@@ -55,9 +55,9 @@ def work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Work]:
 
 
 def test_new_descriptions_and_energies_need_no_new_prices(work: Work) -> None:
-    searched, looked_at = work.of({})
+    searched, bounded = work.of({})
     assert searched
-    assert looked_at
+    assert bounded
     for values in ({}, {"gpu.basis": "other words"}, {"gpu.energy.mac_pj": 2.0}, {"pim.energy.strict.mac_pj": 7.0}):
         assert work.of(values) == ([], 0), values
 
@@ -65,8 +65,8 @@ def test_new_descriptions_and_energies_need_no_new_prices(work: Work) -> None:
 @pytest.mark.parametrize("launch", [{"pim.launch_us": 2.0}, {"gpu.launch_cycles": 9000}], ids=["PIM", "GPU"])
 def test_a_new_launch_time_needs_no_mapping_search(work: Work, launch: Mapping[str, object]) -> None:
     first, _ = work.of({})
-    again, looked_at = work.of(launch)
-    assert looked_at
+    again, bounded = work.of(launch)
+    assert bounded
     assert not set(again) & set(first)
 
 

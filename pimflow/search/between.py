@@ -137,7 +137,7 @@ class Gaps:
                 self._refine(entry)
 
     def _refine(self, entry: _Entry) -> None:
-        spent, entry.priced = self._pricer.closer_spent(entry.decisions, entry.spent)
+        spent, entry.priced = self._pricer.refine_spent(entry.decisions, entry.spent)
         entry.spent = spent if spent is not None else Spent(math.inf, math.inf)
 
 

@@ -52,13 +52,13 @@ class Fitting(Generic[Payload]):
     bound: float
 
 
-class Looks(Protocol[Payload]):
+class Refiner(Protocol[Payload]):
     """Refines what is known about candidates."""
 
     def has_time(self) -> bool:
         """Whether more candidates may be priced; after that, those that are not priced are left out of covers."""
 
-    def closer(self, entry: Entry[Payload]) -> None:
+    def refine(self, entry: Entry[Payload]) -> None:
         """Price a candidate, or raise its lower bound."""
 
     def least_kept(self, payload: Payload) -> Mapping[str, int]:
@@ -69,20 +69,20 @@ class Looks(Protocol[Payload]):
 
 
 def cover_that_fits(
-    pool: Pool[Payload], looks: Looks[Payload], capacities: Mapping[str, int], most_labels: int = MOST_LABELS
+    pool: Pool[Payload], refiner: Refiner[Payload], capacities: Mapping[str, int], most_labels: int = MOST_LABELS
 ) -> Fitting[Payload] | None:
     """The cheapest cover that stores no more than the memories hold.
 
     Args:
         pool: the candidates, some of which cover everything.
-        looks: refines them.
+        refiner: refines them.
         capacities: the capacity of every memory.
         most_labels: how many partial covers to consider before settling for the best cover found so far.
 
     Returns:
         None if no cover was found that fits.
     """
-    space = _Space(pool, looks, capacities)
+    space = _Space(pool, refiner, capacities)
     found = _by_price(space)
     if found is None:
         return None
@@ -130,9 +130,9 @@ class _Space(Generic[Payload]):
         shares: by candidate, its share of every memory.
     """
 
-    def __init__(self, pool: Pool[Payload], looks: Looks[Payload], capacities: Mapping[str, int]) -> None:
+    def __init__(self, pool: Pool[Payload], refiner: Refiner[Payload], capacities: Mapping[str, int]) -> None:
         self.pool = pool
-        self.looks = looks
+        self.refiner = refiner
         self.memories = len(capacities)
         self._capacities = capacities
         self.stretches = pool.stretches
@@ -142,7 +142,7 @@ class _Space(Generic[Payload]):
         self._first = np.cumsum([0, *sizes])
         self.stretch = np.repeat(np.arange(len(sizes)), sizes)
         self.costs: Array = np.array([entry.us for entry in self.entries])
-        self.shares: Array = np.array([self._shares(looks.least_kept(entry.payload)) for entry in self.entries])
+        self.shares: Array = np.array([self._shares(refiner.least_kept(entry.payload)) for entry in self.entries])
         self._loads: Array = self.shares.sum(axis=1)
         self.sure = np.zeros(len(self.entries), bool)
 
@@ -202,11 +202,11 @@ class _Space(Generic[Payload]):
         """Refine a candidate by one step: its cost until it is priced, then the memory that it uses."""
         entry = self.entries[place]
         if entry.priced:
-            self.shares[place] = self._shares(self.looks.kept(entry.payload))
+            self.shares[place] = self._shares(self.refiner.kept(entry.payload))
             self._loads[place] = self.shares[place].sum()
             self.sure[place] = True
-        elif self.looks.has_time():
-            self.looks.closer(entry)
+        elif self.refiner.has_time():
+            self.refiner.refine(entry)
             self.costs[place] = entry.us
         else:
             self.costs[place] = math.inf
@@ -335,7 +335,7 @@ def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] |
         unsure = np.flatnonzero((through < ceiling) & ~space.sure)
         if not len(unsure):
             break
-        if not space.looks.has_time():
+        if not space.refiner.has_time():
             return None
         for place in unsure[np.argsort(through[unsure], kind="stable")][: max(_AT_ONCE, len(unsure) // 4)]:
             space.refine(int(place))

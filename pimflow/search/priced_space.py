@@ -258,7 +258,7 @@ class Search:
             if not unsure or not self.has_time():
                 return known
             for entry in unsure:
-                self._refine(entry)
+                self._refine_in_pool(entry)
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
@@ -312,7 +312,7 @@ class Search:
         while (entry := self.pool.first(*place)) is not None and not entry.priced:
             if not self.has_time():
                 return ()
-            self._refine(entry)
+            self._refine_in_pool(entry)
         return () if entry is None else self._candidates.moved(entry.payload, shift)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
@@ -341,7 +341,7 @@ class Search:
             if not unsure:
                 return chosen
             for entry in unsure.values():
-                self._refine(entry)
+                self._refine_in_pool(entry)
         return ()
 
     def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
@@ -358,9 +358,9 @@ class Search:
             entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
             self.pool.add(entry, self._line.shifts(candidate))
 
-    def _refine(self, entry: Entry[Decisions]) -> None:
+    def _refine_in_pool(self, entry: Entry[Decisions]) -> None:
         self.pool.take(entry)
-        self.closer(entry)
+        self.refine(entry)
         self.pool.add(entry)
 
     def least_kept(self, payload: Decisions) -> Mapping[str, int]:
@@ -374,12 +374,12 @@ class Search:
         away = any(leaves_host(decision, self._pricer.costs.target.host) for decision in payload)
         return self._pricer.kept(payload) if away else {}
 
-    def closer(self, entry: Entry[Decisions]) -> None:
+    def refine(self, entry: Entry[Decisions]) -> None:
         """Refine a candidate; one that cannot be built has infinite cost."""
-        us, entry.priced = self._pricer.closer(entry.payload, entry.us)
+        us, entry.priced = self._pricer.refine(entry.payload, entry.us)
         entry.us = math.inf if us is None else us
         self._refined += 1
-        self._progress.looked_at(self._refined)
+        self._progress.refined(self._refined)
 
 
 def _is_as_cheap(us: float, apart: float) -> bool:

@@ -164,7 +164,7 @@ class Pricer:
             return split.gpu_k / node_k(self.graph, node)
         return split.gpu_columns / node_columns(self.graph, node)
 
-    def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
+    def refine(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """A refined lower bound on the cost of the decisions, or the price, and whether it is the price (None: they
         cannot be carried out).
 

@@ -108,7 +108,7 @@ class SearchProgress:
         if self._is_due() or done == total:
             self._say(f"{self._of(done, total)}{self._left(done, total)}")
 
-    def looked_at(self, count: int) -> None:
+    def refined(self, count: int) -> None:
         """Report how many promising candidates have been refined."""
         if self._is_due():
             self._say(f"{count:,} promising candidates and variations examined; their total is not known yet")

@@ -43,14 +43,14 @@ class WeighedPricer(Pricer):
             return None
         return Spent(time_us, self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us))
 
-    def closer_spent(self, decisions: tuple[Decision, ...], known: Spent) -> tuple[Spent | None, bool]:
+    def refine_spent(self, decisions: tuple[Decision, ...], known: Spent) -> tuple[Spent | None, bool]:
         """Time and energy, refined from `known`, and whether they are exact (None: the decisions cannot be carried
         out)."""
         self._bounds.tighten(decisions)
         least = self.least_spent(decisions)
         return (self.spent(decisions), True) if least == known else (least, False)
 
-    def closer(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
+    def refine(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """The cost of the decisions, refined from `least`, and whether it is the price (None: they cannot be carried
         out)."""
         known = self.least(decisions)

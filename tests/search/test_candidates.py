@@ -194,10 +194,10 @@ def test_runs_visit_the_operands_of_a_node_once(monkeypatch: pytest.MonkeyPatch)
     """A node that reads all nodes before it is part of dozens of runs."""
     graph = dense_block(12)
     scene = candidates_of(graph, "auto")[0].scene
-    looked_at, asked = count_calls(monkeypatch, regions, "_producers"), count_calls(monkeypatch, scene, "read_by")
+    visited, asked = count_calls(monkeypatch, regions, "_producers"), count_calls(monkeypatch, scene, "read_by")
     runs = list(cuttable(scene, neighbours(scene, 12)))
     assert sum(map(len, runs)) > 3 * len(scene.units)
-    assert len(looked_at) <= len(graph.nodes)
+    assert len(visited) <= len(graph.nodes)
     assert len(asked) <= len(scene.units)
 
 

@@ -49,7 +49,7 @@ class Space:
 
 
 @dataclass
-class Looks:
+class Refiner:
     """Prices candidates in two steps, as long as there is time."""
 
     space: Space
@@ -58,7 +58,7 @@ class Looks:
     def has_time(self) -> bool:
         return self.left > 0
 
-    def closer(self, entry: Entry[int]) -> None:
+    def refine(self, entry: Entry[int]) -> None:
         self.left -= 1
         assert not entry.priced, "priced costs are known"
         cost = self.space.intervals[entry.place].cost
@@ -107,8 +107,8 @@ def by_integer_program(space: Space) -> float:
     return float(pulp.value(problem.objective) or 0.0)
 
 
-def fit(space: Space, most_labels: int = 10**6, looks: int = 10**6) -> Fitting[int] | None:
-    return cover_that_fits(space.pool(), Looks(space, looks), space.capacities, most_labels)
+def fit(space: Space, most_labels: int = 10**6, refinements: int = 10**6) -> Fitting[int] | None:
+    return cover_that_fits(space.pool(), Refiner(space, refinements), space.capacities, most_labels)
 
 
 def assert_sound(found: Fitting[int], space: Space) -> None:
@@ -136,8 +136,8 @@ def test_it_is_the_integer_programs_optimum(space: Space) -> None:
 
 @given(spaces(), st.integers(0, 12))
 @settings(max_examples=60)
-def test_an_interrupted_search_still_fits_and_its_bound_holds(space: Space, looks: int) -> None:
-    short, late, best = fit(space, most_labels=0), fit(space, looks=looks), fit(space)
+def test_an_interrupted_search_still_fits_and_its_bound_holds(space: Space, refinements: int) -> None:
+    short, late, best = fit(space, most_labels=0), fit(space, refinements=refinements), fit(space)
     assert short is not None
     assert late is not None
     assert best is not None

@@ -64,10 +64,10 @@ def test_no_time_is_guessed_from_an_instant() -> None:
 def test_a_closer_look_has_no_known_end() -> None:
     progress, clock, told = telling()
     clock.now += 1
-    progress.looked_at(64)
+    progress.refined(64)
     what = "promising candidates and variations examined; their total is not known yet"
     assert told[-1] == f"search: auto: 64 {what}"
-    progress.looked_at(65)
+    progress.refined(65)
     assert len(told) == 2
 
 

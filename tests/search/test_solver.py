@@ -81,15 +81,15 @@ def test_probing_stops_after_many_failures(
 ) -> None:
     graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
 
-    def looked_at_and_best_us() -> tuple[int, float]:
-        looks: list[int] = []
-        monkeypatch.setattr(SearchProgress, "looked_at", lambda _, number: looks.append(number))
+    def refined_and_best_us() -> tuple[int, float]:
+        refined: list[int] = []
+        monkeypatch.setattr(SearchProgress, "refined", lambda _, number: refined.append(number))
         space = price_space(graph, find_policy("auto"), costs, PriceCache(None, ""))
-        return len(looks), space.search.pool.cheapest_priced()[0]
+        return len(refined), space.search.pool.cheapest_priced()[0]
 
-    patient, best_us = looked_at_and_best_us()
+    patient, best_us = refined_and_best_us()
     monkeypatch.setattr(priced_space, "_IN_VAIN", 5)
-    shorter, found_us = looked_at_and_best_us()
+    shorter, found_us = refined_and_best_us()
     assert shorter < patient
     assert best_us < found_us < 1.02 * best_us, "the cheapest candidates are still priced"
 
@@ -174,35 +174,35 @@ def test_split_branches_synchronise_only_at_their_end() -> None:
 def test_decisions_joined_only_by_rounding_stay_separate(monkeypatch: pytest.MonkeyPatch, at_once: bool) -> None:
     """The decisions of a chain wait for each other. Pricing says that joining them is cheaper by a rounding error: in
     the bound, or in the price."""
-    told, looked_at = [], []
-    least, closer = Pricer.least, Pricer.closer
+    bounded, refined = [], []
+    least, refine = Pricer.least, Pricer.refine
 
-    def together(_: Candidates, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+    def joined(_: Candidates, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
         items = tuple(item for some in chosen for decision in some.payload for item in singles(decision))
         yield Candidate(0, chosen[-1].stop, (Parallel((items,)),))
 
-    def told_least(pricer: Pricer, decisions: tuple[Decision, ...]) -> float:
+    def counted_least(pricer: Pricer, decisions: tuple[Decision, ...]) -> float:
         if not isinstance(decisions[0], Parallel):
             return least(pricer, decisions)
-        told.append(decisions)
+        bounded.append(decisions)
         return (1 - 2**-50 if at_once else 0.5) * apart_us(pricer, decisions[0])
 
     def apart_us(pricer: Pricer, parallel: Parallel) -> float:
         return sum(pricer.time_us((item,)) for item in singles(parallel))
 
-    def looked_closer(pricer: Pricer, decisions: tuple[Decision, ...], known: float) -> tuple[float | None, bool]:
-        looked_at.append(decisions)
+    def counted_refine(pricer: Pricer, decisions: tuple[Decision, ...], known: float) -> tuple[float | None, bool]:
+        refined.append(decisions)
         if isinstance(decisions[0], Parallel):
             return (1 - 2**-50) * apart_us(pricer, decisions[0]), True
-        return closer(pricer, decisions, known)
+        return refine(pricer, decisions, known)
 
-    monkeypatch.setattr(Candidates, "joins", together)
-    monkeypatch.setattr(Pricer, "least", told_least)
-    monkeypatch.setattr(Pricer, "closer", looked_closer)
+    monkeypatch.setattr(Candidates, "joins", joined)
+    monkeypatch.setattr(Pricer, "least", counted_least)
+    monkeypatch.setattr(Pricer, "refine", counted_refine)
     plan = plan_for(GRAPHS["heavy"], "auto")
-    assert told
-    assert looked_at
-    assert set(told).isdisjoint(looked_at) == at_once
+    assert bounded
+    assert refined
+    assert set(bounded).isdisjoint(refined) == at_once
     assert plan.decisions == default_plan("heavy", "auto").decisions
 
 

@@ -91,10 +91,10 @@ def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
         while not priced:
             assert least <= energy_mj * (1 + 1e-9), candidate
             told += least > 0.5 * energy_mj
-            closer, priced = pricer.closer(candidate.decisions, least)
-            assert closer is not None
-            assert priced or closer > least, "closer looks end with its price"
-            least = closer
+            refined, priced = pricer.refine(candidate.decisions, least)
+            assert refined is not None
+            assert priced or refined > least, "it is refined until it is priced"
+            least = refined
         assert least == energy_mj
     assert told, "the bound is too weak"
 
