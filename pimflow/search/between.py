@@ -29,7 +29,7 @@ from pimflow.search.capacity import stored_of
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy
 from pimflow.search.pricing import Costs
-from pimflow.search.switching import Line, beside_units
+from pimflow.search.switching import Line, with_unit_channels
 from pimflow.search.weighed import Spent, WeighedPricer
 
 Array = npt.NDArray[np.float64]
@@ -153,7 +153,7 @@ def _candidates(candidates: Candidates, line: Line, corners: Sequence[Plan]) -> 
         yield from line.with_all_channels()
         yield from candidates
     for corner in corners:
-        chosen = [beside_units(stretch) for stretch in _stretches(candidates, corner)]
+        chosen = [with_unit_channels(stretch) for stretch in _stretches(candidates, corner)]
         yield from (Candidate(stretch.start, stretch.stop, stretch.payload) for stretch in chosen)
         yield from candidates.joins(chosen)
         for stretch in chosen:

@@ -42,12 +42,12 @@ from pimflow.passes.decision import device_refusal
 from pimflow.passes.k_split import whole_k
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import Job, makespan_us
-from pimflow.search.laid_out import LaidOut, LaidPart, laid_out
+from pimflow.search.joined_parts import JoinedItem, join_parts, joined_item
+from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, shortest, side_by_side
 from pimflow.search.parts import divides_by_columns
 from pimflow.search.run_parts import End, RunParts, Shares, Where, by_stage, devices_of
-from pimflow.search.together import Item, item_of, together
 
 
 class Bounds:
@@ -61,7 +61,7 @@ class Bounds:
         self._known: dict[tuple[Decision, ...], Sequence[Steps]] = {}
         self._prices = PartPrices(graph, costs)
         self.runs = RunParts(graph)
-        self._items: dict[tuple[Single, str], Item] = {}
+        self._joined_items: dict[tuple[Single, str], JoinedItem] = {}
         self._own: dict[End, dict[tuple[int, str, str], Sequence[Part]]] = {}
 
     @property
@@ -104,13 +104,13 @@ class Bounds:
         priced."""
         return sum(self._prices.spent_mj(part) for steps in self._steps_of(decisions) for part in steps.parts)
 
-    def together_busy_us(self, parallel: Parallel) -> float:
+    def joined_busy_us(self, parallel: Parallel) -> float:
         """A lower bound on how long the joined decisions keep the busiest device busy, from the bounds that each
         decision had when it was first asked for."""
         where = self._devices((parallel,))
         busy_us: dict[str, float] = {}
         for decision in parallel.decisions:
-            for device, us in self._item(decision, where).busy_us.items():
+            for device, us in self._joined_item(decision, where).busy_us.items():
                 busy_us[device] = busy_us.get(device, 0.0) + us
         return max(busy_us.values())
 
@@ -122,7 +122,7 @@ class Bounds:
                 busy_us[device] = busy_us.get(device, 0.0) + part.us - part.avoidable_us
         return busy_us
 
-    def exactly_us(self, decisions: tuple[Decision, ...]) -> float | None:
+    def time_from_parts_us(self, decisions: tuple[Decision, ...]) -> float | None:
         """The time of the decisions if it follows from their parts; None if they have to be carried out to find it.
 
         It follows if bringing rows from part to part is free, so that a timeline consists of the parts alone.
@@ -132,7 +132,7 @@ class Bounds:
         if not follows or not self._places_are_free:
             return None
         parts = [part for some in steps for part in some.parts]
-        if not all(part.whole and not part.avoidable_us for part in parts):
+        if not all(part.complete and not part.avoidable_us for part in parts):
             return None
         for part in parts:
             if part.pending is not None:
@@ -212,9 +212,9 @@ class Bounds:
     def _steps(self, decision: Decision, where: Mapping[str, str]) -> Steps:
         """The parts of a decision; empty for a kind of decision whose parts are not modelled here."""
         if isinstance(decision, Parallel):
-            return together([self._item(item, where) for item in decision.decisions])
+            return join_parts([self._joined_item(item, where) for item in decision.decisions])
         if isinstance(decision, OnDevice):
-            device, part = self._whole(decision, where)
+            device, part = self._node_part(decision, where)
             return Steps([device], [part], [()], [(0, self._graph.node(decision.node), None)], [0], True)
         if isinstance(decision, Pipeline):
             return self._run_steps(decision)
@@ -225,16 +225,16 @@ class Bounds:
         if isinstance(decision, SplitK):
             return self._k_steps(decision)
         if isinstance(decision, SplitEdges):
-            return side_by_side([(decision.device, Part(self._dense_us(decision), whole=False))])
+            return side_by_side([(decision.device, Part(self._dense_us(decision), complete=False))])
         return Steps()
 
-    def _item(self, decision: Single, where: Mapping[str, str]) -> Item:
+    def _joined_item(self, decision: Single, where: Mapping[str, str]) -> JoinedItem:
         """A decision in a `Parallel`, cached; for a fused node on one device it depends on the device of its root."""
         root = self._graph.node(decision.node).placement.fused_into if isinstance(decision, OnDevice) else None
         key = (decision, "" if root is None else where.get(root, self._host))
-        known = self._items.get(key)
+        known = self._joined_items.get(key)
         if known is None:
-            known = self._items[key] = item_of(self._graph, decision, self._steps(decision, where))
+            known = self._joined_items[key] = joined_item(self._graph, decision, self._steps(decision, where))
         return known
 
     def _dense_us(self, split: SplitEdges) -> float:
@@ -244,27 +244,26 @@ class Bounds:
         dense = (split.group, split.at_least)
         return next((way.least_us for way in offered if (way.group, way.at_least) == dense), 0.0)
 
-    def _whole(self, placed: OnDevice, where: Mapping[str, str]) -> tuple[str, Part]:
+    def _node_part(self, placed: OnDevice, where: Mapping[str, str]) -> tuple[str, Part]:
         node = self._graph.node(placed.node)
         root = node.placement.fused_into
         if root is not None and not self._prices.has_kernel(node, root, where.get(root, self._host)):
             return placed.device, FREE
-        return placed.device, self._prices.whole(placed)
+        return placed.device, self._prices.of_node(placed)
 
     def _row_steps(self, decision: SplitRows | Pipeline) -> Steps:
         """The parts of a layout, each with the parts that it reads."""
-        layout = self._laid_out(decision)
+        layout = self._layout_parts(decision)
         if layout is None:
             return side_by_side([(self._host, REFUSED)])
-        laid = layout.parts
-        devices = [part.device for part in laid]
+        devices = [part.device for part in layout.parts]
         parts = [
             self._row_part(part, device, "" if part.root is None else devices[part.root], decision.choice)
-            for part, device in zip(laid, devices, strict=True)
+            for part, device in zip(layout.parts, devices, strict=True)
         ]
-        written = [(at, part.node, part.stage) for at, part in enumerate(laid)]
-        roots = [at if part.root is None else part.root for at, part in enumerate(laid)]
-        return Steps(devices, parts, [part.reads for part in laid], written, roots, layout.complete)
+        written = [(at, part.node, part.stage) for at, part in enumerate(layout.parts)]
+        roots = [at if part.root is None else part.root for at, part in enumerate(layout.parts)]
+        return Steps(devices, parts, [part.reads for part in layout.parts], written, roots, layout.complete)
 
     def _run_steps(self, pipeline: Pipeline) -> Steps:
         """The parts of a pipeline, from the shared end of its run if possible, otherwise from its layout."""
@@ -326,19 +325,21 @@ class Bounds:
                 ]
         return known[key]
 
-    def _laid_out(self, decision: SplitRows | Pipeline) -> LaidOut | None:
+    def _layout_parts(self, decision: SplitRows | Pipeline) -> LayoutParts | None:
         """The layout of a decision, None if it has none."""
         (cut,) = passes_of(decision, self._host)
         assert isinstance(cut, RowwisePass)
         layout = cut.layout(self._graph)
-        return None if isinstance(layout, Refusal) else laid_out(self._graph, layout.jobs)
+        return None if isinstance(layout, Refusal) else layout_parts(self._graph, layout.jobs)
 
-    def _row_part(self, laid: LaidPart, device: str, root_device: str, choice: str) -> Part:
+    def _row_part(self, part: LayoutPart, device: str, root_device: str, choice: str) -> Part:
         """The cost of a part; `root_device` runs the part that it is fused into, if there is one."""
-        node, root = laid.node, laid.node.placement.fused_into
-        if laid.spared or (laid.root is not None and root and not self._prices.has_kernel(node, root, root_device)):
+        node, root = part.node, part.node.placement.fused_into
+        if part.fused_outside or (
+            part.root is not None and root and not self._prices.has_kernel(node, root, root_device)
+        ):
             return FREE
-        return self._prices.of_rows(node, (laid.start, laid.stop), laid.part, device, choice)
+        return self._prices.of_rows(node, (part.start, part.stop), part.part, device, choice)
 
     def _column_parts(self, split: SplitColumns) -> list[tuple[str, Part]]:
         """The two parts of a node; its followers are left out."""

@@ -111,8 +111,8 @@ class Part:
     """The time of a part: a lower bound while work is `pending`; `priced` is priced work whose energy is still to be
     read.
 
-    `kernels_us` are the times of its consecutive kernels if there are several; `whole` is whether nothing else adds to
-    its cost.
+    `kernels_us` are the times of its consecutive kernels if there are several; `complete` is whether nothing else adds
+    to its cost.
     """
 
     us: float
@@ -121,11 +121,11 @@ class Part:
     avoidable_us: float = 0.0  # when it is one of several parts
     energy_mj: float = 0.0
     kernels_us: tuple[float, ...] = ()
-    whole: bool = True
+    complete: bool = True
 
 
 FREE = Part(0.0)
-UNTOLD = Part(0.0, whole=False)
+UNKNOWN = Part(0.0, complete=False)
 REFUSED = Part(math.inf)
 
 
@@ -148,7 +148,7 @@ class PartPrices:
         self._members = members_by_root(graph)
         self.priced = 0
 
-    def whole(self, placed: OnDevice) -> Part:
+    def of_node(self, placed: OnDevice) -> Part:
         """A whole node by itself, regardless of fusion."""
         node = self._graph.node(placed.node)
         key = (node.name, 0, -1, placed.device, placed.choice)
@@ -243,9 +243,9 @@ class PartPrices:
         return self._likeness[node.name]
 
     def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> Part:
-        """Some rows of a node on a device; free, but not `whole`, for a movement that has not been classified."""
+        """Some rows of a node on a device; free, but not `complete`, for a movement that has not been classified."""
         if node.op.is_movement and node.placement.movement is None:
-            return UNTOLD
+            return UNKNOWN
         if rows is None and device == self._host and not any(uneven_padding(node.op)):
             return self._host_part(self._graph, [node.placed(device=device, fused_into=None)])
         alone = self._graph if rows is None else rows_alone(self._graph, node, part, rows)
@@ -262,16 +262,16 @@ class PartPrices:
             return self._host_part(alone, [placed])
         alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
         priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
-        return self._host_part(alone, priced, whole=len(priced) == len(alone.nodes))
+        return self._host_part(alone, priced, complete=len(priced) == len(alone.nodes))
 
-    def _host_part(self, graph: Graph, nodes: Sequence[Node], whole: bool = True) -> Part:
+    def _host_part(self, graph: Graph, nodes: Sequence[Node], complete: bool = True) -> Part:
         prices = [self._costs.node_cost(graph, node) for node in nodes]
         return Part(
             sum(price.time_us for price in prices),
             avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes),
             energy_mj=sum(price.energy_mj for price in prices),
             kernels_us=tuple(price.time_us for price in prices) if len(prices) > 1 else (),
-            whole=whole,
+            complete=complete,
         )
 
     def _unit_part(self, graph: Graph, node: Node, device: str, choice: str) -> Part:
@@ -279,10 +279,10 @@ class PartPrices:
         if isinstance(work, Refusal):
             return REFUSED
         pending = Pending(device, work, choice)
-        whole = not is_expandable(node.op) and self._costs.transfer(graph, node) is None
-        key = (pending, whole)
+        complete = not is_expandable(node.op) and self._costs.transfer(graph, node) is None
+        key = (pending, complete)
         known = self._works.get(key)
         if known is None:
             least_us = self._costs.units[device].least_us(work, choice)
-            known = self._works[key] = Part(least_us, pending, whole=whole)
+            known = self._works[key] = Part(least_us, pending, complete=complete)
         return known

@@ -223,13 +223,13 @@ class Search:
         cuts: list[tuple[Entry[Decisions], float]] = []
         while True:
             chosen = {taken.entry.place: taken.entry for taken in self.cheapest()}
-            together = [entry for place, entry in chosen.items() if place in self._apart]
-            alike = [entry for entry in together if _is_as_cheap(entry.us, self._apart[entry.place])]
+            joined = [entry for place, entry in chosen.items() if place in self._apart]
+            equal = [entry for entry in joined if _is_as_cheap(entry.us, self._apart[entry.place])]
             cut = [entry for place, entry in chosen.items() if place in self._cuts]
-            if not alike and not cut:
+            if not equal and not cut:
                 break
             cuts += [(entry, entry.us) for entry in cut]
-            for entry in alike:
+            for entry in equal:
                 self._reprice(entry, _above(self._apart.pop(entry.place)))
             for entry in cut:
                 self._cuts.remove(entry.place)

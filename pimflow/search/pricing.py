@@ -122,7 +122,7 @@ class Pricer:
             by_stages = 0.0 if len(self.graph.nodes) > LONG else self._stages.least_us(only)
             return by_stages or self._busiest_us(only)
         if isinstance(only, Parallel):
-            return self._bounds.together_busy_us(only)
+            return self._bounds.joined_busy_us(only)
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part, both = self._part_on_host(only), (self.costs.target.host, only.device)
             shares = zip((part, 1 - part), both, strict=True)
@@ -181,7 +181,7 @@ class Pricer:
         key = key_of(text)
         if key in self._prices:
             return self._prices.get(key), True
-        told = self._bounds.exactly_us(decisions)
+        told = self._bounds.time_from_parts_us(decisions)
         if told is not None:
             return self._keep(key, told), True
         least_key = key_of(f"at least, above {least.hex()}\n{text}")
@@ -222,7 +222,7 @@ class Pricer:
         return cost
 
     def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
-        told = self._bounds.exactly_us(decisions)
+        told = self._bounds.time_from_parts_us(decisions)
         return self._keep(key, self._carried_out_us(decisions) if told is None else told)
 
     def _keep(self, key: str, us: float | None) -> float | None:

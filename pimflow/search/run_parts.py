@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
 from pimflow.ir.analysis.regions import node_rows, part_finder, run_refusal
 from pimflow.passes.rowwise.stages import Spans, StageRows
-from pimflow.search.laid_out import keeps_places
+from pimflow.search.layout_parts import keeps_places
 
 
 class Shares(NamedTuple):
@@ -203,7 +203,7 @@ class End:
         Also record whether nodes fused with it read, in every stage, exactly the rows that it makes in that stage.
         """
         node, rows, *_ = self.layers[place]
-        kernel, together = node.placement.fused_into or node.name, True
+        kernel, stays_fused = node.placement.fused_into or node.name, True
         self._behind.append([[] for _ in rows])
         for at in self.layers[place].readers:
             reader = self.layers[at]
@@ -211,13 +211,13 @@ class End:
                 for name, span in zip(reader.node.inputs, part.spans if part else (), strict=part is not None):
                     if name not in node.outputs or not isinstance(span, tuple):
                         continue
-                    together &= reader.node.placement.fused_into != kernel or span == rows[stage]
+                    stays_fused &= reader.node.placement.fused_into != kernel or span == rows[stage]
                     self._behind[at][stage] += [
                         (place - at) * self.stages + stage - maker
                         for maker, (start, stop) in enumerate(rows[: stage + 1])
                         if start < span[1] and span[0] < stop and start < stop
                     ]
-        self._complete.append(together and keeps_places(self._graph, node))
+        self._complete.append(stays_fused and keeps_places(self._graph, node))
 
 
 def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Shares:

@@ -84,17 +84,19 @@ class Line:
         if self.is_order:
             return list(chosen)
         found = (some for some in chosen if some.payload)
-        return [beside_units(replace(some, start=some.start // _POINTS, stop=some.stop // _POINTS)) for some in found]
+        return [
+            with_unit_channels(replace(some, start=some.start // _POINTS, stop=some.stop // _POINTS)) for some in found
+        ]
 
 
-def beside_units(some: Interval[Decisions]) -> Interval[Decisions]:
+def with_unit_channels(some: Interval[Decisions]) -> Interval[Decisions]:
     """The same decisions while the units hold their channels."""
-    return replace(some, payload=tuple(map(_beside_units, some.payload))) if _all_channels(some.payload) else some
+    return replace(some, payload=tuple(map(_with_unit_channels, some.payload))) if _all_channels(some.payload) else some
 
 
 def _all_channels(decisions: Decisions) -> bool:
     return any(map(has_all_channels, decisions))
 
 
-def _beside_units(decision: Decision) -> Decision:
+def _with_unit_channels(decision: Decision) -> Decision:
     return replace(decision, choice="") if isinstance(decision, OnDevice) and has_all_channels(decision) else decision

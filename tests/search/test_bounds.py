@@ -89,7 +89,7 @@ def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     told: Counter[str] = Counter()
     for candidate in Candidates(graph, find_policy("auto"), pricer):
-        by_parts = bounds.exactly_us(candidate.decisions)
+        by_parts = bounds.time_from_parts_us(candidate.decisions)
         if by_parts is None:
             continue
         cost = pricer.cost(candidate.decisions)
@@ -118,7 +118,7 @@ def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) 
         assert isinstance(pipeline, Pipeline)
         by_stages, laid_out = pricer.least((pipeline,)), bounds.least_us((pipeline,))
         assert bounds.least_busy_us((pipeline,))["pim"] * (1 - 1e-9) <= by_stages <= laid_out * (1 + 1e-9), pipeline
-        cost, by_parts = pricer.cost((pipeline,)), bounds.exactly_us((pipeline,))
+        cost, by_parts = pricer.cost((pipeline,)), bounds.time_from_parts_us((pipeline,))
         assert by_parts == (math.inf if cost is None else cost), pipeline
         if cost is not None:
             told += 1
@@ -155,7 +155,7 @@ def test_no_exact_times_where_free_movements_cost_something() -> None:
     graph = PassManager(CLEANUP).run(inverted_residuals(1)).graph
     candidates = list(Candidates(graph, find_policy("auto"), Pricer(graph, FakeCosts(), PriceCache(None, ""))))
     bounds = Bounds(graph, FakeCosts())
-    assert all(bounds.exactly_us(candidate.decisions) is None for candidate in candidates)
+    assert all(bounds.time_from_parts_us(candidate.decisions) is None for candidate in candidates)
 
 
 def test_bounds_of_divided_branches_are_below_their_price() -> None:
@@ -218,7 +218,7 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str) -> None:
         drawn += rng.sample(found, min(3, len(found)))
     told = 0
     for decisions in drawn:
-        cost, least, by_parts = pricer.cost(decisions), bounds.least_us(decisions), bounds.exactly_us(decisions)
+        cost, least, by_parts = pricer.cost(decisions), bounds.least_us(decisions), bounds.time_from_parts_us(decisions)
         assert cost is None or least <= cost * (1 + 1e-9), decisions
         assert by_parts in (None, math.inf if cost is None else cost), decisions
         told += by_parts is not None

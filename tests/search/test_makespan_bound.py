@@ -132,7 +132,7 @@ def neighbours_divided(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int,
             yield first.start, second.stop, (Pipeline(names, devices, rows[1:], "auto", host_rows=host_rows),)
 
 
-def put_together(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
+def joined_pairs(graph: Graph, pricer: Pricer) -> Iterator[tuple[int, int, tuple[Decision, ...]]]:
     """Decisions on consecutive units without a synchronisation between them: a sample of all pairs."""
     found = [one for one in every_decision(graph, pricer) if not isinstance(one[2][0], Pipeline) or one[0] == 0]
     pairs = (pair for pair in product(found, found) if pair[0][1] == pair[1][0])
@@ -150,7 +150,7 @@ def cheapest_of_all(graph: Graph, costs: Costs) -> float:
     pricer = Pricer(graph, costs, PriceCache(None, ""))  # type: ignore[arg-type]
     size = len(graph.nodes)
     ending: dict[int, list[tuple[int, float]]] = {stop: [] for stop in range(size + 1)}
-    ways = every_decision(graph, pricer), neighbours_divided(graph, pricer), put_together(graph, pricer)
+    ways = every_decision(graph, pricer), neighbours_divided(graph, pricer), joined_pairs(graph, pricer)
     for start, stop, decisions in chain(*ways):
         try:
             us = pricer.cost(decisions)

@@ -11,7 +11,7 @@ from pimflow.passes import CLEANUP, PassManager
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.search.candidates import Candidates
-from pimflow.search.laid_out import laid_out
+from pimflow.search.layout_parts import layout_parts
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Pricer
@@ -42,9 +42,9 @@ def test_parts_match_the_layout(name: str) -> None:
         if isinstance(layout, Refusal) or end is None:
             assert isinstance(layout, Refusal), "every layout can be predicted"
             continue
-        laid, grid = laid_out(graph, layout.jobs), end.grid(len(pipeline.run))
+        expected, grid = layout_parts(graph, layout.jobs), end.grid(len(pipeline.run))
         number = {at: index for index, (at, _, _) in enumerate(grid.written)}
-        told = [
+        found = [
             (
                 node.name,
                 stage,
@@ -53,8 +53,10 @@ def test_parts_match_the_layout(name: str) -> None:
             )
             for at, node, stage in grid.written
         ]
-        assert told == [(part.node.name, part.stage, (part.start, part.stop), set(part.reads)) for part in laid.parts]
-        assert grid.complete == laid.complete
+        assert found == [
+            (part.node.name, part.stage, (part.start, part.stop), set(part.reads)) for part in expected.parts
+        ]
+        assert grid.complete == expected.complete
         compared += 1
     assert compared >= 10
 
@@ -74,11 +76,11 @@ def test_rows_split_within_stages_match_the_layout(name: str) -> None:
         places = end.places(divided, "gpu") if end is not None else None
         if isinstance(layout, Refusal) or places is None:
             continue
-        parts = laid_out(graph, layout.jobs).parts
+        parts = layout_parts(graph, layout.jobs).parts
         for node, where in zip(pipeline.run, places, strict=True):
             if isinstance(where, Shares):
-                laid = [(part.device, (part.start, part.stop)) for part in parts if part.node.name == node]
-                assert sorted(zip(where.devices, where.rows, strict=True)) == sorted(laid)
+                expected = [(part.device, (part.start, part.stop)) for part in parts if part.node.name == node]
+                assert sorted(zip(where.devices, where.rows, strict=True)) == sorted(expected)
                 compared += 1
     assert compared >= 10
 

@@ -90,7 +90,7 @@ def _parallel(scene: Scene, split: Branches, leaving: frozenset[str], destinatio
     )
 
 
-def put_together(scene: Scene, start: int, stop: int, items: Sequence[Single]) -> Parallel:
+def parallel_of(scene: Scene, start: int, stop: int, items: Sequence[Single]) -> Parallel:
     """Decisions about positions start .. stop-1 as a `Parallel`, each in its branch, in the given order."""
     split = branches_of(scene.graph, scene.order[start:stop])
     branch_of = {node.name: branch for branch, nodes in enumerate(split) for node in nodes}
@@ -105,14 +105,14 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     parallel = chosen.payload[0]
     if not isinstance(parallel, Parallel):
         return
-    found = [(at, *span) for at, branch in enumerate(parallel.branches) for span in units_decided(scene, branch)]
+    found = [(at, *span) for at, branch in enumerate(parallel.branches) for span in unit_spans(scene, branch)]
     for place in found:
         for way in _other_ways(scene, items_at(parallel, place)):
-            yield Candidate(chosen.start, chosen.stop, (decided_anew(parallel, {place: way}),))
+            yield Candidate(chosen.start, chosen.stop, (with_decisions(parallel, {place: way}),))
     for places in permutations(found, 2):
         ways = _exchanged(scene, *(items_at(parallel, place) for place in places))
         if ways is not None:
-            anew = decided_anew(parallel, dict(zip(places, ways, strict=True)))
+            anew = with_decisions(parallel, dict(zip(places, ways, strict=True)))
             yield Candidate(chosen.start, chosen.stop, (anew,))
 
 
@@ -122,7 +122,7 @@ def items_at(parallel: Parallel, place: Place) -> tuple[Single, ...]:
     return parallel.branches[branch][first:last]
 
 
-def decided_anew(parallel: Parallel, ways: Mapping[Place, tuple[Single, ...]]) -> Parallel:
+def with_decisions(parallel: Parallel, ways: Mapping[Place, tuple[Single, ...]]) -> Parallel:
     """The same branches with other decisions at some places."""
     branches = list(parallel.branches)
     for (branch, first, last), way in sorted(ways.items(), reverse=True):  # later places would shift otherwise
@@ -130,7 +130,7 @@ def decided_anew(parallel: Parallel, ways: Mapping[Place, tuple[Single, ...]]) -
     return Parallel(tuple(branches))
 
 
-def units_decided(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
+def unit_spans(scene: Scene, branch: Sequence[Single]) -> Iterator[tuple[int, int]]:
     """The ranges first .. last-1 of decisions about a node and the nodes fused into it."""
     starts: list[int] = []
     names: set[str] = set()

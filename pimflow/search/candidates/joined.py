@@ -15,7 +15,7 @@ from pimflow.ir import Decision, OnDevice, Parallel, SplitColumns, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_rows
 from pimflow.ir.plan import Single, singles
 from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Scene
-from pimflow.search.candidates.branches import put_together, variations
+from pimflow.search.candidates.branches import parallel_of, variations
 from pimflow.search.candidates.columns import ALIGNMENT
 from pimflow.search.chain import Interval
 
@@ -36,7 +36,7 @@ def joins(scene: Scene, chosen: Chosen) -> Iterator[Candidate]:
 def _joined(scene: Scene, window: Chosen) -> Iterator[Candidate]:
     start, stop = window[0].start, window[-1].stop
     items = [item for interval in window for decision in interval.payload for item in singles(decision)]
-    joined = put_together(scene, start, stop, items)
+    joined = parallel_of(scene, start, stop, items)
     if not all(_stays(item, scene.host) for item in items):
         yield Candidate(start, stop, (joined,))
     yield from (Candidate(start, stop, (parallel,)) for parallel in _one_leaves(scene, joined))

@@ -14,7 +14,7 @@ from operator import itemgetter
 from pimflow.ir import Decision, Parallel, Pipeline
 from pimflow.ir.plan import Single, leaves_host, singles
 from pimflow.search.candidates.base import Candidate, Scene
-from pimflow.search.candidates.branches import decided_anew, items_at, put_together, units_decided
+from pimflow.search.candidates.branches import items_at, parallel_of, unit_spans, with_decisions
 from pimflow.search.chain import Interval
 
 Cheapest = Callable[[int, int], tuple[Decision, ...]]
@@ -28,7 +28,7 @@ def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheap
     if not isinstance(parallel, Parallel):
         return
     for at, branch in enumerate(parallel.branches):
-        spans = list(units_decided(scene, branch))
+        spans = list(unit_spans(scene, branch))
         for one, other in combinations(range(len(spans) + 1), 2):
             place = (at, spans[one][0], spans[other - 1][1])
             items = items_at(parallel, place)
@@ -36,7 +36,7 @@ def pieces(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheap
             if stop - start != sum(len(item.nodes) for item in items) or stop - start == chosen.stop - chosen.start:
                 continue
             for way in _ways(scene, items, start, stop, cheapest):
-                yield Candidate(chosen.start, chosen.stop, (decided_anew(parallel, {place: way}),))
+                yield Candidate(chosen.start, chosen.stop, (with_decisions(parallel, {place: way}),))
 
 
 def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
@@ -44,18 +44,18 @@ def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapes
     other neighbour. Also a pipeline cut in two, with its parts joined."""
     parallel = chosen.payload[0]
     if isinstance(parallel, Pipeline):
-        yield from _parted(scene, chosen, cheapest)
+        yield from _cut_pipeline(scene, chosen, cheapest)
     if not isinstance(parallel, Parallel):
         return
     for unit in scene.units_within(chosen.start, chosen.stop)[1:]:
         for start, stop in ((chosen.start, unit.start), (unit.start, chosen.stop)):
             items = _between(scene, parallel, start, stop, cheapest)
-            part = put_together(scene, start, stop, items)
+            part = parallel_of(scene, start, stop, items)
             if len(items) > 1 and leaves_host(part, scene.host):
                 yield Candidate(start, stop, (part,))
 
 
-def _parted(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
+def _cut_pipeline(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
     """A pipeline cut in two where a later unit does not depend on an earlier one, both parts decided as by themselves
     and joined: the pipeline may be the only obstacle to that."""
     ends = [bisect_left(scene.unordered, place, key=itemgetter(1)) for place in (chosen.start, chosen.stop)]
@@ -65,7 +65,7 @@ def _parted(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Chea
             continue
         parts = [_flat(cheapest(*part)) for part in ((chosen.start, unit.start), (unit.start, chosen.stop))]
         if all(parts):
-            parallel = put_together(scene, chosen.start, chosen.stop, [item for part in parts for item in part])
+            parallel = parallel_of(scene, chosen.start, chosen.stop, [item for part in parts for item in part])
             if leaves_host(parallel, scene.host):
                 yield Candidate(chosen.start, chosen.stop, (parallel,))
 

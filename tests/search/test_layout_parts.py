@@ -10,16 +10,16 @@ from pimflow.ir import Builder, Graph, Pipeline, Refusal
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.rowwise.base import RowwisePass
-from pimflow.search.laid_out import LaidOut, laid_out
+from pimflow.search.layout_parts import LayoutParts, layout_parts
 from support.graphs import ConvNet, dense_block
 
 
-def laid(graph: Graph, names: list[str], stage_rows: tuple[int, ...]) -> LaidOut:
+def parts_of(graph: Graph, names: list[str], stage_rows: tuple[int, ...]) -> LayoutParts:
     (cut,) = passes_of(Pipeline(tuple(names), ("gpu",) * len(names), stage_rows, ""), "gpu")
     assert isinstance(cut, RowwisePass)
     layout = cut.layout(graph)
     assert not isinstance(layout, Refusal), layout
-    return laid_out(graph, layout.jobs)
+    return layout_parts(graph, layout.jobs)
 
 
 def two_layers(size: int = 6) -> Graph:
@@ -29,7 +29,7 @@ def two_layers(size: int = 6) -> Graph:
 
 def test_a_part_reads_the_parts_that_hold_its_rows() -> None:
     graph = two_layers()
-    found = laid(graph, [node.name for node in graph.nodes], (2, 2, 2))
+    found = parts_of(graph, [node.name for node in graph.nodes], (2, 2, 2))
     assert [(part.start, part.stop, part.stage) for part in found.parts] == [
         (0, 3, 0),
         (0, 2, 0),
@@ -45,7 +45,7 @@ def test_a_part_reads_the_parts_that_hold_its_rows() -> None:
 def test_a_fused_part_belongs_to_the_part_of_its_own_rows() -> None:
     net = ConvNet("fused")
     graph = net.graph(net.layer(net.fused_relu(net.layer(net.input(1, 2, 6, 6), 4)), 4, 3))
-    found = laid(graph, [node.name for node in graph.nodes], (3, 3))
+    found = parts_of(graph, [node.name for node in graph.nodes], (3, 3))
     assert [part.root for part in found.parts] == [None, 0, None, None, 3, None]
     assert found.complete
 
@@ -58,11 +58,11 @@ def test_concatenation_along_channels_keeps_decided_places(decided: bool) -> Non
         graph = graph.replace(nodes=nodes)
     names = [node.name for node in graph.nodes][1:6]
     assert any(graph.node(name).kind == "Concat" for name in names)
-    assert laid(graph, names, (5, 9)).complete == decided
+    assert parts_of(graph, names, (5, 9)).complete == decided
 
 
 def test_other_movements_are_not_complete() -> None:
     build = Builder("slice")
     x = build.conv(build.input(1, 4, 8, 8), 8)
     graph = PassManager(CLEANUP).run(build.graph(build.relu(build.slice(x, 1, 0, 4)))).graph
-    assert not laid(graph, [node.name for node in graph.nodes], (4, 4)).complete
+    assert not parts_of(graph, [node.name for node in graph.nodes], (4, 4)).complete

@@ -15,14 +15,14 @@ from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.passes.rowwise.parts import PartJob
 
 
-class LaidPart(NamedTuple):
+class LayoutPart(NamedTuple):
     """Some rows of a node among the parts of a layout.
 
     Args:
         device: the device that the layout gives it.
         reads: the earlier parts that it reads.
         root: the part of the same rows that it is fused into; None if there is none.
-        spared: whether it is fused into a node outside the layout.
+        fused_outside: whether it is fused into a node outside the layout.
     """
 
     node: Node
@@ -33,17 +33,17 @@ class LaidPart(NamedTuple):
     stage: int | None
     reads: Sequence[int]
     root: int | None
-    spared: bool
+    fused_outside: bool
 
 
-class LaidOut(NamedTuple):
+class LayoutParts(NamedTuple):
     """The parts of a layout; `complete` is whether nothing else takes time."""
 
-    parts: Sequence[LaidPart]
+    parts: Sequence[LayoutPart]
     complete: bool
 
 
-def laid_out(graph: Graph, jobs: Sequence[PartJob]) -> LaidOut:
+def layout_parts(graph: Graph, jobs: Sequence[PartJob]) -> LayoutParts:
     """The parts of a layout of nodes of a graph, each with the parts that it reads."""
     made: dict[str, list[tuple[int, int, int]]] = {}
     at = {(job.node.name, job.suffix): index for index, job in enumerate(jobs)}
@@ -63,9 +63,9 @@ def laid_out(graph: Graph, jobs: Sequence[PartJob]) -> LaidOut:
         root = None if into is None else at.get((into, job.suffix))
         if root is not None and (jobs[root].start, jobs[root].stop) != (start, stop):
             root = None
-        spared = into is not None and into not in names
-        parts.append(LaidPart(node, start, stop, job.part, job.device, job.stage, reads, root, spared))
-    return LaidOut(parts, _follows_from_rows(graph, jobs))
+        fused_outside = into is not None and into not in names
+        parts.append(LayoutPart(node, start, stop, job.part, job.device, job.stage, reads, root, fused_outside))
+    return LayoutParts(parts, _follows_from_rows(graph, jobs))
 
 
 def _follows_from_rows(graph: Graph, jobs: Sequence[PartJob]) -> bool:
