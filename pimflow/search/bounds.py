@@ -297,13 +297,13 @@ class Bounds:
         where = devices[-1 - at] if at < len(devices) else None
         if where is None or isinstance(where, Shares) or isinstance(device, Shares):
             return [FREE] * end.stages
-        alike = end.alike(place, at)
+        same_rows = end.same_rows(place, at)
         roots = [self._prices.has_kernel(node, root, root_device) for root_device in devices_of(where)]
-        if not any(roots) and all(alike):
+        if not any(roots) and all(same_rows):
             return [FREE] * end.stages
         own = self._own_parts(end, place, device, choice)
         roots = [self._prices.has_kernel(node, root, root_device) for root_device in by_stage(where, end.stages)]
-        return [part if apart or not same else FREE for part, apart, same in zip(own, roots, alike, strict=True)]
+        return [part if apart or not same else FREE for part, apart, same in zip(own, roots, same_rows, strict=True)]
 
     def _own_parts(self, end: End, place: int, device: Where, choice: str) -> Sequence[Part]:
         """The parts of a node as kernels of its own; free in stages that compute no rows of it."""

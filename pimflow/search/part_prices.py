@@ -143,7 +143,7 @@ class PartPrices:
         self._works: dict[tuple[Pending, bool], Part] = {}
         self._kinds: dict[Hashable, int] = {}
         self._likeness: dict[str, int] = {}
-        self._alike: dict[Hashable, Part] = {}
+        self._shared: dict[Hashable, Part] = {}
         self._kernels: dict[tuple[str, str], bool] = {}
         self._members = members_by_root(graph)
         self.priced = 0
@@ -164,7 +164,7 @@ class PartPrices:
         key = (node.name, *rows, device, choice if device != self._host else "")
         known = self._parts.get(key)
         if known is None:
-            known = self._parts[key] = self._part_alike(node, rows, part, device, choice)
+            known = self._parts[key] = self._shared_part(node, rows, part, device, choice)
         return known
 
     def has_kernel(self, node: Node, root: str, device: str) -> bool:
@@ -192,22 +192,22 @@ class PartPrices:
     def of_k(self, node: Node, start: int, stop: int, device: str, choice: str) -> Part:
         """A sum over some of a node's inner elements or input channels."""
         key = (self._kind(node), start, stop, device, choice)
-        if key not in self._alike:
+        if key not in self._shared:
             alone = k_alone(self._graph, node, start, stop)
             placed = alone.nodes[0].placed(device=device, fused_into=None)
             if device == self._host:
-                self._alike[key] = self._host_part(alone, [placed])
+                self._shared[key] = self._host_part(alone, [placed])
             else:
-                self._alike[key] = self._unit_part(alone, placed, device, choice)
-        return self._alike[key]
+                self._shared[key] = self._unit_part(alone, placed, device, choice)
+        return self._shared[key]
 
     def added(self, node: Node) -> Part:
         """The host's kernel that adds up both parts of a split sum."""
         key = (self._kind(node), "added")
-        if key not in self._alike:
+        if key not in self._shared:
             alone = added_alone(self._graph, node)
-            self._alike[key] = self._host_part(alone, [alone.nodes[0].placed(device=self._host)])
-        return self._alike[key]
+            self._shared[key] = self._host_part(alone, [alone.nodes[0].placed(device=self._host)])
+        return self._shared[key]
 
     def price(self, part: Part) -> None:
         """Price a part's pending work exactly."""
@@ -224,15 +224,15 @@ class PartPrices:
             part.energy_mj, part.priced = (0.0 if isinstance(cost, Refusal) else cost.energy_mj), None
         return part.energy_mj
 
-    def _part_alike(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
+    def _shared_part(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
         """Some rows of a node, cached for all nodes of equal likeness, and for all rows that read equally many."""
         if any(callable(span) for span in part.spans) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
         read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
         key = (self._kind(node), part.op, rows[1] - rows[0], read, device, choice)
-        known = self._alike.get(key)
+        known = self._shared.get(key)
         if known is None:
-            known = self._alike[key] = self._part_of(node, part, rows, device, choice)
+            known = self._shared[key] = self._part_of(node, part, rows, device, choice)
         return known
 
     def _kind(self, node: Node) -> int:

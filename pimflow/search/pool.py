@@ -5,7 +5,7 @@ cheapest cover are refined, which raises their bounds or turns them into prices,
 cheapest cover is priced. Then no other cover is cheaper: none costs less than its bounds say. Ties are broken as if all
 candidates had been priced.
 
-A candidate may stand for others that are like it at later positions (`alike`): it is entered and refined once.
+A candidate may stand for others that are like it at later positions (`equivalents`): it is entered and refined once.
 """
 
 from __future__ import annotations
@@ -205,8 +205,8 @@ class Pool(Generic[Payload]):
         while stop:
             ending = self._ending[stop]
             pairs = zip(ending.others, ending.numbers, ending.totals(best, least), strict=False)
-            alike = [(start, number) for start, number, total in pairs if total == best[stop]]
-            start, number = alike[0] if len(alike) == 1 else min(alike, key=lambda pair: rank(pair[1]))
+            ties = [(start, number) for start, number, total in pairs if total == best[stop]]
+            start, number = ties[0] if len(ties) == 1 else min(ties, key=lambda pair: rank(pair[1]))
             found.append((number, start - self.stretches[number].start))
             stop = start
         return found[::-1]

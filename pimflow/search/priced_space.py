@@ -265,7 +265,7 @@ class Search:
         apart = self._line.on_order(chosen)
         starts, costs = [some.start for some in apart], [some.cost for some in apart]
         for candidate in self._candidates.joins(apart):
-            first = self._candidates.first_alike(candidate)
+            first = self._candidates.first_equivalent(candidate)
             if first in self._joined:
                 self.entered += 1
                 continue
@@ -296,7 +296,7 @@ class Search:
         """
         for interval in self._line.on_order([chosen]):
             for candidate in self._candidates.cuts(interval, self._cheapest_for):
-                first = self._candidates.first_alike(candidate)
+                first = self._candidates.first_equivalent(candidate)
                 if first in self._joined:
                     self.entered += 1
                     continue
@@ -307,7 +307,7 @@ class Search:
 
     def _cheapest_for(self, start: int, stop: int) -> Decisions:
         """The decisions of the cheapest candidate for some positions of the order; () if there is none, or no time."""
-        shift = self._candidates.scene.alike.shift(start, stop)
+        shift = self._candidates.scene.equivalents.shift(start, stop)
         place = self._line.place(Candidate(start - shift, stop - shift, ()))
         while (entry := self.pool.first(*place)) is not None and not entry.priced:
             if not self.has_time():

@@ -157,7 +157,7 @@ class End:
         self.closed.append(not self._roots)
         return True
 
-    def alike(self, place: int, other: int) -> Sequence[bool]:
+    def same_rows(self, place: int, other: int) -> Sequence[bool]:
         """By stage, whether the nodes at two places make the same rows."""
         return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
 

@@ -69,7 +69,7 @@ class Candidates:
         self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MOST_VERSIONS
         self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MOST_VERSIONS
         if once:
-            self.scene.find_alike(self._reach(), concurrently=any(space.concurrent for space in policy.spaces))
+            self.scene.find_equivalents(self._reach(), concurrently=any(space.concurrent for space in policy.spaces))
 
     def __iter__(self) -> Iterator[Candidate]:
         for listed in self.rounds():
@@ -103,11 +103,11 @@ class Candidates:
 
     def shifts(self, candidate: Candidate) -> tuple[int, ...]:
         """The distances of the candidates equivalent to one that is the first of its kind, itself (0) included."""
-        return self.scene.alike.shifts(candidate.start, candidate.stop)
+        return self.scene.equivalents.shifts(candidate.start, candidate.stop)
 
-    def first_alike(self, candidate: Candidate) -> Candidate:
+    def first_equivalent(self, candidate: Candidate) -> Candidate:
         """The first candidate equivalent to a given one: it costs the same."""
-        shift = self.scene.alike.shift(candidate.start, candidate.stop)
+        shift = self.scene.equivalents.shift(candidate.start, candidate.stop)
         if not shift:
             return candidate
         decisions = self.moved(candidate.decisions, -shift)

@@ -10,8 +10,8 @@ from pimflow.codegen.answers import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.records import dataclass
-from pimflow.search.alike import Alike, Apart
 from pimflow.search.epilogues import own_kernels
+from pimflow.search.equivalents import Equivalents, NoEquivalents
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of, unordered
 from pimflow.search.pricing import Pricer
 
@@ -39,7 +39,7 @@ class Scene:
     the same for rows divided within runs. `sums` is whether variations may divide the dimension that products sum over:
     never if the host's cost model does not, so that a plan gains nothing from it that the host alone could gain too.
     `divided_runs` is whether variations may divide rows within stages. Candidates are listed where the `firsts` of
-    `alike` begin.
+    `equivalents` begin.
     """
 
     def __init__(self, graph: Graph, pricer: Pricer) -> None:
@@ -53,7 +53,7 @@ class Scene:
         self.devices = tuple(pricer.costs.units)
         self.order = execution_order(graph)
         self.units = units_of(self.order)
-        self.alike: Alike | Apart = Apart(self.units)
+        self.equivalents: Equivalents | NoEquivalents = NoEquivalents(self.units)
         self._starts = [unit.start for unit in self.units]
         self._made_by = {
             name: unit.start for unit in self.units for node in unit.nodes for name in node.outputs if name
@@ -93,14 +93,14 @@ class Scene:
             if before in kernels and behind in kernels and not able.isdisjoint((before, behind))
         ]
 
-    def find_alike(self, reach: int, *, concurrently: bool) -> None:
+    def find_equivalents(self, reach: int, *, concurrently: bool) -> None:
         """From now on, list candidates only once for equivalent stretches of at most `reach` units.
 
         `concurrently` is whether branches may run concurrently, so that their place matters.
         """
         found = self.fork_joins if concurrently else ()
         regions = [region for region in found if region.stop - region.start <= reach]
-        self.alike = Alike(self.graph, self.order, self.units, regions, reach)
+        self.equivalents = Equivalents(self.graph, self.order, self.units, regions, reach)
 
     def destinations(self, choice: str) -> list[Destination]:
         """Every device other than the host, with the meaning of a policy's choice for it."""
@@ -126,7 +126,7 @@ class Scene:
 
     def runnable_units(self, destination: Destination) -> Iterator[Unit]:
         """The units whose anchor can run there, only the first of each class of equivalent ones."""
-        return (unit for unit in self.alike.firsts if self.can_run(unit.anchor, destination))
+        return (unit for unit in self.equivalents.firsts if self.can_run(unit.anchor, destination))
 
     def leaves_kernels(self, unit: Unit, destination: Destination) -> bool:
         """Whether a unit whose anchor runs there leaves kernels to the host, for nodes that cannot be fused there."""

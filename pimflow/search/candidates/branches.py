@@ -51,7 +51,7 @@ def _stretches(scene: Scene, space: Space) -> Iterator[tuple[int, int, Branches]
         if region.stop - region.start > MAX_REGION_NODES:
             continue
         units = scene.units_within(region.start, region.stop)
-        starts = [unit.start for unit in units if not scene.alike.shift(unit.start, unit.stop)]
+        starts = [unit.start for unit in units if not scene.equivalents.shift(unit.start, unit.stop)]
         for start, stop in ((start, unit.stop) for start in starts for unit in units if start < unit.stop):
             split = branches_of(scene.graph, scene.order[start:stop])
             if 2 <= len(split) <= MAX_BRANCHES:

@@ -19,7 +19,7 @@ def edge_splits(scene: Scene, space: Space, destination: Destination) -> Iterato
     """The best divisions according to statistics of the edges; nodes fused into the node follow both parts."""
     if not space.edges:
         return
-    for unit in scene.alike.firsts:
+    for unit in scene.equivalents.firsts:
         if not unit.anchor.op.is_sparse:
             continue
         behind = scene.on_host(unit.nodes[1:])

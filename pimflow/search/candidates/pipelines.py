@@ -135,7 +135,7 @@ def neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterat
         most_open: how many units may wait for their readers at once: 1 in a chain, more with branches.
     """
     read_by = lru_cache(2 * longest + 1)(scene.read_by)  # a run from the next unit asks for the same ones
-    for first in scene.alike.firsts:
+    for first in scene.equivalents.firsts:
         run: list[Unit] = []
         heavy = 0
         unread: set[int] = set()

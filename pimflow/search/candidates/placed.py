@@ -12,7 +12,7 @@ from pimflow.search.policy import Space
 def on_host(scene: Scene, spaces: Sequence[Space]) -> Iterator[Candidate]:
     """Every unit on the host, except those that a space forces onto another device."""
     forced = [destination for space in spaces if not space.host for destination in scene.destinations(space.choice)]
-    for unit in scene.alike.firsts:
+    for unit in scene.equivalents.firsts:
         if not any(scene.can_run(unit.anchor, destination) for destination in forced):
             yield Candidate(unit.start, unit.stop, scene.on_host(unit.nodes), certain=True)
 

@@ -15,7 +15,7 @@ from pimflow.search.order import ForkJoin, Unit
 from pimflow.search.parts import likeness
 
 
-class Alike:
+class Equivalents:
     """Which units of an order start equivalent stretches.
 
     Args:
@@ -61,7 +61,7 @@ class Alike:
         return self._shifts[start] if self._stops.get(start, start) >= stop else (0,)
 
 
-class Apart:
+class NoEquivalents:
     """Units without equivalents: every one is a class of its own."""
 
     def __init__(self, units: Sequence[Unit]) -> None:

@@ -8,9 +8,9 @@ from collections import Counter
 import pytest
 
 from pimflow.ir import Conv2d, Graph
-from pimflow.search.alike import Alike
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import solve_chain
+from pimflow.search.equivalents import Equivalents
 from pimflow.search.order import execution_order, units_of
 from pimflow.search.policy import Policy, Space
 from pimflow.search.price_cache import PriceCache
@@ -104,7 +104,7 @@ def test_candidates_of_repeats_match_a_full_enumeration(name: str) -> None:
     ]
     assert Counter(moved) == Counter(everywhere)
     assert len(listed) < len(moved)
-    assert {once.first_alike(one) for one in moved} == set(listed)
+    assert {once.first_equivalent(one) for one in moved} == set(listed)
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -135,10 +135,10 @@ def test_a_chain_of_equal_layers_has_few_distinct_stretches() -> None:
         x = net.layer(x, 16)
     graph = net.graph(x)
     order = execution_order(graph)
-    alike = Alike(graph, order, units_of(order), (), 25)
-    ends = {unit.start for unit in alike.firsts}
+    equivalents = Equivalents(graph, order, units_of(order), (), 25)
+    ends = {unit.start for unit in equivalents.firsts}
     assert ends == {0, 1, *range(175, 200)}, "the first reads the input, and the last 25 are near the end"
-    assert alike.shifts(1, 26) == tuple(range(174))
-    assert alike.shift(100, 125) == 99
-    assert alike.shift(100, 126) == 0, "longer than the compared stretch"
-    assert alike.shifts(1, 27) == (0,)
+    assert equivalents.shifts(1, 26) == tuple(range(174))
+    assert equivalents.shift(100, 125) == 99
+    assert equivalents.shift(100, 126) == 0, "longer than the compared stretch"
+    assert equivalents.shifts(1, 27) == (0,)
