@@ -218,7 +218,7 @@ def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator
 
 def magnitudes(array: Array | None) -> Array | None:
     """Absolute values of real numbers; other types, such as counts and indices, are unchanged."""
-    return np.abs(array) if isinstance(array, np.ndarray) and array.dtype.kind in "fV" else array
+    return np.asarray(np.abs(array)) if isinstance(array, np.ndarray) and array.dtype.kind in "fV" else array
 
 
 def _stepped(array: Array, random: np.random.Generator) -> Array:

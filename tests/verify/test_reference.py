@@ -6,15 +6,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from onnx import helper
 
 import pimflow
 from pimflow.codegen.newton import PimProgram
 from pimflow.compiled import CompiledModel
+from pimflow.ir import Placement
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.runtime.newton.values import round_to
 from pimflow.verify.reference import JITTER, CheckedUnits, UnitReference
-from support.onnx_models import single
+from support.onnx_models import model_of, single
 from support.values import relative_error
 
 WEIGHTS = np.random.default_rng(1).standard_normal((48, 32)).astype(np.float32)
@@ -75,6 +77,18 @@ def test_half_latches_may_be_off_by_subnormal_steps(size: float, is_right: bool)
     units(compiled.graph.node(name), [np.float32(size) * random_inputs(compiled.graph, 0)["x"], weights])
     assert bool(units.wrong) != is_right
     assert (units.largest > 0.01) == (size < 1 or not is_right), "why a share of the result is no bound"
+
+
+def test_a_node_of_scalars_on_a_unit_is_moved_too() -> None:
+    """Scales of quantised models are multiplied on a CPU, say."""
+    model = model_of([helper.make_node("Mul", ["a", "b"], ["y"])], {"a": (), "b": ()})
+    compiled = pimflow.compile(model, target="pimflow-cpu", policy="gpu", use_cache=False)
+    nodes = [replace(node, placement=Placement("cpu")) for node in compiled.graph.nodes]
+    graph, units = compiled.graph.replace(nodes=nodes), compiled.machine.costs.units
+    feeds = {name: np.array(-3.0, np.float32) for name in graph.inputs}
+    moved = run_nodes(graph, feeds, UnitReference(graph, units, None, jitter_seed=0))["y"]
+    assert moved.shape == ()
+    assert moved == pytest.approx(9, rel=1e-3)
 
 
 def test_a_program_is_compared_with_its_node_on_its_own_operands() -> None:
