@@ -85,7 +85,7 @@ class SteadyReport:
         gain = f"{self.speedup:.2f}x the {host.upper()} alone"
         copies = "one copy" if self.most_copies == 1 else f"up to {self.most_copies} copies"
         memory = f"{number(self.arena_bytes / 1e6)} MB, in {copies} of each value"
-        busy = ", ".join(f"{name.upper()} {number(us)} us" for name, us in sorted(self.busy_us.items()))
+        busy = ", ".join(f"{name.upper()} {number(us)} us" for name, us in sorted(self.busy_us.items())) or "nothing"
         rest = f"the busiest idles for {number(self.rest_us)} us of it, as the GPU's memory holds no more in flight"
         return [
             ("interval", f"{number(self.interval_us)} us between inferences, {rate}: {gain}"),

@@ -305,7 +305,8 @@ class _Program:
             return None
         _, shares = found
         taken = [column for column, share in zip(self.columns, shares, strict=True) if share > 0.5]
-        return max(sum(column.loads.get(name, 0.0) for column in taken) for name in self._resources), taken
+        loads = (sum(column.loads.get(name, 0.0) for column in taken) for name in self._resources)
+        return max(loads, default=0.0), taken
 
     @property
     def _resources(self) -> list[str]:

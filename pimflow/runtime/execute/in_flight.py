@@ -68,7 +68,7 @@ def _events(
 ) -> Iterator[tuple[_When, Callable[[], None]]]:
     """The events of an inference with their times."""
     ends = node_times(steady)[1]
-    shift = number * steady.interval
+    shift = number * max(1, steady.interval)  # a graph that takes no time: one inference after the other
     position = {node.name: index for index, node in enumerate(run.graph.nodes, start=1)}
     at_once: dict[int, int] = {}
     for name, spot in run.plan.places.items():

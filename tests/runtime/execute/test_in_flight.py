@@ -5,13 +5,17 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import onnx
 import pytest
+from onnx import helper
 
+import pimflow
 from pimflow.errors import InputDataError
 from pimflow.runtime.execute.in_flight import run_in_flight
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.memory.in_flight import MemoryInFlight
 from support.in_flight import NETS, TARGETS, one_copy_less, placed, planned
+from support.onnx_models import model_of
 from support.values import run_in_ort
 
 
@@ -51,3 +55,12 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
     graph, _, steady = planned("heavy", "pimflow")
     with pytest.raises(InputDataError):
         run_in_flight(graph, steady, placed("heavy", "pimflow"), [{"other": np.zeros(1)}])
+
+
+@pytest.mark.parametrize("nodes", [[], [helper.make_node("Identity", ["x"], ["y"])]], ids=["no nodes", "a view"])
+def test_a_model_that_takes_no_time_runs_one_inference_after_the_other(nodes: list[onnx.NodeProto]) -> None:
+    model = model_of(nodes, {"x": (2, 8)}, ["y" if nodes else "x"])
+    compiled = pimflow.compile(model, objective="throughput", use_cache=False)
+    result = compiled.verify(pim="values")
+    assert result.passed, result.text()
+    assert "busy       nothing of it" in compiled.summary()
