@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pimflow.api.training_steps import BEHIND
+from pimflow.api.training_steps import OPTIMISE
 from pimflow.ir import Builder, Graph, MatMul
 from pimflow.passes.differentiate import Differentiate, training_step
 from pimflow.report.training import Endurance
@@ -123,7 +123,7 @@ def transformers() -> str:
     channel, costs, parts = Channel.of(ssd, target.any_gpu), CostModel(target), []
     for features, layers in MODELS:
         step = training_step(transformer(features, layers), Differentiate("cross-entropy", optimiser="sgd"))
-        trace = trace_of(BEHIND.run(step.graph).graph, step.forward, costs)
+        trace = trace_of(OPTIMISE.run(step.graph).graph, step.forward, costs)
         made = list(choices(trace, channel))
         kept = made[0].run
         rows = []

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 DEFAULT_POLICY = "auto"
 MAX_STAGES = 64
-TYPED_BUDGET_S = 60.0
+CLI_TIME_BUDGET_S = 60.0
 """The default time limit of a search started from the command line, in seconds."""
 SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
@@ -46,7 +46,7 @@ class OptionText:
         metavar: the placeholder for its value in help texts.
         group: its group in the help; "" for the first.
         short: its one-letter spelling; "" if it has none.
-        typed: its default on the command line, if that differs from the field's.
+        cli_default: its default on the command line, if that differs from the field's.
     """
 
     help: str
@@ -54,7 +54,7 @@ class OptionText:
     metavar: str = ""
     group: str = ""
     short: str = ""
-    typed: float | None = None
+    cli_default: float | None = None
 
 
 def _about(
@@ -64,11 +64,11 @@ def _about(
     group: str = "",
     *,
     short: str = "",
-    typed: float | None = None,
+    cli_default: float | None = None,
     saved: bool = True,
 ) -> Mapping[str, Any]:
     """The metadata of an option's field. `saved` says whether an output folder stores the option."""
-    return {"text": OptionText(help, flag, metavar, group, short, typed), **({} if saved else NOT_DATA)}
+    return {"text": OptionText(help, flag, metavar, group, short, cli_default), **({} if saved else NOT_DATA)}
 
 
 @dataclass(frozen=True)
@@ -180,7 +180,7 @@ class Options:
             "--time-budget",
             "S|none",
             SEARCH,
-            typed=TYPED_BUDGET_S,
+            cli_default=CLI_TIME_BUDGET_S,
         ),
     )
     disabled_passes: tuple[str, ...] = field(

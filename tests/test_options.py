@@ -17,7 +17,7 @@ from pimflow.cli.main import build_parser
 from pimflow.cli.options import keywords_of
 from pimflow.data import decode, encode
 from pimflow.errors import OptionError
-from pimflow.options import TYPED_BUDGET_S, Debug, OptionKeywords, Options, option_texts
+from pimflow.options import CLI_TIME_BUDGET_S, Debug, OptionKeywords, Options, option_texts
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import load_target
 
@@ -170,7 +170,7 @@ def test_the_command_line_has_every_flag_and_reads_it(tmp_path: Path) -> None:
 def test_without_arguments_the_defaults_apply() -> None:
     """Except for the time limit of the search, which the command line sets so that nobody waits too long."""
     for verb in ("compile", "compare"):
-        assert asked([verb, "m.onnx"]) == Options(time_budget_s=TYPED_BUDGET_S)
+        assert asked([verb, "m.onnx"]) == Options(time_budget_s=CLI_TIME_BUDGET_S)
         assert asked([verb, "m.onnx", "--time-budget", "none"]) == Options()
 
 
@@ -181,7 +181,7 @@ def options_table() -> str:
         flag = f"`{text.flag} {text.metavar}`".replace(" `", "`").replace("|", r"\|") if text.flag else ""
         default = inspect.signature(pimflow.compile).parameters[name].default
         shown = "" if default in (None, ()) else f"`{default}`"
-        shown = shown if text.typed is None else f"{text.typed:g} on the command line"
+        shown = shown if text.cli_default is None else f"{text.cli_default:g} on the command line"
         lines.append(f"| {flag} | `{name}` | {shown} | {text.help} |")
     for name, text in option_texts(Debug).items():
         flag = f"`{text.flag} {text.metavar}`".replace(" `", "`") if text.flag else ""

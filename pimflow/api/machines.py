@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from pimflow.bundle.files import a_path
+from pimflow.bundle.files import path_argument
 from pimflow.bundle.source import ZOO_PREFIX, model_source
 from pimflow.codegen import ConvProblem, MatmulProblem
 from pimflow.errors import ArgumentError, choice, kind_of
@@ -80,7 +80,7 @@ def simulate(
     paths: Any = [files] if isinstance(files, (str, os.PathLike)) else files
     if not isinstance(paths, Sequence):
         raise ArgumentError(f"'files' is {kind_of(files)}", "give a path, or a list of paths")
-    names = [str(a_path(path, "files")) for path in paths]
+    names = [str(path_argument(path, "files")) for path in paths]
     kind = read_argument("operand", str, operand)
     return report_traces(names, load_target(target), reopens_rows=reopen_rows, operand=kind)
 

@@ -46,14 +46,14 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
     Raises:
         PimflowError: as for `compile`.
     """
-    asked = Options.of(**options)
+    parsed = Options.of(**options)
     if isinstance(model, str | Path) and Path(model).is_dir():
-        return _inspect_output(Path(model), asked)
-    return _inspect(model_source(model), asked, Machine.of(asked))
+        return _inspect_output(Path(model), parsed)
+    return _inspect(model_source(model), parsed, Machine.of(parsed))
 
 
-def _inspect_output(folder: Path, asked: Options) -> Inspection:
-    if asked != Options():
+def _inspect_output(folder: Path, parsed: Options) -> Inspection:
+    if parsed != Options():
         raise OptionError(
             f"{folder} is compiled: it has options of its own", "leave them out, or inspect the model itself"
         )
@@ -62,9 +62,9 @@ def _inspect_output(folder: Path, asked: Options) -> Inspection:
     return replace(found, verification=tuple((check.passed, check.told) for check in compiled.checks))
 
 
-def _inspect(source: ModelSource, asked: Options, machine: Machine) -> Inspection:
-    loaded = read_model(source, asked)
-    clean = clean_up(loaded.graph, machine, asked)
+def _inspect(source: ModelSource, parsed: Options, machine: Machine) -> Inspection:
+    loaded = read_model(source, parsed)
+    clean = clean_up(loaded.graph, machine, parsed)
     notes = (*loaded.notes, *notes_of(clean.records))
     return inspect_graph(clean.graph, machine.costs, source.text, source.sha256, notes, network_of(loaded))
 
@@ -94,10 +94,10 @@ def front(
     if "objective" in options:
         raise OptionError("'objective' is an option of `compile`", "leave it out: the front is of time against energy")
     within = read_argument("within_percent", Annotated[float, Limits(least=0)], within_percent)
-    source, asked = model_source(model), Options.of(**options)
-    machine = Machine.of(asked)
-    graph = clean_graph(source, asked).graph
-    points = front_points(graph, asked, costs=machine.costs, progress=telling(progress), within_percent=within)
+    source, parsed = model_source(model), Options.of(**options)
+    machine = Machine.of(parsed)
+    graph = clean_graph(source, parsed).graph
+    points = front_points(graph, parsed, costs=machine.costs, progress=telling(progress), within_percent=within)
     alone = measure(host_alone(graph, machine.costs), machine.costs.host_only())
     return Front(
         source.text,
@@ -137,11 +137,11 @@ def compare(
     if "policy" in options:
         raise OptionError("'policy' is an option of `compile`", "give 'policies', a list of names")
     names = None if policies is None else read_argument("policies", tuple[str, ...], policies)
-    source, asked = model_source(model), Options.of(**options)
-    machine = Machine.of(asked)
+    source, parsed = model_source(model), Options.of(**options)
+    machine = Machine.of(parsed)
     measured = machine.measured is not None
-    graph = clean_graph(source, asked).graph
-    results = compare_graph(graph, asked, names, costs=machine.costs, measured=measured, progress=telling(progress))
+    graph = clean_graph(source, parsed).graph
+    results = compare_graph(graph, parsed, names, costs=machine.costs, measured=measured, progress=telling(progress))
     basis = gpu_basis(machine.target, measured=measured)
     return Comparison(source.text, source.sha256, TargetRecord.of(machine.target), basis, tuple(results))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from pimflow.bundle.folder import check_output
-from pimflow.compiled.kept_stamps import KeptStamps
+from pimflow.compiled.stamp_cache import StampCache
 from pimflow.options import Options
 from pimflow.search.solver import cache_of
 
@@ -16,4 +16,4 @@ def check_place(folder: Path, options: Options) -> None:
     Raises:
         OutputError: something is in the way; the message says what.
     """
-    check_output(folder, KeptStamps(cache_of(options)).seen)
+    check_output(folder, StampCache(cache_of(options)).seen)

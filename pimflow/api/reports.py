@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated
 
 from pimflow.api.outputs import diff, opened_model, original_graph
-from pimflow.bundle.files import a_path, write_whole
+from pimflow.bundle.files import path_argument, write_new_file
 from pimflow.compiled import CompiledModel
 from pimflow.data import Limits
 from pimflow.errors import one_line
@@ -31,7 +31,7 @@ from pimflow.targets.schema.upmem import UpmemSpec
 
 WHAT_IF = 400
 """The default number of nodes to price alternatives for: the number that a page shows in detail."""
-NEEDS = 100
+MAX_BREAK_EVENS = 100
 """The maximum number of kinds of work, among those where a unit is slower, to find the break-even for. Each takes
 tenths of a second."""
 
@@ -57,8 +57,8 @@ class HtmlReport:
         Raises:
             OutputError: the file exists, or cannot be written.
         """
-        path = a_path(path, "path")
-        write_whole(path, self.html.encode())
+        path = path_argument(path, "path")
+        write_new_file(path, self.html.encode())
         return path
 
 
@@ -100,18 +100,18 @@ def content_of(
     """The content from which `html_report` makes the page."""
     verify = read_argument("verify", bool, verify)
     what_if = read_argument("what_if", Annotated[int, Limits(least=0)], what_if)
-    asking = _Asking(verify, what_if, telling(progress))
+    builder = _ContentBuilder(verify, what_if, telling(progress))
     first = opened_model("compiled", compiled)
     if other is None:
-        return Content((asking.run("this plan", first),))
+        return Content((builder.run("this plan", first),))
     second = opened_model("other", other)
     names = ("" if side is given else f"{given}: " for side, given in ((first, compiled), (second, other)))
-    runs = tuple(asking.run(label, side, name) for label, side, name in zip("AB", (first, second), names, strict=True))
+    runs = tuple(builder.run(label, side, name) for label, side, name in zip("AB", (first, second), names, strict=True))
     return Content(runs, diff(first, second))
 
 
 @dataclass(frozen=True)
-class _Asking:
+class _ContentBuilder:
     """Collects from compiled models what a page shows.
 
     Args:
@@ -149,11 +149,13 @@ class _Asking:
             memory=compiled.memory,
             verdicts={verdict.name: verdict for verdict in inspection.nodes},
             ceilings=tuple(_ceilings(costs)),
-            lanes={name: told.lanes for name, told in facts.items() if told.lanes},
-            verification=[told for _, told in checks],
+            lanes={name: fact.lanes for name, fact in facts.items() if fact.lanes},
+            verification=[clause for _, clause in checks],
             passed=all(passed for passed, _ in checks),
             what_if=price_nodes(graph, compiled.plan, priced, costs, self.tell),
-            units=weigh_units(graph, compiled.plan, priced, NEEDS, costs, compiled.machine.measured, self.tell),
+            units=weigh_units(
+                graph, compiled.plan, priced, MAX_BREAK_EVENS, costs, compiled.machine.measured, self.tell
+            ),
             network=network,
             steady=compiled.steady_report,
             tunings={} if compiled.network is None else self._tunings(compiled, compiled.network.adjacency, graph),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from pimflow.api.reports import html_report
-from pimflow.bundle.files import a_path, json_text
+from pimflow.bundle.files import json_text, path_argument
 from pimflow.bundle.source import model_source
 from pimflow.compiler import compile_with
 from pimflow.data import Limits
@@ -59,16 +59,16 @@ def sweep(
         OutputError: the folder holds something else, or cannot be written.
         PimflowError: a model or a graph cannot be read at all.
     """
-    asked = Study.of(study) if isinstance(study, Mapping) else Study.load(a_path(study, "study"))
-    place = None if folder is None else a_path(folder, "folder")
+    parsed = Study.of(study) if isinstance(study, Mapping) else Study.load(path_argument(study, "study"))
+    place = None if folder is None else path_argument(folder, "folder")
     jobs = read_argument("jobs", int | None, jobs)
     if jobs is not None and jobs < 1:
         raise OptionError(f"'jobs' is {jobs}", "it must be 1 or more")
     engine = engine_for(jobs, read_argument("scheduler", str | None, scheduler))
-    setup = Setup.of(asked)  # before the folder is made: a sweep that cannot start leaves nothing
+    setup = Setup.of(parsed)  # before the folder is made: a sweep that cannot start leaves nothing
     count, tell = read_argument("reports", Annotated[int, Limits(least=0)], reports), telling(progress)
     with sweep_folder(place) as store:
-        result = run_study(asked, setup, store, engine, tell)
+        result = run_study(parsed, setup, store, engine, tell)
         if place is not None:
             _write(place, store, result, count, tell)
     return result

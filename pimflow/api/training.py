@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
-from pimflow.api.training_steps import Step, Steps
+from pimflow.api.training_steps import Step, StepBuilder
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.data import Limits
@@ -74,11 +74,11 @@ def train(
     activations = choice("use of activations", read_argument("activations", str, activations), get_args(Activations))
     slower = read_argument("slower_percent", Annotated[float, Limits(least=0)], slower_percent)
     limit = read_argument("limit_gib", Annotated[float, Limits(above=0)] | None, limit_gib)
-    source, asked = model_source(model), Options.of(**options)
-    machine = Machine.of(asked)
+    source, parsed = model_source(model), Options.of(**options)
+    machine = Machine.of(parsed)
     ssd = _drives(machine.target, activations)
     limit_bytes = None if limit is None else round(limit * _GIB)
-    steps = Steps(source, asked, machine.costs, Differentiate(loss, optimiser=optimiser), limit_bytes).cheapest()
+    steps = StepBuilder(source, parsed, machine.costs, Differentiate(loss, optimiser=optimiser), limit_bytes).cheapest()
     channel, requirements = (
         channel_of(machine.target),
         Requirements(activations != "recompute", activations != "offload", slower),

@@ -27,10 +27,10 @@ from pimflow.search.pricing import host_alone
 from pimflow.search.relational_form import training_form
 from pimflow.search.room import Price
 
-BEFORE = PassManager((RemoveDeadCode(), FoldConstants(learnt_apart=True), RemoveIdentity(), RemoveDeadCode()))
+CLEAN_UP = PassManager((RemoveDeadCode(), FoldConstants(learnt_apart=True), RemoveIdentity(), RemoveDeadCode()))
 """Cleans up a model to be trained: norms stay, and weights are not folded into one another."""
 
-BEHIND = PassManager((RemoveDeadCode(), FuseEpilogues(residual=True), MovementElimination()))
+OPTIMISE = PassManager((RemoveDeadCode(), FuseEpilogues(residual=True), MovementElimination()))
 """Optimises a step before it is priced."""
 
 
@@ -56,19 +56,19 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Steps:
+class StepBuilder:
     """Makes the training steps of a model.
 
     Args:
         source: the model.
-        asked: how it is read, and whether its relational layers are rewritten.
+        read_options: how it is read, and whether its relational layers are rewritten.
         costs: of the machine.
         options: how it is differentiated, except for the parameters.
         limit_bytes: what activations may take; None for what the machine's GPU memory leaves.
     """
 
     source: ModelSource
-    asked: Options
+    read_options: Options
     costs: CostModel
     options: Differentiate
     limit_bytes: int | None = None
@@ -81,41 +81,41 @@ class Steps:
         Raises:
             ModelError: the model has no parameters, or an operator has no gradient.
         """
-        graph = read_model(self.source, self.asked).graph
+        graph = read_model(self.source, self.read_options).graph
         try:
-            return self._of(graph)
+            return self._steps(graph)
         except ModelError as error:
             is_old = graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET
             newer = self.source.in_newer_opset(SCATTER_OPSET) if is_old else None
             if newer is None:
                 raise
             try:
-                return self._of(read_model(newer, self.asked).graph)
+                return self._steps(read_model(newer, self.read_options).graph)
             except PimflowError:
                 raise error from None  # the error for the model as given helps more
 
-    def _of(self, model: Graph) -> tuple[Step, ...]:
-        graph = BEFORE.run(model).graph
+    def _steps(self, model: Graph) -> tuple[Step, ...]:
+        graph = CLEAN_UP.run(model).graph
         exported = self._step(graph, model)  # before any other form, whose errors would name nodes made by passes
-        fastest = self._in_form(graph, model, exported, by_room=False)
+        fastest = self._fastest_step(graph, model, exported, fitting=False)
         if not fastest.price(keep_all(fastest.trace)).is_too_large:
             return (fastest,)
-        return tuple(dict.fromkeys((fastest, self._in_form(graph, model, exported, by_room=True))))
+        return tuple(dict.fromkeys((fastest, self._fastest_step(graph, model, exported, fitting=True))))
 
-    def _in_form(self, graph: Graph, model: Graph, exported: Step, *, by_room: bool) -> Step:
-        """The step in the fastest form; with `by_room`, the fastest that fits into memory."""
+    def _fastest_step(self, graph: Graph, model: Graph, exported: Step, *, fitting: bool) -> Step:
+        """The step in the fastest form; with `fitting`, the fastest that fits into memory."""
 
         def price(form: Graph) -> Price:
             step = self._step(form, model)
-            return step.price(keep_all(step.trace)) if by_room else Price(False, step.trace.time_us)
+            return step.price(keep_all(step.trace)) if fitting else Price(False, step.trace.time_us)
 
-        passes = training_form(graph, price, self.asked)
+        passes = training_form(graph, price, self.read_options)
         return self._step(PassManager(passes).run(graph).graph, model) if passes else exported
 
     def _step(self, graph: Graph, model: Graph) -> Step:
         """The step for all parameters of the model, from which `graph` was made."""
         made = _differentiated(graph, model, self.options)
-        alone = host_alone(BEHIND.run(made.graph).graph, self.costs)
+        alone = host_alone(OPTIMISE.run(made.graph).graph, self.costs)
         clean = alone.replace(nodes=[node.placed(region=None) for node in alone.nodes])  # a kernel for each node
         trace = trace_of(clean, made.forward, self.costs)
         state = clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)

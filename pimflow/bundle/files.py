@@ -16,16 +16,16 @@ from typing import Any
 from pimflow.data import open_file, read_file
 from pimflow.errors import ArgumentError, OutputError, kind_of
 
-_MOST_JSON_BYTES = 512 << 20
+_MAX_JSON_BYTES = 512 << 20
 _SMALL_BYTES = 16 << 20
-_MOST_GROWTH = 100
+_MAX_EXPANSION = 100
 """The largest accepted ratio of unpacked to packed size. Streams unpack to 28 to 60 times their size; a malicious gzip
 file could reach a thousand."""
-_AT_ONCE = 1000
+_CHUNK_ENTRIES = 1000
 """The number of list entries that are converted to text at a time."""
 
 
-def a_path(value: object, name: str) -> Path:
+def path_argument(value: object, name: str) -> Path:
     """Convert the argument of this name to a path.
 
     Raises:
@@ -50,28 +50,28 @@ def write_line(path: Path, document: Mapping[str, Any]) -> None:
     """Write a byte-stable JSON object on a single line. The text of its lists, which may be iterators, is never in
     memory as a whole."""
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(_stretches(document))
+        file.writelines(_line_chunks(document))
         file.write("\n")
 
 
-def _stretches(document: Mapping[str, Any]) -> Iterator[str]:
+def _line_chunks(document: Mapping[str, Any]) -> Iterator[str]:
     """The output of `json_text` without indentation, in pieces."""
     before = "{"
     for key, value in document.items():
         yield f"{before}{json.dumps(key)}:"
         before = ","
         if not isinstance(value, (list, Iterator)):
-            yield _in_line(value)
+            yield _compact_json(value)
             continue
         opening, entries = "[", iter(value)
-        while part := list(islice(entries, _AT_ONCE)):
-            yield opening + _in_line(part)[1:-1]
+        while part := list(islice(entries, _CHUNK_ENTRIES)):
+            yield opening + _compact_json(part)[1:-1]
             opening = ","
         yield "]" if opening == "," else "[]"
     yield "}" if document else "{}"
 
 
-def _in_line(value: Any) -> str:
+def _compact_json(value: Any) -> str:
     return json.dumps(value, allow_nan=False, separators=(",", ":"))
 
 
@@ -84,11 +84,11 @@ def write_records(path: Path, document: Any, depth: int) -> None:
         depth: the number of levels that are indented; anything deeper, or in a list, is on one line.
     """
     with path.open("w", encoding="utf-8") as file:
-        file.writelines(_pieces(document, depth))
+        file.writelines(_indented_chunks(document, depth))
         file.write("\n")
 
 
-def _pieces(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
+def _indented_chunks(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
     if not depth or not isinstance(value, (dict, list, tuple, Iterator)):
         yield json.dumps(value, allow_nan=False)
         return
@@ -100,7 +100,7 @@ def _pieces(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
         before = ","
         if isinstance(value, dict):
             yield json.dumps(item) + ": "
-            yield from _pieces(value[item], depth - 1, inner)
+            yield from _indented_chunks(value[item], depth - 1, inner)
         else:
             yield json.dumps(item, allow_nan=False)
     yield opening + closing if before == opening else margin + closing
@@ -113,10 +113,10 @@ def read_json(path: Path) -> Any:
         OSError: it cannot be read.
         ValueError: it is not UTF-8, or not JSON.
     """
-    return json_of(read_file(path, _MOST_JSON_BYTES))
+    return parse_json(read_file(path, _MAX_JSON_BYTES))
 
 
-def json_of(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """The content of a JSON document.
 
     Raises:
@@ -136,15 +136,15 @@ def read_packed(path: Path) -> bytes:
         OSError: it cannot be read.
         ValueError: it is not a gzip file, is truncated or damaged, or unpacks to far more than its size suggests.
     """
-    packed = read_file(path, _MOST_JSON_BYTES)
-    most_bytes = _SMALL_BYTES + _MOST_GROWTH * len(packed)
+    packed = read_file(path, _MAX_JSON_BYTES)
+    max_bytes = _SMALL_BYTES + _MAX_EXPANSION * len(packed)
     unpack = zlib.decompressobj(wbits=16 + zlib.MAX_WBITS)
     try:
-        data = unpack.decompress(packed, most_bytes + 1)
+        data = unpack.decompress(packed, max_bytes + 1)
     except zlib.error as error:
         raise ValueError(f"gzip data is broken ({error})") from None
-    if len(data) > most_bytes:
-        raise ValueError(f"{len(packed):,} bytes unpack to more than {most_bytes:,}")
+    if len(data) > max_bytes:
+        raise ValueError(f"{len(packed):,} bytes unpack to more than {max_bytes:,}")
     if not unpack.eof:
         raise ValueError("gzip data is cut short")
     return data
@@ -164,7 +164,7 @@ def sha256_of(path: Path) -> str:
 
 
 @contextmanager
-def folder_around(place: Path) -> Iterator[None]:
+def parent_folders(place: Path) -> Iterator[None]:
     """Create the missing folders around a file or folder that the block writes; remove them again if the block fails.
 
     Raises:
@@ -191,7 +191,7 @@ def check_new(path: Path) -> None:
         raise OutputError(f"{path} exists", "choose another name, or remove it first")
 
 
-def write_whole(path: Path, data: bytes) -> None:
+def write_new_file(path: Path, data: bytes) -> None:
     """Write a file atomically. An existing file is not overwritten; missing folders around it are created.
 
     Raises:
@@ -199,7 +199,7 @@ def write_whole(path: Path, data: bytes) -> None:
     """
     check_new(path)
     try:
-        with folder_around(path):
+        with parent_folders(path):
             replace_file(path, data)
     except OSError as error:
         raise OutputError(

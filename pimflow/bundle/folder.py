@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
 
-from pimflow.bundle.files import folder_around
+from pimflow.bundle.files import parent_folders
 from pimflow.bundle.manifest import NOTHING_SEEN, is_output, read_manifest, stamps, write_manifest
-from pimflow.bundle.scratch import LONGEST_NAME_BYTES, NEW, put_in_place, scratch_folder, settled
+from pimflow.bundle.scratch import MAX_NAME_BYTES, NEW, parent_lock, put_in_place, scratch_folder
 from pimflow.errors import OutputError
 
 _ANOTHER = "choose another output folder with -o"
@@ -29,18 +29,18 @@ def check_output(folder: Path, seen: Mapping[str, str] = NOTHING_SEEN) -> None:
         OutputError: something is in the way; the message says what.
     """
     place = folder.absolute()
-    if len(os.fsencode(place.name)) > LONGEST_NAME_BYTES:
-        raise OutputError(f"the name of the output folder is longer than {LONGEST_NAME_BYTES} bytes", _ANOTHER)
-    with _one_line(folder):
-        around = next(parent for parent in place.parents if parent.exists())
-        if not around.is_dir():
-            raise OutputError(f"{around} is not a folder", _ANOTHER)
-        if not os.access(around, os.W_OK):
-            raise OutputError(f"the folder {around} cannot be written", _ANOTHER)
-        if around != place.parent:
+    if len(os.fsencode(place.name)) > MAX_NAME_BYTES:
+        raise OutputError(f"the name of the output folder is longer than {MAX_NAME_BYTES} bytes", _ANOTHER)
+    with _output_errors(folder):
+        parent = next(parent for parent in place.parents if parent.exists())
+        if not parent.is_dir():
+            raise OutputError(f"{parent} is not a folder", _ANOTHER)
+        if not os.access(parent, os.W_OK):
+            raise OutputError(f"the folder {parent} cannot be written", _ANOTHER)
+        if parent != place.parent:
             return  # there is nothing yet
-        with settled(place):
-            _check_ours(place, folder, seen)
+        with parent_lock(place):
+            _check_replaceable(place, folder, seen)
 
 
 def find_output(folder: Path) -> bool:
@@ -56,7 +56,7 @@ def find_output(folder: Path) -> bool:
         return True
     if not place.parent.is_dir():
         return False
-    with settled(place):
+    with parent_lock(place):
         return is_output(place)
 
 
@@ -80,15 +80,15 @@ def new_output(
     """
     seen = {} if seen is None else seen
     check_output(folder, seen)
-    with _one_line(folder), folder_around(folder), scratch_folder(folder.absolute()) as scratch:
+    with _output_errors(folder), parent_folders(folder), scratch_folder(folder.absolute()) as scratch:
         yield scratch / NEW
         write_manifest(scratch / NEW, known)
         written = stamps(scratch / NEW)
-        put_in_place(scratch, folder.absolute(), lambda old: _check_ours(old, folder, seen))
+        put_in_place(scratch, folder.absolute(), lambda old: _check_replaceable(old, folder, seen))
         seen.update(written)
 
 
-def _check_ours(place: Path, folder: Path, seen: Mapping[str, str]) -> None:
+def _check_replaceable(place: Path, folder: Path, seen: Mapping[str, str]) -> None:
     """Refuse anything but a missing folder, an empty one or an unchanged output; `folder` is the user's name for it."""
     if place.is_symlink() or (place.exists() and not place.is_dir()):
         raise OutputError(f"{folder} exists and is not a folder", _ANOTHER)
@@ -108,7 +108,7 @@ def _check_ours(place: Path, folder: Path, seen: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def _one_line(folder: Path) -> Iterator[None]:
+def _output_errors(folder: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:

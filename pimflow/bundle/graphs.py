@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pimflow.bundle.files import folder_around
+from pimflow.bundle.files import parent_folders
 from pimflow.bundle.source import model_source
 from pimflow.data import read_file
 from pimflow.errors import GraphError, ModelError, OptionError, OutputError, TextError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import onnx
 
 TEXT_SUFFIX = ".pimir"
-_MOST_TEXT_BYTES = 2 << 30
+_MAX_TEXT_BYTES = 2 << 30
 """Size limit of a text that may spell out all constants of a graph."""
 
 
@@ -65,7 +65,7 @@ def _read_text(path: Path, shapes: ShapeBindings | None, constants: str | Path |
     if shapes:
         raise OptionError("the shapes of a graph in text form are in the text", "leave --shape out")
     try:
-        text = read_file(path, _MOST_TEXT_BYTES).decode("utf-8")
+        text = read_file(path, _MAX_TEXT_BYTES).decode("utf-8")
     except OSError as error:
         raise ModelError(f"cannot read {path}: {error.strerror}", "check the path") from None
     except UnicodeDecodeError as error:
@@ -142,7 +142,7 @@ def write_graph(graph: Graph, path: Path, *, inline: bool = False, overwrite: bo
     check_graph_file(path, overwrite)
     try:
         with (
-            folder_around(path),
+            parent_folders(path),
             tempfile.TemporaryDirectory(prefix=f".{path.name}.", dir=path.absolute().parent) as scratch,
         ):
             made = Path(scratch, path.name)

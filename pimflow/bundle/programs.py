@@ -12,7 +12,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any
 
-from pimflow.bundle.files import json_of, read_packed
+from pimflow.bundle.files import parse_json, read_packed
 from pimflow.codegen.backend import Backend
 from pimflow.data import Limits, decode, pick
 from pimflow.errors import DataError
@@ -99,7 +99,7 @@ def read_programs(path: Path, devices: Mapping[str, str], units: Units) -> dict[
         OSError, ValueError: it cannot be read, or is damaged.
         DataError: its content does not match these nodes and units.
     """
-    stored, nodes = pick(json_of(read_packed(path)), "programs", "nodes")
+    stored, nodes = pick(parse_json(read_packed(path)), "programs", "nodes")
     uses = decode(Mapping[str, _Use], nodes, path="nodes")
     distinct = [_program(entry, units) for entry in decode(tuple[_Stored, ...], stored, path="programs")]
     programs = {}

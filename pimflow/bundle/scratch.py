@@ -29,10 +29,10 @@ from pimflow.errors import OutputError
 NEW, OLD = "new", "old"
 _MARK = ".pimflow-"
 _RANDOM = 8  # letters that tempfile adds to a prefix
-LONGEST_NAME_BYTES = 255 - len(f".{_MARK}") - _RANDOM
+MAX_NAME_BYTES = 255 - len(f".{_MARK}") - _RANDOM
 """The limit for the name of an output folder: the name of its scratch folder is longer."""
 _WAIT_S = 60.0
-_TRY_EVERY_S = 0.01
+_RETRY_S = 0.01
 
 
 class OutputWarning(UserWarning):
@@ -40,7 +40,7 @@ class OutputWarning(UserWarning):
 
 
 @contextmanager
-def settled(folder: Path) -> Iterator[None]:
+def parent_lock(folder: Path) -> Iterator[None]:
     """Lock the parent folder, so that no other process moves an output folder in the meantime. First sweeps what killed
     processes left of it: an output that they had moved aside is put back.
 
@@ -64,10 +64,10 @@ def scratch_folder(folder: Path) -> Iterator[Path]:
 
     Raises:
         OSError: it cannot be created.
-        OutputError: see `settled`.
+        OutputError: see `parent_lock`.
     """
     with ExitStack() as stack:
-        with settled(folder):  # nobody sweeps it before it is locked
+        with parent_lock(folder):  # nobody sweeps it before it is locked
             scratch = Path(tempfile.mkdtemp(prefix=_prefix(folder), dir=folder.parent))
             stack.enter_context(_locked(scratch))
         try:
@@ -87,9 +87,9 @@ def put_in_place(scratch: Path, folder: Path, check: Callable[[Path], None]) -> 
 
     Raises:
         OSError: a folder cannot be renamed.
-        OutputError: see `settled`; or another process created the folder again.
+        OutputError: see `parent_lock`; or another process created the folder again.
     """
-    with settled(folder):
+    with parent_lock(folder):
         try:
             if os.path.lexists(folder):
                 check(folder.rename(scratch / OLD))
@@ -137,7 +137,7 @@ def _close(scratch: Path, folder: Path) -> None:
     if _is_needed(scratch):
         _warn(f"{folder} was taken by something else while being replaced; its previous content is in {old}")
         return
-    if os.path.lexists(old) and not _removed(old):
+    if os.path.lexists(old) and not _remove_unchanged(old):
         _warn(f"{folder} was changed while it was being replaced; the changed files are in {old}")
     shutil.rmtree(new, ignore_errors=True)
     with suppress(OSError):
@@ -162,7 +162,7 @@ def _restore(scratch: Path, folder: Path) -> bool:
     return True
 
 
-def _removed(old: Path) -> bool:
+def _remove_unchanged(old: Path) -> bool:
     """Remove the unchanged files of a replaced output; return whether nothing is left."""
     manifest = read_manifest(old)
     with suppress(OSError):
@@ -214,7 +214,7 @@ def _lock(handle: int, wait_s: float) -> _Lock:
         except BlockingIOError:
             if time.monotonic() >= end:
                 return _Lock.TAKEN
-            time.sleep(_TRY_EVERY_S)
+            time.sleep(_RETRY_S)
         except OSError:
             return _Lock.NONE
         else:

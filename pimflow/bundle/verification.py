@@ -12,7 +12,7 @@ from typing import Any
 
 from pimflow.bundle.files import sha256_of
 from pimflow.bundle.manifest import MANIFEST, VERIFICATION, read_sealed, sealed
-from pimflow.bundle.scratch import NEW, scratch_folder, settled
+from pimflow.bundle.scratch import NEW, parent_lock, scratch_folder
 from pimflow.data import decode, encode
 from pimflow.errors import DataError, OutputError
 from pimflow.records import dataclass
@@ -47,7 +47,7 @@ def output_digest(folder: Path) -> str:
     return sha256_of(folder / MANIFEST)
 
 
-def kept_checks(folder: Path, of: str) -> tuple[Check, ...]:
+def stored_checks(folder: Path, digest: str) -> tuple[Check, ...]:
     """The checks stored in a folder for the output with this digest; empty if there are none.
 
     Raises:
@@ -57,12 +57,12 @@ def kept_checks(folder: Path, of: str) -> tuple[Check, ...]:
     if not (folder / VERIFICATION).exists():
         return ()
     document = read_sealed(folder / VERIFICATION)
-    if document.get("format") != format_of("verification") or document.get("of") != of:
+    if document.get("format") != format_of("verification") or document.get("of") != digest:
         return ()
     return decode(tuple[Check, ...], document.get("checks"), path="checks")
 
 
-def keep_check(folder: Path, of: str, check: Check) -> None:
+def store_check(folder: Path, digest: str, check: Check) -> None:
     """Store a check in a folder, replacing an earlier one of the same thing.
 
     Raises:
@@ -70,19 +70,19 @@ def keep_check(folder: Path, of: str, check: Check) -> None:
     """
     place = folder.absolute()
     try:
-        with scratch_folder(place) as scratch, settled(place):
-            if output_digest(place) != of:
+        with scratch_folder(place) as scratch, parent_lock(place):
+            if output_digest(place) != digest:
                 raise OutputError(f"{folder} was rewritten after it was read", "verify it again")
-            others = tuple(other for other in _known(place, of) if other.how != check.how)
-            document = {"format": format_of("verification"), "of": of, "checks": encode((*others, check))}
+            others = tuple(other for other in _readable_checks(place, digest) if other.how != check.how)
+            document = {"format": format_of("verification"), "of": digest, "checks": encode((*others, check))}
             (scratch / NEW / VERIFICATION).write_text(sealed(document), encoding="utf-8")
             (scratch / NEW / VERIFICATION).replace(place / VERIFICATION)
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
 
 
-def _known(folder: Path, of: str) -> tuple[Check, ...]:
+def _readable_checks(folder: Path, digest: str) -> tuple[Check, ...]:
     try:
-        return kept_checks(folder, of)
+        return stored_checks(folder, digest)
     except (ValueError, DataError):  # damaged: the new check replaces it
         return ()

@@ -17,7 +17,7 @@ from typing import Any
 
 from pimflow.cli import verbs as verb_files
 from pimflow.cli.completion import PrintCompletion
-from pimflow.cli.output import any_text, say
+from pimflow.cli.output import escape_unencodable, say
 from pimflow.cli.parsing import Parser, add_quiet
 from pimflow.errors import OptionError, PimflowError
 from pimflow.options import option_texts
@@ -128,7 +128,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 1 if a check failed; 2 for a user's mistake or insufficient memory.
     """
     try:
-        with any_text(), _rare_collections(), warnings.catch_warnings():
+        with escape_unencodable(), _rare_collections(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             words = _words(sys.argv[1:] if argv is None else argv)
             arguments = build_parser(_described(words)).parse_args(words)

@@ -74,8 +74,8 @@ def _add(groups: dict[str, Any], cls: Any, name: str, text: OptionText, prefix: 
         parser.add_argument(text.flag, dest=prefix + name, action=action, help=help)
         return
     how: dict[str, Any] = {"type": _reader(form), "default": default}
-    if text.typed is not None:
-        how, default = {"type": _or_none(_reader(form)), "default": text.typed}, f"{text.typed:g}"
+    if text.cli_default is not None:
+        how, default = {"type": _or_none(_reader(form)), "default": text.cli_default}, f"{text.cli_default:g}"
     if default not in (None, MISSING, ()):
         help = f"{help} (default: {default})"
     if form == tuple[str, ...] or get_origin(form) is Mapping:

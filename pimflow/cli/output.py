@@ -32,7 +32,7 @@ def say(text: str, stream: TextIO | None = None, end: str = "\n") -> None:
 
 
 @contextmanager
-def any_text() -> Iterator[None]:
+def escape_unencodable() -> Iterator[None]:
     """Escape characters that stdout's encoding lacks, as Python does on stderr, instead of raising an error.
 
     The encodings of Windows and of the C locale lack box-drawing characters, and may lack characters of a model's
@@ -75,7 +75,7 @@ def print_json(kind: str, content: Mapping[str, Any], command: str | None = None
     (stream or sys.stdout).write("\n")
 
 
-class Shown(Protocol):
+class Printable(Protocol):
     """A result that is shown to people as text and to programs as plain values."""
 
     def text(self) -> str:
@@ -85,7 +85,7 @@ class Shown(Protocol):
         """For programs."""
 
 
-def show(kind: str, result: Shown, arguments: argparse.Namespace, layout: Callable[[str], str] = str) -> None:
+def show(kind: str, result: Printable, arguments: argparse.Namespace, layout: Callable[[str], str] = str) -> None:
     """Print the result of a verb: a JSON document of a kind with `--json`, otherwise text, unless `--quiet` is given.
 
     Args:
@@ -116,7 +116,7 @@ class Progress:
 
     def __init__(self, *, quiet: bool = False) -> None:
         self._tty = not quiet and sys.stderr is not None and sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-        self._last = self._told = time.monotonic()
+        self._last = self._reported = time.monotonic()
         self._text = ""
         self._shown = 0
         self._lock = threading.Lock()
@@ -128,7 +128,7 @@ class Progress:
             return
         now = time.monotonic()
         with self._lock:
-            self._text, self._told = text, now
+            self._text, self._reported = text, now
             if now - self._last >= _EVERY_S:
                 self._show(text, now)
 
@@ -137,7 +137,7 @@ class Progress:
         now = time.monotonic()
         with self._lock:
             if self._text and now - self._last >= _TICK_S:
-                seconds = int(now - self._told)
+                seconds = int(now - self._reported)
                 self._show(f"{self._text} ({seconds} s so far)" if seconds else self._text, now)
 
     def _show(self, text: str, now: float) -> None:

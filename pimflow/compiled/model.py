@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
-from pimflow.bundle.files import a_path
-from pimflow.bundle.verification import Check, keep_check
+from pimflow.bundle.files import path_argument
+from pimflow.bundle.verification import Check, store_check
 from pimflow.compiled.result import CompiledResult
 from pimflow.data import Limits
 from pimflow.errors import (
@@ -178,12 +178,12 @@ class CompiledModel(CompiledResult):
             OutputError: the model was not read from a folder, or the folder holds another output by now or cannot be
                 written.
         """
-        folder = a_path(folder, "folder")
+        folder = path_argument(folder, "folder")
         if self.output_sha256 is None:
             raise OutputError("the model was not read from a folder", "save it, and verify what `load` gives")
         versions = {"pimflow": __version__, "onnxruntime": runtime_version()}
         check = Check(vars(found.how), found.passed, found.clause, versions, found.as_json())
-        keep_check(folder, self.output_sha256, check)
+        store_check(folder, self.output_sha256, check)
         return replace(self, checks=(*(other for other in self.checks if other.how != check.how), check))
 
     def save(self, folder: str | Path, *, progress: Callable[[str], None] | None = None) -> Path:

@@ -8,14 +8,14 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-from pimflow.bundle.files import a_path, read_json
+from pimflow.bundle.files import path_argument, read_json
 from pimflow.bundle.folder import find_output
 from pimflow.bundle.graphs import read_graph
 from pimflow.bundle.manifest import MANIFEST, VERIFICATION, change_since
 from pimflow.bundle.original import find_original
 from pimflow.bundle.programs import read_programs
 from pimflow.bundle.source import ZOO_PREFIX, ModelSource, model_source
-from pimflow.bundle.verification import kept_checks, output_digest
+from pimflow.bundle.verification import output_digest, stored_checks
 from pimflow.compiled.machine import Machine
 from pimflow.compiled.model import CompiledModel
 from pimflow.compiled.writing import FORMAT, GRAPH, PROGRAM, SPARSE_PROGRAM, WRITTEN, Header, devices_off_the_host
@@ -37,7 +37,7 @@ def load(folder: str | Path) -> CompiledModel:
         OutputError: a killed run had moved the folder aside, and it cannot be put back.
         ArgumentError: it is not a path.
     """
-    folder = a_path(folder, "folder")
+    folder = path_argument(folder, "folder")
     if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     with _part(folder, MANIFEST):
@@ -56,7 +56,7 @@ def load(folder: str | Path) -> CompiledModel:
         plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
         report = PlanReport.from_json(document, machine.target.devices)
     with _part(folder, VERIFICATION):
-        checks = kept_checks(folder, digest)
+        checks = stored_checks(folder, digest)
     return CompiledModel(
         source=original,
         options=options,

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 import onnx
 
-from pimflow.bundle.files import a_path, sha256_of, write_json, write_line, write_records
+from pimflow.bundle.files import path_argument, sha256_of, write_json, write_line, write_records
 from pimflow.bundle.folder import new_output
 from pimflow.bundle.graphs import write_graph
 from pimflow.bundle.original import copy_model
 from pimflow.bundle.programs import ProgramTable
 from pimflow.bundle.source import ModelSource, onnx_bytes
 from pimflow.compiled.data_digest import data_digest
-from pimflow.compiled.kept_stamps import KeptStamps
 from pimflow.compiled.result import CompiledResult
+from pimflow.compiled.stamp_cache import StampCache
 from pimflow.data import encode
 from pimflow.errors import ModelError
 from pimflow.ir import Graph
@@ -62,16 +62,16 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
         OutputError: the folder cannot be written, or holds something other than an unchanged output of pimflow.
         ModelError: the rewritten model does not run.
     """
-    folder = a_path(folder, "folder")
+    folder = path_argument(folder, "folder")
     digests: dict[str, str] = {}
-    stamped = KeptStamps(cache_of(model.options))
-    with new_output(folder, digests, stamped.seen) as scratch:
+    stamps = StampCache(cache_of(model.options))
+    with new_output(folder, digests, stamps.seen) as scratch:
         progress(f"writing {PROGRAM}")
         stored = _save_program(model, scratch)
         with beside(partial(_check, model, scratch / PROGRAM, stored, digests), model.options.jobs):
             _save_records(model, scratch, digests, progress)
             progress("checking what was written")
-    stamped.keep()
+    stamps.save()
     return folder
 
 

@@ -146,7 +146,7 @@ def _pass_of(spec: Spec) -> Pass:
 
 def every_pass() -> tuple[type[Pass], ...]:
     """All passes, those from other packages last; those that cannot be loaded are left out with a warning."""
-    return (*PASSES.values(), *filter(None, plugins.that_load(plugins.PASSES, _pass_of_plugin, own_names())))
+    return (*PASSES.values(), *filter(None, plugins.load_all(plugins.PASSES, _pass_of_plugin, own_names())))
 
 
 def own_names() -> tuple[str, ...]:

@@ -7,6 +7,6 @@ from pimflow.plugins.entries import TARGETS as TARGETS
 from pimflow.plugins.entries import Plugin as Plugin
 from pimflow.plugins.entries import PluginWarning as PluginWarning
 from pimflow.plugins.entries import find as find
+from pimflow.plugins.entries import load_all as load_all
 from pimflow.plugins.entries import names as names
-from pimflow.plugins.entries import that_load as that_load
 from pimflow.plugins.fingerprint import fingerprint as fingerprint

@@ -88,7 +88,7 @@ def names(group: str, own: Collection[str] = ()) -> tuple[str, ...]:
     found = _plugins(tuple(sys.path))
     for plugin in found:
         if plugin.group == group and plugin.name in own:
-            _leave_out(f"{plugin} is ignored: pimflow has one of this name")
+            _warn_ignored(f"{plugin} is ignored: pimflow has one of this name")
     return tuple(sorted({plugin.name for plugin in found if plugin.group == group and plugin.name not in own}))
 
 
@@ -106,7 +106,7 @@ def find(group: str, name: str) -> Plugin | None:
     return found[0] if found else None
 
 
-def that_load(group: str, load: Callable[[str], T], own: Collection[str] = ()) -> Iterator[T]:
+def load_all(group: str, load: Callable[[str], T], own: Collection[str] = ()) -> Iterator[T]:
     """The loaded plugins of a group, in the order of their names; those that cannot be loaded are skipped with a
     warning.
 
@@ -119,7 +119,7 @@ def that_load(group: str, load: Callable[[str], T], own: Collection[str] = ()) -
         try:
             yield load(name)
         except PimflowError as error:
-            _leave_out(f"{error.what} (it is left out)")
+            _warn_ignored(f"{error.what} (it is left out)")
 
 
 def installed(groups: Collection[str]) -> tuple[Plugin, ...]:
@@ -162,5 +162,5 @@ def _package(distribution: Distribution) -> str:
         return ""
 
 
-def _leave_out(message: str) -> None:
+def _warn_ignored(message: str) -> None:
     warnings.warn(message, PluginWarning, stacklevel=2)

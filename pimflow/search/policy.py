@@ -154,7 +154,7 @@ def _policy_of_plugin(name: str) -> Policy:
 
 def _every_policy() -> tuple[Policy, ...]:
     """All policies; those from other packages that cannot be loaded are left out with a warning."""
-    return (*_POLICIES, *plugins.that_load(plugins.POLICIES, _policy_of_plugin, _OWN_NAMES))
+    return (*_POLICIES, *plugins.load_all(plugins.POLICIES, _policy_of_plugin, _OWN_NAMES))
 
 
 def offered_policies(units: Mapping[str, Backend[Any, Any]]) -> tuple[str, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
-from pimflow.bundle.files import folder_around, replace_file, sha256_of
+from pimflow.bundle.files import parent_folders, replace_file, sha256_of
 from pimflow.errors import OutputError
 from pimflow.sweeps.store import Store, is_store
 
@@ -32,7 +32,7 @@ def sweep_folder(folder: Path | None) -> Iterator[Store]:
     _check(folder)
     with ExitStack() as stack:
         with _writing(folder):
-            stack.enter_context(folder_around(folder / STORE))
+            stack.enter_context(parent_folders(folder / STORE))
             store = Store(folder / STORE)
             stack.enter_context(store.opened())
             _check_made(folder, store)

@@ -40,7 +40,7 @@ def target_names() -> tuple[str, ...]:
 
 def every_target() -> tuple[Target, ...]:
     """All targets; those of other packages that cannot be loaded are omitted with a warning."""
-    others = plugins.that_load(plugins.TARGETS, load_target, _shipped_names())
+    others = plugins.load_all(plugins.TARGETS, load_target, _shipped_names())
     return (*map(_shipped, _shipped_names()), *others)
 
 

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from pimflow.bundle.files import folder_around, json_text, read_packed, write_line, write_records, write_whole
+from pimflow.bundle.files import json_text, parent_folders, read_packed, write_line, write_new_file, write_records
 from pimflow.errors import OutputError
 
 
 def test_missing_folders_are_made(tmp_path: Path) -> None:
-    write_whole(tmp_path / "a" / "b" / "file", b"data")
+    write_new_file(tmp_path / "a" / "b" / "file", b"data")
     assert (tmp_path / "a" / "b" / "file").read_bytes() == b"data"
 
 
@@ -21,7 +21,7 @@ def test_created_folders_are_removed_if_nothing_is_written(tmp_path: Path) -> No
     (tmp_path / "there").mkdir()
 
     def fail() -> None:
-        with folder_around(tmp_path / "there" / "a" / "b" / "file"):
+        with parent_folders(tmp_path / "there" / "a" / "b" / "file"):
             assert (tmp_path / "there" / "a" / "b").is_dir()
             raise KeyboardInterrupt
 
@@ -33,7 +33,7 @@ def test_created_folders_are_removed_if_nothing_is_written(tmp_path: Path) -> No
 def test_a_file_in_the_way_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot write"):
-        write_whole(tmp_path / "file" / "more", b"data")
+        write_new_file(tmp_path / "file" / "more", b"data")
 
 
 def test_a_packed_file_must_not_unpack_to_far_more_than_its_size(tmp_path: Path) -> None:

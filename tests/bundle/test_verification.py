@@ -12,7 +12,7 @@ import pytest
 
 from pimflow.bundle.folder import check_output, new_output
 from pimflow.bundle.manifest import VERIFICATION
-from pimflow.bundle.verification import Check, keep_check, kept_checks, output_digest
+from pimflow.bundle.verification import Check, output_digest, store_check, stored_checks
 from pimflow.errors import DataError, OutputError
 
 CHECK = Check({"seed": 0}, True, "1 output", {"pimflow": "1"}, {"passed": True})
@@ -27,24 +27,24 @@ def saved(folder: Path, text: str = "text") -> str:
 
 def test_a_check_replaces_earlier_ones_of_the_same_run(tmp_path: Path) -> None:
     digest = saved(tmp_path / "out")
-    assert kept_checks(tmp_path / "out", digest) == ()
+    assert stored_checks(tmp_path / "out", digest) == ()
     for check in (CHECK, OTHER, replace(CHECK, told="again")):
-        keep_check(tmp_path / "out", digest, check)
-    assert kept_checks(tmp_path / "out", digest) == (OTHER, replace(CHECK, told="again"))
+        store_check(tmp_path / "out", digest, check)
+    assert stored_checks(tmp_path / "out", digest) == (OTHER, replace(CHECK, told="again"))
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
 
 
 def test_checks_of_another_output_do_not_count(tmp_path: Path) -> None:
     first, second = saved(tmp_path / "a"), saved(tmp_path / "b", "other")
-    keep_check(tmp_path / "a", first, CHECK)
+    store_check(tmp_path / "a", first, CHECK)
     (tmp_path / "b" / VERIFICATION).write_bytes((tmp_path / "a" / VERIFICATION).read_bytes())
-    assert kept_checks(tmp_path / "b", second) == ()
+    assert stored_checks(tmp_path / "b", second) == ()
     with pytest.raises(OutputError, match="was rewritten after"):
-        keep_check(tmp_path / "b", first, CHECK)
+        store_check(tmp_path / "b", first, CHECK)
 
 
 def test_replacing_a_verified_output_discards_its_checks(tmp_path: Path) -> None:
-    keep_check(tmp_path, saved(tmp_path), CHECK)
+    store_check(tmp_path, saved(tmp_path), CHECK)
     saved(tmp_path, "other")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["manifest.json", "model.onnx"]
 
@@ -54,21 +54,21 @@ def test_a_changed_verification_counts_as_a_users_file(tmp_path: Path, text: str
     digest = saved(tmp_path)
     (tmp_path / VERIFICATION).write_text(text)
     with pytest.raises((ValueError, DataError)):
-        kept_checks(tmp_path, digest)
+        stored_checks(tmp_path, digest)
     with pytest.raises(OutputError, match=r"verification\.json was added or changed"):
         check_output(tmp_path)
-    keep_check(tmp_path, digest, CHECK)
-    assert kept_checks(tmp_path, digest) == (CHECK,)
+    store_check(tmp_path, digest, CHECK)
+    assert stored_checks(tmp_path, digest) == (CHECK,)
 
 
 def test_a_verdict_cannot_be_forged(tmp_path: Path) -> None:
     digest = saved(tmp_path)
-    keep_check(tmp_path, digest, OTHER)
+    store_check(tmp_path, digest, OTHER)
     document = json.loads((tmp_path / VERIFICATION).read_text())
     document["checks"][0]["passed"] = True
     (tmp_path / VERIFICATION).write_text(json.dumps(document, indent=2) + "\n")
     with pytest.raises(DataError, match="changed since"):
-        kept_checks(tmp_path, digest)
+        stored_checks(tmp_path, digest)
 
 
 @pytest.mark.skipif(sys.platform == "win32" or os.geteuid() == 0, reason="needs a user to whom permissions apply")
@@ -77,6 +77,6 @@ def test_an_unwritable_folder_is_a_one_line_error(tmp_path: Path) -> None:
     (tmp_path / "around").chmod(0o500)
     try:
         with pytest.raises(OutputError, match="cannot write"):
-            keep_check(tmp_path / "around" / "out", digest, CHECK)
+            store_check(tmp_path / "around" / "out", digest, CHECK)
     finally:
         (tmp_path / "around").chmod(0o700)

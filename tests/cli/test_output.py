@@ -14,7 +14,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from pimflow.cli import output, verbs
-from pimflow.cli.output import Progress, any_text, print_data
+from pimflow.cli.output import Progress, escape_unencodable, print_data
 from support.cli import Capture, run
 
 
@@ -169,7 +169,7 @@ def windows(monkeypatch: pytest.MonkeyPatch) -> io.BytesIO:
 
 def test_characters_that_stdout_lacks_are_escaped(monkeypatch: pytest.MonkeyPatch) -> None:
     written = windows(monkeypatch)
-    with any_text():
+    with escape_unencodable():
         print("Größe ─ 模型 \udcff")
         sys.stdout.flush()
     assert written.getvalue().decode("cp1252") == "Größe \\u2500 \\u6a21\\u578b \\udcff\n"
@@ -179,7 +179,7 @@ def test_characters_that_stdout_lacks_are_escaped(monkeypatch: pytest.MonkeyPatc
 
 def test_output_for_programs_is_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
     written = windows(monkeypatch)
-    with any_text():
+    with escape_unencodable():
         print_data(("模", "型\n"))
         sys.stdout.flush()
     assert written.getvalue() == "模型\n".encode()

@@ -51,7 +51,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Fit, write the target and print the errors of the fit; with --check, print those of the target as it is."""
     import pimflow
-    from pimflow.bundle.files import write_whole
+    from pimflow.bundle.files import write_new_file
 
     if arguments.folds < 2:
         raise OptionError("--folds 1 leaves nothing to validate on", "give 2 or more")
@@ -66,6 +66,6 @@ def run(arguments: argparse.Namespace) -> int:
         name=Path(arguments.output).stem if arguments.output else None,
     )
     if arguments.output:
-        write_whole(Path(arguments.output), result.toml().encode())
+        write_new_file(Path(arguments.output), result.toml().encode())
     show("calibrate", result, arguments)
     return 0

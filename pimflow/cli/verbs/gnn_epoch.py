@@ -52,9 +52,9 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Draw batches, price them, print."""
     given = {name: _by_name(value) for name, value in vars(arguments).items() if name in _DEFAULTS}
-    asked = {name: value for name, value in given.items() if value is not None}
+    given_amounts = {name: value for name, value in given.items() if value is not None}
     with Progress(quiet=arguments.quiet) as progress:
-        found = gnn.epoch(**asked | {"target": target_of(arguments), "progress": progress})
+        found = gnn.epoch(**given_amounts | {"target": target_of(arguments), "progress": progress})
     show("gnn-epoch", found, arguments)
     return 0
 

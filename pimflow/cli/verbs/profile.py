@@ -40,7 +40,7 @@ def add(verbs: Any) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Time the kernels and write the table."""
     import pimflow
-    from pimflow.bundle.files import check_new, write_whole
+    from pimflow.bundle.files import check_new, write_new_file
 
     if arguments.output:
         check_new(Path(arguments.output))
@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.output:
         print_data((text,))
         return 0
-    write_whole(Path(arguments.output), text.encode())
+    write_new_file(Path(arguments.output), text.encode())
     if not arguments.quiet:
         say(arguments.output)
     return 0

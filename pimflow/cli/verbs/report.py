@@ -47,14 +47,14 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
     from pimflow.bundle.files import check_new
 
-    asked = {} if arguments.what_if is None else {"what_if": arguments.what_if}
+    what_if = {} if arguments.what_if is None else {"what_if": arguments.what_if}
     path = Path(arguments.output or _default(arguments))
     check_new(path)
     if arguments.format != "html":
         return _write_node_data(arguments, path)
     with Progress(quiet=arguments.quiet) as progress:
         report = pimflow.html_report(
-            arguments.folder, arguments.other, verify=arguments.verify, progress=progress, **asked
+            arguments.folder, arguments.other, verify=arguments.verify, progress=progress, **what_if
         )
         report.save(path)
     if not arguments.quiet:
@@ -64,11 +64,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_node_data(arguments: argparse.Namespace, path: Path) -> int:
     import pimflow
-    from pimflow.bundle.files import json_text, write_whole
+    from pimflow.bundle.files import json_text, write_new_file
 
     if arguments.other or arguments.verify or arguments.what_if is not None:
         raise OptionError("node data describe a single folder", "leave out the others, or --format")
-    write_whole(path, json_text(pimflow.load(arguments.folder).node_data()).encode())
+    write_new_file(path, json_text(pimflow.load(arguments.folder).node_data()).encode())
     if not arguments.quiet:
         say(f"written to {path}  (open it in Model Explorer over {Path(arguments.folder) / 'model.onnx'})")
     return 0

@@ -53,12 +53,12 @@ def _table(models: Sequence[Mapping[str, Any]]) -> str:
 
 def _export(arguments: argparse.Namespace) -> int:
     from pimflow.api.machines import zoo_model
-    from pimflow.bundle.files import write_whole
+    from pimflow.bundle.files import write_new_file
     from pimflow.bundle.source import model_source, onnx_bytes
 
     source = model_source(f"zoo:{arguments.name}")
     path = Path(arguments.output or f"{source.name}.onnx")
-    write_whole(path, onnx_bytes(zoo_model(arguments.name)))
+    write_new_file(path, onnx_bytes(zoo_model(arguments.name)))
     if not arguments.quiet:
         say(str(path))
     return 0

@@ -33,9 +33,9 @@ from pimflow.targets import PimSpec
 
 _OFFSET_BITS = 6
 _CHUNK_BYTES = 1 << 18
-_LONGEST_LINE = 200
+_MAX_LINE_BYTES = 200
 _SMALL_BYTES = 64 << 20
-_MOST_GROWTH = 300
+_MAX_EXPANSION = 300
 """The maximum growth of an honest trace when it is unpacked; gzip could expand almost nothing a thousandfold."""
 _WORD = re.compile(rb"[^ \t\r]+")
 _ADDRESS = re.compile(rb"0[xX][0-9a-fA-F]{1,16}")
@@ -109,14 +109,14 @@ def trace_lines(path: str | Path) -> Iterator[bytes]:
             if not packed and str(path).endswith(".gz"):
                 raise TraceError(f"{path} is not a gzip file", "rename it if it is plain text, or make it again")
             file = gzip.GzipFile(fileobj=raw) if packed else raw
-            most_bytes = _SMALL_BYTES + _MOST_GROWTH * os.fstat(raw.fileno()).st_size
+            max_bytes = _SMALL_BYTES + _MAX_EXPANSION * os.fstat(raw.fileno()).st_size
             while chunk := file.read(_CHUNK_BYTES):
-                if packed and file.tell() > most_bytes:
-                    raise TraceError(f"{path} unpacks to more than {most_bytes:,} bytes", "it is not a command trace")
+                if packed and file.tell() > max_bytes:
+                    raise TraceError(f"{path} unpacks to more than {max_bytes:,} bytes", "it is not a command trace")
                 *lines, rest = (rest + chunk).split(b"\n")
                 yield from lines
                 count += len(lines)
-                if len(rest) > _LONGEST_LINE:
+                if len(rest) > _MAX_LINE_BYTES:
                     yield rest
                     rest = b""
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -141,8 +141,8 @@ class LineParser:
         Raises:
             TraceError: the line is malformed.
         """
-        if len(line) > _LONGEST_LINE:
-            self._fail(number, _LONGEST_LINE, "line is too long for a command", "is this a command trace?")
+        if len(line) > _MAX_LINE_BYTES:
+            self._fail(number, _MAX_LINE_BYTES, "line is too long for a command", "is this a command trace?")
         words = [(match.group(), match.start()) for match in _WORD.finditer(line)]
         if not words:
             return None

@@ -235,6 +235,6 @@ def test_an_unwritable_folder_can_be_verified(
     def refused(*_arguments: object) -> None:
         raise OutputError("cannot write out: no", "check")
 
-    monkeypatch.setattr("pimflow.compiled.model.keep_check", refused)
+    monkeypatch.setattr("pimflow.compiled.model.store_check", refused)
     assert run("verify", toy_folder, "-q") == 0
     assert capsys.readouterr().err == "pimflow: warning: the result cannot be stored: cannot write out: no; check\n"

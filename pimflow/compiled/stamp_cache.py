@@ -6,11 +6,11 @@ from pathlib import Path
 
 from pimflow.search.price_cache import PriceCache
 
-_MOST_BYTES = 128 << 10
+_MAX_BYTES = 128 << 10
 """Enough for a hundred outputs, which are read in a few milliseconds."""
 
 
-class KeptStamps:
+class StampCache:
     """Digests of the files that were written to output folders, by their stamps.
 
     Args:
@@ -18,10 +18,10 @@ class KeptStamps:
     """
 
     def __init__(self, cache: Path | None) -> None:
-        self._table = PriceCache(cache, "stamps", _MOST_BYTES)
+        self._table = PriceCache(cache, "stamps", _MAX_BYTES)
         self.seen = dict(self._table.texts)
 
-    def keep(self) -> None:
+    def save(self) -> None:
         """Adds the entries of `seen` to the cache, and writes it to disk."""
         for stamp, digest in self.seen.items():
             self._table.put_text(stamp, digest)
