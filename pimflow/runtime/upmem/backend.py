@@ -191,17 +191,17 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
 
     def _priced(self, work: AggregationWork, choice: str) -> UpmemCost | Refusal:
         graph, weights = self._adjacencies[work.adjacency]
-        asked = Aggregation(work.features, self.modules.operand, self.modules.widened, work.heads, work.computed)
-        narrow = overflow(graph, asked.element, asked.widened, weights, computed=work.computed)
+        aggregation = Aggregation(work.features, self.modules.operand, self.modules.widened, work.heads, work.computed)
+        narrow = overflow(graph, aggregation.element, aggregation.widened, weights, computed=work.computed)
         if narrow is not None:
             return narrow
         if choice == "auto":
-            ranking = Tuner(self.modules, graph, asked).rank()
+            ranking = Tuner(self.modules, graph, aggregation).rank()
             if ranking.rows:
                 return UpmemCost(ranking.best.cost, ranking.best.strategy)
             return min(ranking.refusals.values(), key=lambda refusal: refusal.gap or 0)
         strategy = Strategy.parse(choice)
-        cost = Pricing(self.modules, asked, EdgeParts(graph)).cost(strategy)
+        cost = Pricing(self.modules, aggregation, EdgeParts(graph)).cost(strategy)
         return cost if isinstance(cost, Refusal) else UpmemCost(cost, strategy)
 
     def static_energy_mj(self, time_us: float) -> float:
@@ -279,9 +279,9 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         assert col is not None
         adjacency, work = Adjacency.from_csr(rowptr, col, len(features)), program.work
         widened = self.modules.widened and operand in BITS
-        asked = Aggregation(work.features, operand, widened, work.heads, work.computed)  # type: ignore[arg-type]
+        aggregation = Aggregation(work.features, operand, widened, work.heads, work.computed)  # type: ignore[arg-type]
         columns = features.reshape(len(features), work.features)
-        sums = aggregated(self.modules, adjacency, columns, program.strategy, asked, weights)
+        sums = aggregated(self.modules, adjacency, columns, program.strategy, aggregation, weights)
         if scale is not None:
             sums = sums * scale.astype(np.float32)[:, None]
         result = graph.value(node.output)
@@ -329,8 +329,8 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
     def trace(self, program: UpmemProgram, part: int) -> Iterator[str]:
         """The steps of the host and of the cores of one cluster, one per line."""
         work, strategy, modules = program.work, program.strategy, self.modules
-        asked = Aggregation(work.features, modules.operand, modules.widened, work.heads, work.computed)
-        cluster = list(clusters_of(modules, asked, strategy))[part]
+        aggregation = Aggregation(work.features, modules.operand, modules.widened, work.heads, work.computed)
+        cluster = list(clusters_of(modules, aggregation, strategy))[part]
         width = -(-work.sources // strategy.edge_parts)
         first = cluster.part * width
         left = part % strategy.feature_parts * -(-work.features // strategy.feature_parts)

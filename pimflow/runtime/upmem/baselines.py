@@ -23,27 +23,27 @@ _TUNED: tuple[tuple[int, int], ...] = ((1, 32), (2, 16))
 _TUNED_CORES: tuple[CoreBalance, ...] = ("nnz", "row")
 
 
-def sparsep(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCost | Refusal:
+def sparsep(spec: UpmemSpec, graph: Graph, aggregation: Aggregation) -> AggregationCost | Refusal:
     """SparseP: products of the matrix with single columns; ranks take columns, cores whole rows of edges.
 
     One round multiplies as many columns as there are ranks; columns share no reads.
     """
-    rounds = -(-asked.features // spec.ranks)
-    pricing = Pricing(spec, replace(asked, features=spec.ranks), EdgeParts(graph))
+    rounds = -(-aggregation.features // spec.ranks)
+    pricing = Pricing(spec, replace(aggregation, features=spec.ranks), EdgeParts(graph))
     cost = pricing.cost(Strategy(1, spec.ranks, "coo", "nnz", "nnz"))
     return cost if isinstance(cost, Refusal) else cost.times(rounds)
 
 
-def grande(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> AggregationCost | Refusal:
+def grande(spec: UpmemSpec, graph: Graph, aggregation: Aggregation) -> AggregationCost | Refusal:
     """GraNDe: each rank takes an edge part, and its cores share the features, so edges are copied to all its cores.
 
     Each core computes partial results for all destinations, which the host adds up over the ranks.
     """
-    columns = -(-asked.features // min(spec.rank_cores()))
-    used = -(-asked.features // columns)
+    columns = -(-aggregation.features // min(spec.rank_cores()))
+    used = -(-aggregation.features // columns)
     clusters = [Cluster(part, 1, columns) for part in range(spec.ranks) for _ in range(used)]
     strategy = Strategy(spec.ranks, 1, "csr", "row", "nnz")
-    return Pricing(spec, asked, EdgeParts(graph)).cost_of(strategy, clusters)
+    return Pricing(spec, aggregation, EdgeParts(graph)).cost_of(strategy, clusters)
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Published:
     predicted_us: float
 
 
-def published_tuner(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Published | Refusal:
+def published_tuner(spec: UpmemSpec, graph: Graph, aggregation: Aggregation) -> Published | Refusal:
     """The choice of the published tuner, including its errors.
 
     It compares four strategies. Of several edge parts it counts the loading and merging of only the last one, and the
@@ -64,19 +64,21 @@ def published_tuner(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Publis
     found: list[tuple[float, Strategy]] = []
     parts = EdgeParts(graph)
     for edge_parts, feature_parts in _TUNED:
-        columns = asked.features // feature_parts
+        columns = aggregation.features // feature_parts
         if columns in _TUNED_COLUMNS and edge_parts * feature_parts == spec.ranks:
             for balance in _TUNED_CORES:
                 strategy = Strategy(edge_parts, feature_parts, "csr", balance, "nnz")
-                found.append((_published_us(spec, parts, asked, strategy, columns), strategy))
+                found.append((_published_us(spec, parts, aggregation, strategy, columns), strategy))
     if not found:
-        return Refusal(f"the published tuner has no rates for {asked.features} features on {spec.ranks} ranks")
+        return Refusal(f"the published tuner has no rates for {aggregation.features} features on {spec.ranks} ranks")
     predicted, strategy = min(found)
     return Published(strategy, predicted)
 
 
-def _published_us(spec: UpmemSpec, parts: EdgeParts, asked: Aggregation, strategy: Strategy, columns: int) -> float:
-    size = columns * ELEMENT_BYTES[asked.element]
+def _published_us(
+    spec: UpmemSpec, parts: EdgeParts, aggregation: Aggregation, strategy: Strategy, columns: int
+) -> float:
+    size = columns * ELEMENT_BYTES[aggregation.element]
     cores = min(spec.rank_cores())
     every = cores * strategy.feature_parts
     overwritten = retrieved = slowest = 0.0

@@ -8,7 +8,7 @@ modelled by the norm of order `_SHARPNESS` of the three. As tasklets end one aft
 asymptotic bounds of a closed queueing network (Denning and Buzen, The Operational Analysis of Queueing Network Models,
 1978), phase by phase. The fractions `_RAMP` and `_LAST` of the beginning and the end of a phase overlap with nothing.
 The three numbers are fitted to a cycle-by-cycle simulation of a core, which the tests compare this with. The closed
-form finds the cores that are likely to be the slowest; event-by-event simulation (`following.py`) gives their times.
+form finds the cores that are likely to be the slowest; event-by-event simulation (`simulation.py`) gives their times.
 """
 
 from __future__ import annotations

@@ -23,13 +23,13 @@ from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
-from pimflow.runtime.upmem.following import core_cycles, is_sampled
 from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
+from pimflow.runtime.upmem.simulation import core_cycles, is_sampled
 from pimflow.targets.schema.upmem import ELEMENT_BYTES, ElementType, UpmemSpec
 
 _INDEX_BYTES = 4
 _FLOAT_BYTES = 4  # bytes of a number on the host
-_FOLLOWED = 2  # minimum number of cores to simulate; one for an estimate
+_SIMULATED = 2  # minimum number of cores to simulate; one for an estimate
 _LIKELY = 4  # candidates for the slowest core of a cluster
 _SMALL = 0.1  # share of the kernel in the time up to which an estimate uses the closed form: an error of 1 % at most
 
@@ -129,23 +129,23 @@ class Pricing:
 
     Args:
         spec: the machine.
-        asked: the aggregation.
+        aggregation: what to aggregate, and in which type.
         parts: the graph's edges.
     """
 
-    def __init__(self, spec: UpmemSpec, asked: Aggregation, parts: EdgeParts) -> None:
+    def __init__(self, spec: UpmemSpec, aggregation: Aggregation, parts: EdgeParts) -> None:
         self.spec = spec
-        self.asked = asked
+        self.aggregation = aggregation
         self.parts = parts
         self._shared: dict[tuple[int, bool, int, str], Shares] = {}
         self._paces: dict[tuple[RowForm, Format], float] = {}
 
     def cost(self, strategy: Strategy) -> AggregationCost | Refusal:
         """Time and energy, considering every core and tasklet; or why the strategy cannot run."""
-        refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
+        refusal = refusal_of(self.spec, self.aggregation, self.parts.graph.num_src, strategy)
         if refusal is not None:
             return refusal
-        return self.cost_of(strategy, clusters_of(self.spec, self.asked, strategy))
+        return self.cost_of(strategy, clusters_of(self.spec, self.aggregation, strategy))
 
     def cost_of(self, strategy: Strategy, clusters: Iterable[Cluster]) -> AggregationCost | Refusal:
         """The cost with given clusters; the strategy determines only edge parts, format and balancing."""
@@ -166,13 +166,13 @@ class Pricing:
 
     def estimate(self, strategy: Strategy) -> AggregationCost | Refusal:
         """An estimate of the cost from the heaviest edge part, and from those of its cores likely to be the slowest."""
-        refusal = refused(self.spec, self.asked, self.parts.graph.num_src, strategy)
+        refusal = refusal_of(self.spec, self.aggregation, self.parts.graph.num_src, strategy)
         if refusal is not None:
             return refusal
         heaviest, rowptr, filled = self.parts.guess(strategy.edge_parts)
-        tally = _Tally(followed=1)
+        tally = _Tally(simulated=1)
         timed: list[tuple[_TimedCore, RowForm]] = []
-        clusters = clusters_of(self.spec, self.asked, strategy)
+        clusters = clusters_of(self.spec, self.aggregation, strategy)
         for cluster, alike in _by_part(clusters)[heaviest].items():
             form = self._form(cluster)
             shares = self._shares(strategy, cluster, rowptr)
@@ -193,7 +193,7 @@ class Pricing:
     def balanced(self, strategies: Iterable[Strategy]) -> dict[Strategy, AggregationCost]:
         """The costs if all cores and tasklets had equal shares of edges and rows, except for the longest row.
 
-        No other property of the graph is used; strategies must not be `refused`.
+        No other property of the graph is used; strategies must not have a refusal.
         """
         alike: dict[tuple[object, ...], dict[int, list[Strategy]]] = defaultdict(lambda: defaultdict(list))
         for strategy in strategies:
@@ -214,7 +214,7 @@ class Pricing:
         edges = -(-graph.num_edges // (strategy.edge_parts * cores))
         tally = _Tally()
         tally.slowest = [_TimedCore(cycles)]
-        for (columns, heads), alike in Counter(feature_parts(self.asked, strategy.feature_parts)).items():
+        for (columns, heads), alike in Counter(feature_parts(self.aggregation, strategy.feature_parts)).items():
             cluster = Cluster(0, cores, columns, heads)
             sources = graph.num_src / strategy.edge_parts
             tally.add(cluster, rows, self._form(cluster), sources, alike * strategy.edge_parts, alike)
@@ -233,8 +233,8 @@ class Pricing:
         longest = self.parts.longest_row // parts
         if kind.cores == "nnz-exact":
             longest = np.minimum(longest, edges)
-        columns, heads = max(feature_parts(self.asked, kind.feature_parts))
-        form = RowForm(columns, self.asked.element, self.asked.widened, heads)
+        columns, heads = max(feature_parts(self.aggregation, kind.feature_parts))
+        form = RowForm(columns, self.aggregation.element, self.aggregation.widened, heads)
         model = CoreModel(self.spec, form)
         even = model.cycles(kind, *_even_core(kind, edges, rows, self.spec.tasklets))
         hub = model.cycles(kind, *_hub_core(kind, longest, self.spec.tasklets))
@@ -249,13 +249,13 @@ class Pricing:
         return self._shared[key]
 
     def _form(self, cluster: Cluster) -> RowForm:
-        return RowForm(cluster.columns, self.asked.element, self.asked.widened, cluster.heads)
+        return RowForm(cluster.columns, self.aggregation.element, self.aggregation.widened, cluster.heads)
 
     def _slowest(
         self, strategy: Strategy, cores: Cores, form: RowForm, rowptr: Longs, filled: Longs
     ) -> list[_TimedCore]:
         """The slowest cores according to the closed form, each with a function that simulates it event by event."""
-        element = "int64" if self.asked.widened else self.asked.element
+        element = "int64" if self.aggregation.widened else self.aggregation.element
         tasklets = tasklets_of(rowptr, filled, cores, self.spec.tasklets, strategy, element)
         model = CoreModel(self.spec, form)
         cycles = model.cycles(strategy, cores, tasklets)
@@ -270,16 +270,16 @@ class Pricing:
 
     def _at_pace(self, core: _TimedCore, form: RowForm, stored: Format) -> _TimedCore:
         """A core with long lists, scaled by the pace of the first such core simulated for this form of rows."""
-        if core.follow is None or not core.is_sampled:
+        if core.simulate is None or not core.is_sampled:
             return core
         if (form, stored) not in self._paces:
-            self._paces[form, stored] = core.follow() / core.cycles
+            self._paces[form, stored] = core.simulate() / core.cycles
         return _TimedCore(core.cycles * self._paces[form, stored])
 
     def _overfull(self, strategy: Strategy, cluster: Cluster, cores: Cores) -> Refusal | None:
         """Why the data of the fullest core does not fit into its bank, or None."""
         form = self._form(cluster)
-        values = ELEMENT_BYTES[self.asked.element]
+        values = ELEMENT_BYTES[self.aggregation.element]
         nonzeros = int(cores.nonzeros.max())
         rows = int(cores.rows.max())
         indices = (2 * nonzeros if strategy.format == "coo" else nonzeros + rows + 1) * _INDEX_BYTES
@@ -322,11 +322,11 @@ class Pricing:
         reading and writing all of them. As a copy to all cores has one size, every core gets as many as the core with
         most edges. For integers, the host reads them once more in advance to find their range.
         """
-        if not self.asked.computed:
+        if not self.aggregation.computed:
             return 0, 0.0
-        spec, size = self.spec, ELEMENT_BYTES[self.asked.element]
-        passes = _FLOAT_BYTES + size if self.asked.element == "fp32" else 2 * _FLOAT_BYTES + size
-        arranged = self.parts.graph.num_edges * self.asked.heads * passes
+        spec, size = self.spec, ELEMENT_BYTES[self.aggregation.element]
+        passes = _FLOAT_BYTES + size if self.aggregation.element == "fp32" else 2 * _FLOAT_BYTES + size
+        arranged = self.parts.graph.num_edges * self.aggregation.heads * passes
         sent = tally.weights * size
         return sent, arranged / (spec.link.host_gb_per_s * 1e3) + sent / (spec.link.host_to_pim_gb_per_s * 1e3)
 
@@ -339,7 +339,7 @@ class _TimedCore(NamedTuple):
     """Cycles of a core by the closed form, a function that simulates it event by event, and whether it samples."""
 
     cycles: float
-    follow: Callable[[], float] | None = None
+    simulate: Callable[[], float] | None = None
     is_sampled: bool = False
 
 
@@ -355,8 +355,8 @@ class Shares(NamedTuple):
 class _Tally:
     """Totals of a strategy over all clusters."""
 
-    def __init__(self, followed: int = _FOLLOWED) -> None:
-        self.followed = followed
+    def __init__(self, simulated: int = _SIMULATED) -> None:
+        self.simulated = simulated
         self.slowest: list[_TimedCore] = []
         self.cores = 0
         self.loaded = 0
@@ -370,12 +370,12 @@ class _Tally:
 
         For cores with long lists, whose closed forms have similar errors, closed forms are compared with each other.
         """
-        found = seemed = 0.0
+        found = predicted = 0.0
         for place, core in enumerate(sorted(self.slowest, key=lambda core: -core.cycles)):
-            if place >= self.followed and core.cycles <= (max(found, seemed) if core.is_sampled else found):
+            if place >= self.simulated and core.cycles <= (max(found, predicted) if core.is_sampled else found):
                 break
-            cycles = core.follow() if core.follow else core.cycles
-            found, seemed = max((found, seemed), (cycles, core.cycles))
+            cycles = core.simulate() if core.simulate else core.cycles
+            found, predicted = max((found, predicted), (cycles, core.cycles))
         return found
 
     def add(self, cluster: Cluster, rows: Rows, form: RowForm, sources: float, alike: int, first: int) -> None:
@@ -408,17 +408,17 @@ class Rows(NamedTuple):
         return cls(int(cores.rows.max()), int(cores.rows.sum()), straddling)
 
 
-def refused(spec: UpmemSpec, asked: Aggregation, sources: int, strategy: Strategy) -> Refusal | None:
+def refusal_of(spec: UpmemSpec, aggregation: Aggregation, sources: int, strategy: Strategy) -> Refusal | None:
     """Why a strategy cannot run for any edges: too many parts, or too little memory for rows; None if it can."""
     ranks = spec.ranks
     if ranks % strategy.clusters:
         return Refusal(f"{strategy} has {strategy.clusters} clusters, which do not divide {ranks} ranks evenly")
-    if (strategy.feature_parts - 1) * -(-asked.features // strategy.feature_parts) >= asked.features:
-        return Refusal(f"{asked.features} features cannot be divided into {strategy.feature_parts} parts")
+    if (strategy.feature_parts - 1) * -(-aggregation.features // strategy.feature_parts) >= aggregation.features:
+        return Refusal(f"{aggregation.features} features cannot be divided into {strategy.feature_parts} parts")
     if strategy.edge_parts > 1 and (strategy.edge_parts - 1) * -(-sources // strategy.edge_parts) >= sources:
         return Refusal(f"{sources} sources cannot be divided into {strategy.edge_parts} parts")
-    parts = set(feature_parts(asked, strategy.feature_parts))
-    forms = [RowForm(columns, asked.element, asked.widened, heads) for columns, heads in parts]
+    parts = set(feature_parts(aggregation, strategy.feature_parts))
+    forms = [RowForm(columns, aggregation.element, aggregation.widened, heads) for columns, heads in parts]
     scratchpad = max(_scratchpad_bytes(spec, form) for form in forms)
     if scratchpad > spec.wram_bytes:
         return _too_little("WRAM", scratchpad, spec.wram_bytes)
@@ -444,18 +444,18 @@ def _too_little(memory: str, needed: int, there: int) -> Refusal:
     )
 
 
-def feature_parts(asked: Aggregation, count: int) -> list[tuple[int, int]]:
+def feature_parts(aggregation: Aggregation, count: int) -> list[tuple[int, int]]:
     """Columns of each feature part, and the number of heads they belong to."""
-    widest = -(-asked.features // count)
-    firsts = [min(part * widest, asked.features) for part in range(count + 1)]
-    return [(end - first, asked.heads_of(first, end - first)) for first, end in pairwise(firsts)]
+    widest = -(-aggregation.features // count)
+    firsts = [min(part * widest, aggregation.features) for part in range(count + 1)]
+    return [(end - first, aggregation.heads_of(first, end - first)) for first, end in pairwise(firsts)]
 
 
-def clusters_of(spec: UpmemSpec, asked: Aggregation, strategy: Strategy) -> Iterator[Cluster]:
+def clusters_of(spec: UpmemSpec, aggregation: Aggregation, strategy: Strategy) -> Iterator[Cluster]:
     """The clusters of a strategy, ordered by edge part, each with the next ranks."""
     together = spec.ranks // strategy.clusters
     cores = spec.rank_cores()
-    parts = feature_parts(asked, strategy.feature_parts)
+    parts = feature_parts(aggregation, strategy.feature_parts)
     for place in range(strategy.clusters):
         part, feature_part = divmod(place, strategy.feature_parts)
         own = sum(cores[place * together : (place + 1) * together])

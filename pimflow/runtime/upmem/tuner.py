@@ -9,7 +9,7 @@ from pimflow.codegen.upmem.strategy import Format, Strategy, strategies_of
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
-from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, refused
+from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, refusal_of
 from pimflow.sparse import Graph
 from pimflow.targets.schema.upmem import UpmemSpec
 
@@ -134,20 +134,20 @@ class Tuner:
     Args:
         spec: the machine.
         graph: the edges.
-        asked: the aggregation.
+        aggregation: what to aggregate, and in which type.
         formats: edge formats; CSR and COO if none is given.
     """
 
-    def __init__(self, spec: UpmemSpec, graph: Graph, asked: Aggregation, formats: Sequence[Format] = ()) -> None:
+    def __init__(self, spec: UpmemSpec, graph: Graph, aggregation: Aggregation, formats: Sequence[Format] = ()) -> None:
         self.refusals: dict[Strategy, Refusal] = {}
         self.strategies: list[Strategy] = []
         for strategy in strategies_of(spec.ranks, *formats):
-            refusal = refused(spec, asked, graph.num_src, strategy)
+            refusal = refusal_of(spec, aggregation, graph.num_src, strategy)
             if refusal is None:
                 self.strategies.append(strategy)
             else:
                 self.refusals[strategy] = refusal
-        self.pricing = Pricing(spec, asked, EdgeParts(graph))
+        self.pricing = Pricing(spec, aggregation, EdgeParts(graph))
 
     def rank(self, progress: Progress = lambda line: None) -> Ranking:
         """All strategies with estimates, the best few timed exactly.

@@ -35,7 +35,7 @@ def aggregated(
     graph: Graph,
     features: npt.NDArray[Any],
     strategy: Strategy,
-    asked: Aggregation,
+    aggregation: Aggregation,
     weights: npt.NDArray[Any] | None = None,
 ) -> npt.NDArray[np.float32]:
     """The sums over a graph's edges, float32 [destinations, columns], computed in the requested element type.
@@ -48,27 +48,27 @@ def aggregated(
         graph: the edges, with their weights if they have any.
         features: [sources, columns].
         strategy: how the work is divided.
-        asked: element type and accumulator. Sums may overflow, as they would on the machine.
+        aggregation: element type and accumulator. Sums may overflow, as they would on the machine.
         weights: [edges] or [edges, heads], instead of the graph's own.
     """
     weights = graph.weight if weights is None else weights
-    bits = bits_for(graph, asked.element, asked.widened, weights)
+    bits = bits_for(graph, aggregation.element, aggregation.widened, weights)
     steps = None if isinstance(bits, Refusal) else bits
-    x = quantized(features, asked.element, steps)
-    weight = None if weights is None else quantized(weights.reshape(-1, asked.heads), asked.element, steps)
-    accumulator = np.dtype(np.int64) if asked.widened else np.dtype(dtype_of(asked.element))
+    x = quantized(features, aggregation.element, steps)
+    weight = None if weights is None else quantized(weights.reshape(-1, aggregation.heads), aggregation.element, steps)
+    accumulator = np.dtype(np.int64) if aggregation.widened else np.dtype(dtype_of(aggregation.element))
     total = np.zeros((graph.num_dst, features.shape[1]), accumulator)
     whole = None if weight is None else weight.values
     parts: dict[int, Part] = {}
     widest = -(-features.shape[1] // strategy.feature_parts)
-    head_of = np.arange(features.shape[1]) // asked.head_columns
-    for place, cluster in enumerate(clusters_of(spec, asked, strategy)):
+    head_of = np.arange(features.shape[1]) // aggregation.head_columns
+    for place, cluster in enumerate(clusters_of(spec, aggregation, strategy)):
         if cluster.part not in parts:
             parts = {cluster.part: _part(graph, whole, strategy.edge_parts, cluster.part)}
         part = parts[cluster.part]
         first = place % strategy.feature_parts * widest
         own = x.values[part.first : part.first + part.sources, first : first + cluster.columns]
-        element = "int64" if asked.widened else asked.element
+        element = "int64" if aggregation.widened else aggregation.element
         cuts = _cuts(part.rowptr, strategy, cluster.cores, spec.tasklets, element)
         columns = slice(first, first + cluster.columns)
         _add_segments(total[:, columns], own.astype(accumulator, copy=False), part, cuts, head_of[columns])

@@ -12,7 +12,7 @@ from pimflow.codegen.upmem.partition import cores_of
 from pimflow.codegen.upmem.strategy import Strategy, strategies_of
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.edge_parts import EdgeParts
-from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, clusters_of, refused
+from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, clusters_of, refusal_of
 from pimflow.sparse import Graph
 from support.upmem.graphs import uniform
 from support.upmem.machine import machine
@@ -22,8 +22,8 @@ SPEC = machine(cores=66, ranks=4)
 
 def priced(graph: Graph, features: int, text: str, element: str = "int32") -> AggregationCost:
     strategy = Strategy.parse(text)
-    asked = Aggregation(features, element)  # type: ignore[arg-type]
-    cost = Pricing(SPEC, asked, EdgeParts(graph)).cost(strategy)
+    aggregation = Aggregation(features, element)  # type: ignore[arg-type]
+    cost = Pricing(SPEC, aggregation, EdgeParts(graph)).cost(strategy)
     assert isinstance(cost, AggregationCost), cost
     return cost
 
@@ -89,7 +89,7 @@ def test_all_clusters_together_have_all_cores_and_all_columns() -> None:
 
 def test_strategies_that_do_not_fit_are_refused_with_the_bytes() -> None:
     small = replace(SPEC, mram_bytes=30_000)
-    found = refused(small, Aggregation(32, "int32"), 1000, Strategy.parse("1x4 csr row row"))
+    found = refusal_of(small, Aggregation(32, "int32"), 1000, Strategy.parse("1x4 csr row row"))
     assert isinstance(found, Refusal)
     assert (found.demand, found.bound) == (1000 * 8 * 4, 30_000)
     tight = replace(SPEC, mram_bytes=33_000)
@@ -99,7 +99,7 @@ def test_strategies_that_do_not_fit_are_refused_with_the_bytes() -> None:
     assert isinstance(cost, Refusal)
     assert cost.reason.startswith("a core needs 3")
     assert cost.gap is not None
-    wide = refused(SPEC, Aggregation(1200, "int32"), 10, Strategy.parse("1x1 csr row row"))
+    wide = refusal_of(SPEC, Aggregation(1200, "int32"), 10, Strategy.parse("1x1 csr row row"))
     assert wide is not None
     assert "WRAM" in wide.reason
 
@@ -109,7 +109,7 @@ def test_strategies_that_do_not_fit_are_refused_with_the_bytes() -> None:
     [(5, 100, "1x4 csr row row"), (64, 5, "4x1 csr row row"), (8, 9, "3x1 csr row row")],
 )
 def test_nonexistent_parts_are_refused(features: int, sources: int, text: str) -> None:
-    assert refused(SPEC, Aggregation(features, "int32"), sources, Strategy.parse(text)) is not None
+    assert refusal_of(SPEC, Aggregation(features, "int32"), sources, Strategy.parse(text)) is not None
 
 
 def test_more_cores_never_take_longer_on_even_rows() -> None:
@@ -130,8 +130,8 @@ def test_more_cores_never_take_longer_on_even_rows() -> None:
 def test_weights_of_one_call_are_loaded_to_the_cores_that_hold_the_edges(element: Any, text: str) -> None:
     """Every core gets as many weights as the fullest core of its cluster, for every head of its columns."""
     graph, strategy, spec = uniform(200, 3000), Strategy.parse(text), machine(cores=64, ranks=4)
-    asked = Aggregation(12, element, heads=3, computed=True)
-    kinds = (asked, replace(asked, computed=False))
+    aggregation = Aggregation(12, element, heads=3, computed=True)
+    kinds = (aggregation, replace(aggregation, computed=False))
     cost, once = (Pricing(spec, kind, EdgeParts(graph)).cost(strategy) for kind in kinds)
     assert isinstance(cost, AggregationCost)
     assert isinstance(once, AggregationCost)

@@ -28,8 +28,8 @@ FIRST_ROW = Graph.from_edge_index(np.array([[7], [0]]), 150)
 def test_stages_totals_and_the_winner_match_a_simulation(
     graph: Graph, features: int, cores: int, tasklets: int
 ) -> None:
-    spec, asked = machine(cores=cores, ranks=2, tasklets=tasklets, launch_us=0.0), Aggregation(features, "int32")
-    pricing = Pricing(spec, asked, EdgeParts(graph))
+    spec, aggregation = machine(cores=cores, ranks=2, tasklets=tasklets, launch_us=0.0), Aggregation(features, "int32")
+    pricing = Pricing(spec, aggregation, EdgeParts(graph))
     totals = {}
     for strategy in strategies_of(spec.ranks):
         cost = pricing.cost(strategy)
@@ -42,5 +42,5 @@ def test_stages_totals_and_the_winner_match_a_simulation(
         assert cost.time_us == pytest.approx(totals[strategy], rel=0.1)
         for stage in ("load", "retrieve", "merge"):
             assert cost.time_parts_us[stage] == pytest.approx(stages[stage])
-    pick = Tuner(spec, graph, asked).rank().best.strategy
+    pick = Tuner(spec, graph, aggregation).rank().best.strategy
     assert totals[pick] <= 1.05 * min(totals.values())

@@ -74,14 +74,14 @@ def test_another_graph_has_another_best_strategy() -> None:
 
 def test_prior_work_and_the_published_tuner_are_no_better() -> None:
     for make in (uniform, skewed):
-        graph, asked = make(3000, 60_000), Aggregation(256, "int32")
+        graph, aggregation = make(3000, 60_000), Aggregation(256, "int32")
         spec = machine(cores=520, ranks=32)
-        best = Tuner(spec, graph, asked).rank().best.cost.time_us
+        best = Tuner(spec, graph, aggregation).rank().best.cost.time_us
         for baseline in (sparsep, grande):
-            cost = baseline(spec, graph, asked)
+            cost = baseline(spec, graph, aggregation)
             assert not isinstance(cost, Refusal)
             assert cost.time_us > best
-        published = published_tuner(spec, graph, asked)
+        published = published_tuner(spec, graph, aggregation)
         assert not isinstance(published, Refusal)
         assert published.strategy.format == "csr"
 

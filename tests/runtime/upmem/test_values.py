@@ -76,8 +76,8 @@ def test_every_head_has_its_own_weights(strategy: str, element: Any) -> None:
     draw = np.random.default_rng(7)
     features = draw.normal(size=(graph.num_src, 12)).astype(np.float32)
     weights = draw.normal(size=(graph.num_edges, 3)).astype(np.float32)
-    asked = Aggregation(12, element, heads=3, computed=True)
-    found = aggregated(SPEC, graph, features, Strategy.parse(strategy), asked, weights)
+    aggregation = Aggregation(12, element, heads=3, computed=True)
+    found = aggregated(SPEC, graph, features, Strategy.parse(strategy), aggregation, weights)
     for head in range(3):
         own = slice(4 * head, 4 * head + 4)
         alone = Graph.from_csr(graph.rowptr, graph.col, graph.num_src, weights[:, head])

@@ -30,7 +30,7 @@ from pimflow.runtime.newton.bounds import least_us
 from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
-from pimflow.runtime.newton.timing.streams import StreamTimer, Taken
+from pimflow.runtime.newton.timing.streams import StreamCycles, StreamTimer
 
 _SHORTLIST = 6  # candidates of `auto` with the best estimates to time exactly
 _NEAR = 1.4  # also time the best candidate of each kind if its estimate is within this factor of the lowest
@@ -98,9 +98,9 @@ class MappingSearch:
         if not ranked:
             return None
         race = _Race(like, self.profile, self.timer)
-        race.enter(entry.mapping for entry in _shortlist(ranked))
-        race.enter_other_order()
-        race.enter_rebalanced()
+        race.try_mappings(entry.mapping for entry in _shortlist(ranked))
+        race.try_other_order()
+        race.try_rebalanced()
         found = race.result()
         return None if isinstance(found, Refusal) else found.of(problem).cost
 
@@ -142,13 +142,13 @@ class MappingSearch:
         key = (problem, policy)
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._choose_anew(problem, policy)
+            known = self._known[key] = self._find(problem, policy)
         return known
 
-    def _choose_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
+    def _find(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         like = _unpadded(problem)
         if like == problem:
-            return self._recall(problem, policy) or self._search_anew(problem, policy)
+            return self._recall(problem, policy) or self._search_and_record(problem, policy)
         chosen = self._chosen(like, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.of(problem)
 
@@ -182,7 +182,7 @@ class MappingSearch:
         text = f"{what} {policy} {self.profile.pim.operand} {problem}"
         return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
-    def _search_anew(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
+    def _search_and_record(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         chosen = self._search(problem, policy)
         if not isinstance(chosen, Refusal):
             self._learnt.append((problem, policy, chosen))
@@ -194,26 +194,26 @@ class MappingSearch:
         newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
         likely = self._likely(newton, problem)
         if policy != "auto":
-            race.enter(likely)
+            race.try_mappings(likely)
             if race.best is None:
-                race.enter(newton)
+                race.try_mappings(newton)
             return race.result()
         ranked = candidates(problem, self.profile)
         timed: list[Candidate] = []
         for parts in sorted({entry.buffer_parts for entry in ranked}):
-            timed += self._enter_auto(race, [entry for entry in ranked if entry.buffer_parts == parts])
-        race.enter(map(_reopening, likely))
-        race.enter_rebalanced()
-        race.enter(entry.mapping for entry in _underrated(ranked, timed, race))
-        race.enter_other_order()
-        race.enter_rebalanced()
-        race.enter(self._with_less(problem))
+            timed += self._try_auto(race, [entry for entry in ranked if entry.buffer_parts == parts])
+        race.try_mappings(map(_reopening, likely))
+        race.try_rebalanced()
+        race.try_mappings(entry.mapping for entry in _underrated(ranked, timed, race))
+        race.try_other_order()
+        race.try_rebalanced()
+        race.try_mappings(self._with_fewer_options(problem))
         if race.best is None:
-            race.enter(entry.mapping for entry in ranked)
-            race.enter(map(_reopening, newton))
+            race.try_mappings(entry.mapping for entry in ranked)
+            race.try_mappings(map(_reopening, newton))
         return race.result()
 
-    def _with_less(self, problem: MatrixProblem) -> Iterator[Mapping]:
+    def _with_fewer_options(self, problem: MatrixProblem) -> Iterator[Mapping]:
         """The choices of `auto` on machines with one hardware option less, so no option makes the choice slower."""
         for pim in self.profile.pim.with_less:
             key = (pim.buffer_parts, pim.buffer_pool, pim.any_slot_any_column, pim.buffers_per_channel)
@@ -223,8 +223,8 @@ class MappingSearch:
             if not isinstance(chosen, Refusal):
                 yield chosen.outline.mapping
 
-    def _enter_auto(self, race: _Race, ranked: list[Candidate]) -> list[Candidate]:
-        """Enters the likeliest candidates for each number of buffers that a channel may hold, and returns them.
+    def _try_auto(self, race: _Race, ranked: list[Candidate]) -> list[Candidate]:
+        """Tries the likeliest candidates for each number of buffers that a channel may hold, and returns them.
 
         The winners with fewer buffers compete too, so that more buffers never make the choice slower. The closed forms
         choose one order of READRES and GWRITE for all candidates; the best is timed with the other order as well.
@@ -233,12 +233,12 @@ class MappingSearch:
         timed: list[Candidate] = []
         for held in sorted({entry.fills_held for entry in full}):
             likely = _shortlist([entry for entry in full if entry.fills_held <= held])
-            race.enter(entry.mapping for entry in likely)
-            race.enter_other_order()
+            race.try_mappings(entry.mapping for entry in likely)
+            race.try_other_order()
             timed += likely
         thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
-        race.enter(entry.mapping for entry in thinned[:_THINNED_SHORTLIST])
-        race.enter_other_order()
+        race.try_mappings(entry.mapping for entry in thinned[:_THINNED_SHORTLIST])
+        race.try_other_order()
         return timed + thinned[:_THINNED_SHORTLIST]
 
     def _likely(self, mappings: tuple[Mapping, ...], problem: MatrixProblem) -> tuple[Mapping, ...]:
@@ -273,7 +273,7 @@ class _Chosen:
     outline: Outline
     timer: StreamTimer
     cycles: int
-    channels: dict[int, Taken] = field(default_factory=dict)
+    channels: dict[int, StreamCycles] = field(default_factory=dict)
     recalled: tuple[StreamTiming, ...] | None = None
     like: _Chosen | None = None
 
@@ -324,7 +324,7 @@ class _Chosen:
         return json.dumps(encode(self.timings), separators=(",", ":"))
 
 
-class _Told(NamedTuple):
+class _Cycles(NamedTuple):
     """Cycles of a mapping (None if it does not fit), and whether they are exact or a lower bound."""
 
     cycles: float | None
@@ -333,10 +333,10 @@ class _Told(NamedTuple):
 
 @dataclass
 class _Race:
-    """Finds the fastest mapping of a problem by exact timing; of equals, the first entered wins.
+    """Finds the fastest mapping of a problem by exact timing; of equals, the first tried wins.
 
     If none fits, `refusal` says why the nearest miss does not. `channels` holds the cycles of the fastest mapping's
-    channels, one for each class of streams. `taken` holds the cycles of every mapping entered: exact, or a lower bound
+    channels, one for each class of streams. `tried` holds the cycles of every mapping tried: exact, or a lower bound
     that is already too slow.
     """
 
@@ -346,24 +346,24 @@ class _Race:
     best: Outline | None = None
     cycles: int | None = None
     refusal: Refusal | None = None
-    channels: dict[int, Taken] = field(default_factory=dict)
-    taken: dict[Mapping, _Told] = field(default_factory=dict)
+    channels: dict[int, StreamCycles] = field(default_factory=dict)
+    tried: dict[Mapping, _Cycles] = field(default_factory=dict)
 
     @cached_property
     def _shape(self) -> Geometry:
         return geometry(self.problem, self.profile.pim)
 
-    def enter(self, mappings: Iterable[Mapping]) -> None:
+    def try_mappings(self, mappings: Iterable[Mapping]) -> None:
         """Lowers and times mappings, each once; skips those whose lower bound is too slow."""
         for mapping in mappings:
-            if mapping in self.taken:
+            if mapping in self.tried:
                 continue
             least = self._least(mapping)
             slow = self._is_slow(least)
-            self.taken[mapping] = _Told(least, False) if slow else self._time(mapping)
+            self.tried[mapping] = _Cycles(least, False) if slow else self._time(mapping)
 
-    def enter_other_order(self) -> None:
-        """Enters the fastest mapping with the other order of a READRES and the next GWRITE, if there is one.
+    def try_other_order(self) -> None:
+        """Tries the fastest mapping with the other order of a READRES and the next GWRITE, if there is one.
 
         If each fill goes to the same buffer, one of the orders is slower for every fill. The closed forms tell which,
         unless their difference is less than a COMP. (Of 5,000 mappings timed to check this, none was faster.)
@@ -373,10 +373,10 @@ class _Race:
             return
         costs = self.profile.costs
         if best.fills_held > 1 or abs(costs.early - costs.plain) < costs.comp:
-            self.enter([replace(best, early_fill=not best.early_fill)])
+            self.try_mappings([replace(best, early_fill=not best.early_fill)])
 
-    def enter_rebalanced(self) -> None:
-        """Enters the fastest mapping with its shares adjusted once so that its channel groups end at the same time."""
+    def try_rebalanced(self) -> None:
+        """Tries the fastest mapping with its shares adjusted once so that its channel groups end at the same time."""
         if self.best is None:
             return
         ends = accumulate(group.channels for group in self.best.mapping.groups)
@@ -390,19 +390,19 @@ class _Race:
         ]
         moved = rebalanced(self.best.mapping, cycles, self.best.shape.row_pixels)
         if moved is not None:
-            self.enter([moved])
-            self.enter_other_order()
+            self.try_mappings([moved])
+            self.try_other_order()
 
     def result(self) -> _Chosen | Refusal:
-        """The fastest mapping entered, or why none fits."""
+        """The fastest mapping tried, or why none fits."""
         if self.best is None or self.cycles is None:
             return self.refusal or Refusal("no mapping of the policy fits the machine")
         return _Chosen(self.best, self.timer, self.cycles, self.channels)
 
-    def time(self, mapping: Mapping) -> _Told:
-        """Times an entered mapping of which only a lower bound is known, even if it is slow."""
-        told = self.taken[mapping] = self._time(mapping, fully=True)
-        return told
+    def time(self, mapping: Mapping) -> _Cycles:
+        """Times a tried mapping of which only a lower bound is known, even if it is slow."""
+        found = self.tried[mapping] = self._time(mapping, fully=True)
+        return found
 
     def is_beaten(self, mapping: Mapping) -> bool:
         """Whether a lower bound shows that a mapping is not faster than the fastest so far."""
@@ -413,20 +413,20 @@ class _Race:
         costs = self.profile.least_costs
         return 0.0 if self.cycles is None or costs is None else least_cycles(mapping, self._shape, costs, self.cycles)
 
-    def _time(self, mapping: Mapping, fully: bool = False) -> _Told:
+    def _time(self, mapping: Mapping, fully: bool = False) -> _Cycles:
         """Times a mapping; unless `fully`, stops as soon as a lower bound shows that it is not the fastest."""
         outlined = outline(self.problem, mapping, self.profile.pim)
         if isinstance(outlined, Refusal):
             if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
                 self.refusal = outlined
-            return _Told(None, True)
-        channels: dict[int, Taken] = {}
-        told = self._cycles(outlined, channels, fully)
-        if told.cycles is not None and not self._is_slow(told.cycles):
-            self.best, self.cycles, self.channels = outlined, int(told.cycles), channels
-        return told
+            return _Cycles(None, True)
+        channels: dict[int, StreamCycles] = {}
+        found = self._cycles(outlined, channels, fully)
+        if found.cycles is not None and not self._is_slow(found.cycles):
+            self.best, self.cycles, self.channels = outlined, int(found.cycles), channels
+        return found
 
-    def _cycles(self, outlined: Outline, channels: dict[int, Taken], fully: bool) -> _Told:
+    def _cycles(self, outlined: Outline, channels: dict[int, StreamCycles], fully: bool) -> _Cycles:
         """Cycles of the slowest channel including placement, or a lower bound if that is not below the fastest so far.
 
         Adds to `channels` the cycles of the first channel of each class of streams, without placement.
@@ -437,10 +437,10 @@ class _Race:
         for comps, channel in loads:
             least = placing + max(slowest, comps * self.profile.comp_cycles)
             if not fully and self._is_slow(least):
-                return _Told(least, False)
-            channels[channel] = self.timer.taken(outlined, channel)
+                return _Cycles(least, False)
+            channels[channel] = self.timer.cycles_of(outlined, channel)
             slowest = max(slowest, channels[channel].cycles)
-        return _Told(placing + slowest, True)
+        return _Cycles(placing + slowest, True)
 
     def _is_slow(self, cycles: float) -> bool:
         """Whether `cycles` is not less than the fastest mapping so far takes."""
@@ -480,23 +480,26 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
     have been timed, so the best of every kind is included.
     """
     thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
-    entered = {id(entry): entry for entry in timed}
-    told = [(entry, race.taken[entry.mapping]) for entry in entered.values()]
-    others = _likeliest([entry for entry in ranked if id(entry) not in entered], _errors(told), race)
+    tried = {id(entry): entry for entry in timed}
+    timed_or_bound = [(entry, race.tried[entry.mapping]) for entry in tried.values()]
+    others = _likeliest([entry for entry in ranked if id(entry) not in tried], _errors(timed_or_bound), race)
     if all(race.is_beaten(entry.mapping) for entry in others):
         return _best_of_kinds(thinned)
     while True:
-        errors = _errors(told)
+        errors = _errors(timed_or_bound)
         likely = _likeliest(others, errors, race)[:_UNDERRATED]
         kinds = {entry.kind for entry in likely}
         unsure = {
             at
-            for at, (entry, known) in enumerate(told)
+            for at, (entry, known) in enumerate(timed_or_bound)
             if not known.is_timed and entry.kind in kinds and _error(entry, known) == errors[entry.kind]
         }
         if not unsure:
             return [*_best_of_kinds(thinned), *likely]
-        told = [(entry, race.time(entry.mapping) if at in unsure else known) for at, (entry, known) in enumerate(told)]
+        timed_or_bound = [
+            (entry, race.time(entry.mapping) if at in unsure else known)
+            for at, (entry, known) in enumerate(timed_or_bound)
+        ]
 
 
 def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], race: _Race) -> list[Candidate]:
@@ -506,15 +509,15 @@ def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float],
     return [others[at] for cycles, at in sorted(corrected) if cycles <= near]
 
 
-def _errors(told: list[tuple[Candidate, _Told]]) -> dict[tuple[object, ...], float]:
+def _errors(known_cycles: list[tuple[Candidate, _Cycles]]) -> dict[tuple[object, ...], float]:
     """For each kind, the smallest known ratio of actual to estimated cycles."""
     errors: dict[tuple[object, ...], float] = {}
-    for entry, known in told:
+    for entry, known in known_cycles:
         error = _error(entry, known)
         if error is not None:
             errors[entry.kind] = min(errors.get(entry.kind, error), error)
     return errors
 
 
-def _error(entry: Candidate, told: _Told) -> float | None:
-    return None if told.cycles is None else told.cycles / entry.cycles
+def _error(entry: Candidate, known: _Cycles) -> float | None:
+    return None if known.cycles is None else known.cycles / entry.cycles

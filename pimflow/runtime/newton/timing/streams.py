@@ -19,7 +19,7 @@ from pimflow.runtime.newton.timing.rules import IllegalCommand
 from pimflow.runtime.newton.timing.shapes import Codes, ShapeEmitter, repeated
 
 
-class Taken(NamedTuple):
+class StreamCycles(NamedTuple):
     """The cycles of a stream and its other counts (see `tally`)."""
 
     cycles: int
@@ -65,7 +65,7 @@ class StreamTimer:
         """
         return self._timer(gwrite_latency, reopens_rows, buffer_parts).time(stream)
 
-    def taken(self, outline: Outline, channel: int) -> Taken:
+    def cycles_of(self, outline: Outline, channel: int) -> StreamCycles:
         """The cycles and tally of one channel of a problem under a mapping, as `time` finds them, without its stream.
 
         Addresses are not checked.
@@ -76,23 +76,23 @@ class StreamTimer:
         mapping = outline.mapping
         setting = mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts
         try:
-            return self._timer(*setting).taken(outline, channel)
+            return self._timer(*setting).cycles_of(outline, channel)
         except IllegalCommand:
             self.time(CommandStream(channel, outline.nest(channel, CommandEmitter)), *setting)
             raise
 
-    def timing(self, outline: Outline, channel: int, taken: Taken | None = None) -> StreamTiming:
+    def timing(self, outline: Outline, channel: int, known: StreamCycles | None = None) -> StreamTiming:
         """The timing of one channel of a problem under a mapping, as `time` finds it, without creating its stream.
 
         Args:
             outline: the problem under the mapping.
             channel: a channel that computes something.
-            taken: the result of `taken` for the channel, if known.
+            known: the result of `cycles_of` for the channel; None to compute it.
 
         Raises:
-            CommandOrderError: as for `taken`.
+            CommandOrderError: as for `cycles_of`.
         """
-        cycles, tally = taken or self.taken(outline, channel)
+        cycles, tally = known or self.cycles_of(outline, channel)
         commands, elements = counted(outline, channel, self._blocks)
         return stream_timing(cycles, tally, commands, elements * self.profile.pim.element_bytes)
 
@@ -151,7 +151,7 @@ class _Timer:
     def _engine(self) -> Engine:
         return self._codes.engine
 
-    def taken(self, outline: Outline, channel: int) -> Taken:
+    def cycles_of(self, outline: Outline, channel: int) -> StreamCycles:
         """The cycles and tally of one channel; only `time` checks addresses.
 
         Raises:
@@ -159,7 +159,9 @@ class _Timer:
         """
         self._forget_if_full()
         engine = self._engine
-        return Taken(*engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, codes=self._codes)))))
+        return StreamCycles(
+            *engine.total(engine.sequence(outline.nest(channel, partial(ShapeEmitter, codes=self._codes))))
+        )
 
     def _forget_if_full(self) -> None:
         if self._engine.full():

@@ -57,7 +57,7 @@ def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) ->
     again = MappingSearch(timing_profile(replace(pim, launch_us=2.5)))
     again.recall(search.learnt())
     with monkeypatch.context() as patch:
-        patch.setattr(StreamTimer, "taken", None)
+        patch.setattr(StreamTimer, "cycles_of", None)
         told = [again.time_us(problem, "auto") for problem in PROBLEMS]
     for problem, us, old in zip(PROBLEMS, told, before, strict=True):
         assert not isinstance(us, Refusal)
@@ -77,7 +77,7 @@ def test_priced_mappings_are_not_timed_again(monkeypatch: pytest.MonkeyPatch) ->
     again, timed = MappingSearch(search.profile), search.learnt()
     again.recall({**chosen, **timed})
     with monkeypatch.context() as patch:
-        patch.setattr(StreamTimer, "taken", None)
+        patch.setattr(StreamTimer, "cycles_of", None)
         patch.setattr(StreamTimer, "timing", None)
         assert [again.choose(problem, "auto") for problem in problems] == told
     assert not again.learnt()
@@ -124,7 +124,7 @@ def test_whether_a_mapping_fits_is_known_without_timing(
     search = MappingSearch(timing_profile(replace(load_target("pimflow").pim, rows=rows)))
     problem = ConvProblem(1, 256, 512, 9, 9, (3, 3), (1, 1), (1, 1, 1, 1))
     with monkeypatch.context() as patch:
-        patch.setattr(StreamTimer, "taken", None)
+        patch.setattr(StreamTimer, "cycles_of", None)
         told = search.refusal(problem, policy)
     assert (told is None) == (rows == 400)
     cost = search.choose(problem, policy)

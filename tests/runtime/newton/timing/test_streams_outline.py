@@ -46,7 +46,7 @@ def test_outlines_have_the_cycles_and_comps_of_their_streams(machine: str, profi
             for entry in program.classes:
                 channel = entry.channels[0]
                 whole = timing.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts)
-                assert timing.taken(made, channel).cycles == whole.cycles
+                assert timing.cycles_of(made, channel).cycles == whole.cycles
                 assert timing.timing(made, channel) == whole
                 assert made.comps(channel) == count_commands(entry.stream.body).comp
     assert set(orders) == {"rows", "fills", "latch"}

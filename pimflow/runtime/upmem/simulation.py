@@ -35,7 +35,7 @@ _STRETCH = 40  # events per sampled piece of a list
 class Step(NamedTuple):
     """A step of a tasklet: instructions, cycles of a transfer, a barrier, or taking or releasing the lock."""
 
-    kind: Literal["run", "move", "meet", "lock", "unlock"]
+    kind: Literal["run", "transfer", "barrier", "lock", "unlock"]
     amount: float = 0.0
 
 
@@ -60,12 +60,12 @@ def core_cycles(
     lists = _lists(strategy, core, cores, tasklets, rowptr)
     rows = int(cores.rows[core])
     if not is_sampled(core, cores, tasklets):
-        return kernel.follow(lists, rows)
+        return kernel.simulate(lists, rows)
     events = sum(int(own.sum()) + len(own) for own in lists)
     shares = MOST_EVENTS / events / 2, MOST_EVENTS / events
     samples = [[_sample(own, share, strategy.format == "coo") for own in lists] for share in shares]
     own = cores.only(np.array([core]))
-    short, long = (kernel.follow(sample, rows) for sample in samples)
+    short, long = (kernel.simulate(sample, rows) for sample in samples)
     part, sampled, whole = (model.cycles(strategy, own, _tasklets(each))[0] for each in (*samples, lists))
     return long + float((whole - sampled) / (sampled - part)) * (long - short)
 
@@ -122,23 +122,23 @@ class _Kernel:
         self.issue = spec.issue_cycles
         self.streams = form.streams
         buffer = spec.kernel.stream_buffer_bytes
-        self.fill = Step("move", model.refill)
-        self.clear = Step("run", spec.kernel.zero_row), Step("move", model.write_row)
-        self.nonzero = Step("move", model.read_row), Step("run", model.instructions(strategy.format))
+        self.fill = Step("transfer", model.refill)
+        self.clear = Step("run", spec.kernel.zero_row), Step("transfer", model.write_row)
+        self.nonzero = Step("transfer", model.read_row), Step("run", model.instructions(strategy.format))
         self.finish = Step("run", spec.kernel.row + spec.kernel.row_element * form.columns)
-        self.write = self.finish, Step("move", model.write_row)
+        self.write = self.finish, Step("transfer", model.write_row)
         adding = Step("run", self.finish.amount + spec.kernel.add_element * form.columns)
-        self.add = adding, Step("move", model.read_result), Step("move", model.write_row)
-        self.barrier = Step("run", spec.kernel.barrier), Step("meet")
+        self.add = adding, Step("transfer", model.read_result), Step("transfer", model.write_row)
+        self.barrier = Step("run", spec.kernel.barrier), Step("barrier")
         self.mutex = Step("run", spec.kernel.mutex)
         self.per_buffer = [max(1, buffer // size) for size in model.streamed_bytes(strategy.format)]
         self.rows_per_buffer = max(1, buffer // 4)
 
-    def follow(self, lists: list[Longs], core_rows: int) -> float:
+    def simulate(self, lists: list[Longs], core_rows: int) -> float:
         """Cycles until the last tasklet has ended; `lists` holds the rows of each, `core_rows` the core's number."""
         core = _Core([iter(self.steps(own.tolist(), index, core_rows)) for index, own in enumerate(lists)], self.issue)
         for tasklet in range(len(lists)):
-            core.go_on(tasklet)
+            core.resume(tasklet)
         while core.step():
             pass
         return core.clock
@@ -159,7 +159,7 @@ class _Kernel:
             steps += chain.from_iterable(islice(reading, count))
             steps += self._row(place, len(own), index)
         if not own:
-            steps += self._meeting(index)
+            steps += self._synchronise(index)
         if self.strategy.sync == "lock-free":
             steps += self._fix_up(index)
         return steps
@@ -179,9 +179,9 @@ class _Kernel:
         if sync == "none":
             return self.write
         first = (Step("lock"), self.mutex, *self.add, Step("unlock")) if sync == "lock" else (self.finish,)
-        return first + self._meeting(index)
+        return first + self._synchronise(index)
 
-    def _meeting(self, index: int) -> tuple[Step, ...]:
+    def _synchronise(self, index: int) -> tuple[Step, ...]:
         """The synchronisation after the first rows, which may be shared."""
         shared = self._fix_up(index) if self.strategy.sync == "lock-free-2" else ()
         return shared + (self.barrier if self.strategy.sync in ("lock", "lock-free-2") else ())
@@ -202,7 +202,7 @@ class _Core:
         self.running: list[tuple[float, int]] = []  # sorted by the value of `issued` at which they end
         self.engine_until = inf
         self.transfers: deque[tuple[int, float]] = deque()  # the first one is in progress
-        self.meeting: list[int] = []
+        self.at_barrier: list[int] = []
         self.at_lock: deque[int] = deque()  # the first one holds it
         self.left = len(programs)
 
@@ -219,22 +219,22 @@ class _Core:
             self.issued, tasklet = heappop(self.running)
         else:
             tasklet, _ = self.transfers.popleft()
-            self._move()
-        self.go_on(tasklet)
+            self._start_transfer()
+        self.resume(tasklet)
         return True
 
-    def go_on(self, tasklet: int) -> None:
+    def resume(self, tasklet: int) -> None:
         """Starts a tasklet's next step, after all steps before it that take no time."""
         for kind, amount in self.programs[tasklet]:
             if kind == "run":
                 heappush(self.running, (self.issued + amount, tasklet))
-            elif kind == "move":
+            elif kind == "transfer":
                 self.transfers.append((tasklet, amount))
                 if len(self.transfers) == 1:
-                    self._move()
-            elif kind == "meet":
-                self.meeting.append(tasklet)
-                self._meet()
+                    self._start_transfer()
+            elif kind == "barrier":
+                self.at_barrier.append(tasklet)
+                self._release_barrier()
             elif kind == "lock":
                 self.at_lock.append(tasklet)
                 if len(self.at_lock) == 1:
@@ -242,18 +242,18 @@ class _Core:
             else:
                 self.at_lock.popleft()
                 if self.at_lock:
-                    self.go_on(self.at_lock[0])
+                    self.resume(self.at_lock[0])
                 continue
             return
         self.left -= 1
-        self._meet()
+        self._release_barrier()
 
-    def _move(self) -> None:
+    def _start_transfer(self) -> None:
         self.engine_until = self.clock + self.transfers[0][1] if self.transfers else inf
 
-    def _meet(self) -> None:
-        if len(self.meeting) < self.left or not self.meeting:
+    def _release_barrier(self) -> None:
+        if len(self.at_barrier) < self.left or not self.at_barrier:
             return
-        met, self.meeting = self.meeting, []
-        for tasklet in met:
-            self.go_on(tasklet)
+        released, self.at_barrier = self.at_barrier, []
+        for tasklet in released:
+            self.resume(tasklet)
