@@ -17,7 +17,7 @@ from pimflow.options import read_argument
 from pimflow.search.progress import telling
 from pimflow.sweeps.engines import engine_for
 from pimflow.sweeps.evaluate import options_of
-from pimflow.sweeps.folder import sweep_folder, write_made
+from pimflow.sweeps.folder import sweep_folder, write_generated
 from pimflow.sweeps.page.page import sweep_page
 from pimflow.sweeps.result import SweepResult
 from pimflow.sweeps.run import Setup, Tell, run_study
@@ -77,16 +77,16 @@ def sweep(
 def _write(folder: Path, store: Store, result: SweepResult, reports: int, tell: Tell) -> None:
     """Writes the results from the store. The page comes last: it lists the reports that exist."""
     made = {TABLE: result.csv(), DOCUMENT: json_text(document("sweep", result.as_json()))}
-    write_made(folder, store, made)
+    write_generated(folder, store, made)
     wanted = {result.found[index].outcome.key: result.found[index].point for index in _best(result, reports)}
     for number, (key, point) in enumerate(wanted.items(), start=1):
         name = f"{REPORTS}/{key}.html"
         if not (folder / name).exists():
             tell(f"report {number} of {len(wanted)}: {point.model}")
-            write_made(folder, store, {name: _report(point, result.study)})
+            write_generated(folder, store, {name: _report(point, result.study)})
     there = (f"{REPORTS}/{at.outcome.key}.html" for at in result.found)
     links = {name[len(REPORTS) + 1 : -len(".html")]: name for name in there if (folder / name).exists()}
-    write_made(folder, store, {PAGE: sweep_page(result, links)})
+    write_generated(folder, store, {PAGE: sweep_page(result, links)})
 
 
 def _best(result: SweepResult, count: int) -> list[int]:

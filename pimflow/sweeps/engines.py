@@ -20,8 +20,8 @@ _AHEAD = 4
 _MOST_DEATHS = 2
 """How many processes may die while working on a task alone before it is given up: it may need more memory than there
 is."""
-_ANSWERS_S = 10
-_others: list[Callable[[threading.ExceptHookArgs], Any]] = []
+_TIMEOUT_S = 10
+_previous_hooks: list[Callable[[threading.ExceptHookArgs], Any]] = []
 _DIED = "its process died, possibly out of memory; try fewer jobs (-j)"
 
 
@@ -41,7 +41,7 @@ def engine_for(jobs: int | None, scheduler: str | None) -> Engine:
         jobs = cores() if _has_joblib() else 1
     elif jobs > 1 and not _has_joblib():
         raise OptionError(f"{jobs} jobs need joblib", "type: pip install 'pimflow[sweep]', or use -j 1")
-    return _here if jobs == 1 else _processes(jobs)
+    return _in_process if jobs == 1 else _processes(jobs)
 
 
 def _has_joblib() -> bool:
@@ -52,7 +52,7 @@ def _has_joblib() -> bool:
     return True
 
 
-def _here(tasks: Iterable[Task]) -> Iterator[Done]:
+def _in_process(tasks: Iterable[Task]) -> Iterator[Done]:
     for task in tasks:
         yield task, evaluate(task)
 
@@ -61,7 +61,7 @@ def _work(task: Task) -> Done:
     return task, evaluate(task)
 
 
-def _along(path: tuple[str, ...], work: Callable[[Task], Done], task: Task) -> Done:
+def _with_path(path: tuple[str, ...], work: Callable[[Task], Done], task: Task) -> Done:
     """Work with the given module search path: loky keeps processes, with their own paths, from one sweep to the
     next."""
     sys.path[:] = path
@@ -77,18 +77,18 @@ def _processes(jobs: int) -> Engine:
         waiting = iter(tasks)
         _mute_manager()
         while True:
-            flying: dict[str, Task] = {}
+            in_flight: dict[str, Task] = {}
             try:
-                yield from _pooled(jobs, waiting, flying)
+                yield from _pooled(jobs, waiting, in_flight)
                 return
             except BrokenProcessPool:
-                for task in list(flying.values()):
-                    yield _alone(task)
+                for task in list(in_flight.values()):
+                    yield _isolated(task)
 
     return run
 
 
-def _alone(task: Task) -> Done:
+def _isolated(task: Task) -> Done:
     """Run one task in a process of its own, which shows whether it is the one that kills processes."""
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
@@ -98,40 +98,40 @@ def _alone(task: Task) -> Done:
         except BrokenProcessPool:
             continue
         return task, outcomes
-    return task, _died(task)
+    return task, _failed(task)
 
 
-def _died(task: Task) -> list[Outcome]:
+def _failed(task: Task) -> list[Outcome]:
     return [Outcome(key, "failed", _DIED, {}, {}, 0.0) for key in task.keys]
 
 
-def _pooled(jobs: int, tasks: Iterable[Task], flying: dict[str, Task]) -> Iterator[Done]:
-    """Run tasks in a pool of joblib; `flying` has the tasks that were handed out and have not come back, by first
+def _pooled(jobs: int, tasks: Iterable[Task], in_flight: dict[str, Task]) -> Iterator[Done]:
+    """Run tasks in a pool of joblib; `in_flight` has the tasks that were handed out and have not come back, by first
     key."""
     from joblib import Parallel, delayed
 
     def handed_out() -> Generator[Any, None, None]:
         for task in tasks:
-            flying[task.keys[0]] = task
-            yield delayed(_along)(tuple(sys.path), _work, task)
+            in_flight[task.keys[0]] = task
+            yield delayed(_with_path)(tuple(sys.path), _work, task)
 
     pool = Parallel(n_jobs=jobs, return_as="generator_unordered", batch_size=1, pre_dispatch=_AHEAD * jobs)
     for task, outcomes in pool(handed_out()):
-        flying.pop(task.keys[0], None)
+        in_flight.pop(task.keys[0], None)
         yield task, outcomes
 
 
 def _mute_manager() -> None:
     """Suppress the traceback of the thread by which loky feeds its processes: it fails when tasks are taken back."""
-    said = threading.excepthook
-    if said is not _unless_manager:
-        _others.append(said)
-        threading.excepthook = _unless_manager
+    hook = threading.excepthook
+    if hook is not _hook_without_manager:
+        _previous_hooks.append(hook)
+        threading.excepthook = _hook_without_manager
 
 
-def _unless_manager(error: threading.ExceptHookArgs) -> None:
+def _hook_without_manager(error: threading.ExceptHookArgs) -> None:
     if error.thread is None or error.thread.name != "ExecutorManagerThread":
-        _others[-1](error)
+        _previous_hooks[-1](error)
 
 
 def _cluster(address: str) -> Engine:
@@ -141,7 +141,7 @@ def _cluster(address: str) -> Engine:
     except ImportError:
         raise OptionError("a scheduler needs Dask", "type: pip install 'pimflow[cluster]'") from None
     try:
-        client = Client(address, timeout=_ANSWERS_S, set_as_default=False)
+        client = Client(address, timeout=_TIMEOUT_S, set_as_default=False)
     except (OSError, ValueError) as error:
         raise OptionError(f"no Dask scheduler answers at {address!r}: {error}", "check the address") from None
 
@@ -152,20 +152,20 @@ def _cluster(address: str) -> Engine:
         waiting = iter(tasks)
         with client:
             ahead = _AHEAD * max(1, sum(client.nthreads().values()))
-            flying: dict[Any, Task] = {}
+            in_flight: dict[Any, Task] = {}
 
             def submit(count: int) -> list[Any]:
                 fresh = {client.submit(_work, task, pure=False): task for task in itertools.islice(waiting, count)}
-                flying.update(fresh)
+                in_flight.update(fresh)
                 return list(fresh)
 
             coming = as_completed(submit(ahead), loop=client.loop)
             for future in coming:
-                task = flying.pop(future)
+                task = in_flight.pop(future)
                 try:
                     yield future.result()
                 except KilledWorker:
-                    yield task, _died(task)
+                    yield task, _failed(task)
                 coming.update(submit(1))
 
     return run

@@ -50,7 +50,7 @@ FIGURES = (
 """The figures stored for a point, by their names in the rows of `PolicyResult`."""
 _ALSO = ("frontend", "report")
 """Packages that affect figures but not prices."""
-_MODELS_KEPT, _UNITS_KEPT = 4, 16
+_CACHED_MODELS, _CACHED_UNITS = 4, 16
 
 
 @dataclass(frozen=True)
@@ -173,19 +173,19 @@ class _Bench:
     @cached_property
     def graph(self) -> Graph:
         point, task = self.task.points[0], self.task
-        spelled = json.dumps({name: encode(value) for name, value in task.options.items()})
-        read = (point.model, task.model_sha256, point.graph, task.graph_sha256, spelled)
+        options_json = json.dumps({name: encode(value) for name, value in task.options.items()})
+        read = (point.model, task.model_sha256, point.graph, task.graph_sha256, options_json)
         if point.graph:  # the order of its sums depends on the machine
             return clean_up(_loaded(*read).graph, self.machine, self.options).graph
-        return _tidied(*read, multiplies_narrow(self.costs))
+        return _cleaned_up(*read, multiplies_narrow(self.costs))
 
 
 def _graph(path: str, sha256: str) -> Any:
-    return _known_graph(path, sha256) if sha256 else graph_of(path)
+    return _cached_graph(path, sha256) if sha256 else graph_of(path)
 
 
-@lru_cache(maxsize=_MODELS_KEPT)
-def _known_graph(path: str, _sha256: str) -> Any:
+@lru_cache(maxsize=_CACHED_MODELS)
+def _cached_graph(path: str, _sha256: str) -> Any:
     return graph_of(path)
 
 
@@ -194,22 +194,21 @@ def _target(name: str) -> Target:
     return load_target(name)
 
 
-@lru_cache(maxsize=_MODELS_KEPT)
-def _loaded(model: str, _model_sha256: str, graph: str, graph_sha256: str, spelled: str) -> Loaded:
-    """A model in the IR; the digests are part of the cache key, as a worker may outlive a file. `spelled` are options
-    as JSON."""
-    return read_model(model_source(model), _spelled_options(spelled, graph, graph_sha256))
+@lru_cache(maxsize=_CACHED_MODELS)
+def _loaded(model: str, _model_sha256: str, graph: str, graph_sha256: str, options_json: str) -> Loaded:
+    """A model in the IR; the digests are part of the cache key, as a worker may outlive a file."""
+    return read_model(model_source(model), _read_options(options_json, graph, graph_sha256))
 
 
-@lru_cache(maxsize=_MODELS_KEPT)
-def _tidied(model: str, model_sha256: str, graph: str, graph_sha256: str, spelled: str, narrow: bool) -> Graph:
+@lru_cache(maxsize=_CACHED_MODELS)
+def _cleaned_up(model: str, model_sha256: str, graph: str, graph_sha256: str, options_json: str, narrow: bool) -> Graph:
     """A model that reads no graph, cleaned up: the same for all machines, so that results cached for it are shared."""
-    loaded = _loaded(model, model_sha256, graph, graph_sha256, spelled)
-    return tidy(loaded.graph, narrow, _spelled_options(spelled, graph, graph_sha256)).graph
+    loaded = _loaded(model, model_sha256, graph, graph_sha256, options_json)
+    return tidy(loaded.graph, narrow, _read_options(options_json, graph, graph_sha256)).graph
 
 
-def _spelled_options(spelled: str, graph: str, graph_sha256: str) -> Options:
-    return Options.of(**json.loads(spelled), graph=_graph(graph, graph_sha256) if graph else None)
+def _read_options(options_json: str, graph: str, graph_sha256: str) -> Options:
+    return Options.of(**json.loads(options_json), graph=_graph(graph, graph_sha256) if graph else None)
 
 
 def _units(target: Target) -> dict[str, Any]:
@@ -217,6 +216,6 @@ def _units(target: Target) -> dict[str, Any]:
     return {device: _unit(device, target.kind(device), target.units[device]) for device in target.devices[1:]}
 
 
-@lru_cache(maxsize=_UNITS_KEPT)
+@lru_cache(maxsize=_CACHED_UNITS)
 def _unit(device: str, kind: str, spec: Any) -> Any:
     return unit_of(kind, device, spec)

@@ -35,11 +35,11 @@ def sweep_folder(folder: Path | None) -> Iterator[Store]:
             stack.enter_context(parent_folders(folder / STORE))
             store = Store(folder / STORE)
             stack.enter_context(store.opened())
-            _check_made(folder, store)
+            _check_generated(folder, store)
         yield store
 
 
-def write_made(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
+def write_generated(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
     """Write files that are generated from a sweep, each atomically.
 
     Raises:
@@ -49,7 +49,7 @@ def write_made(folder: Path, store: Store, texts: Mapping[str, str]) -> None:
         for name, text in texts.items():
             data = text.encode("utf-8", "backslashreplace")
             (folder / name).parent.mkdir(exist_ok=True)
-            store.made(name, hashlib.sha256(data).hexdigest())  # first, so that a kill leaves no unknown file
+            store.add_file(name, hashlib.sha256(data).hexdigest())  # first, so that a kill leaves no unknown file
             replace_file(folder / name, data)
 
 
@@ -72,7 +72,7 @@ def _check(folder: Path) -> None:
         raise OutputError(f"{folder} is not empty, and is not the folder of a sweep", f"{_ANOTHER}, or empty it")
 
 
-def _check_made(folder: Path, store: Store) -> None:
+def _check_generated(folder: Path, store: Store) -> None:
     """Refuse to replace a generated file that has been changed."""
     for name, digests in store.files.items():
         path = folder / name

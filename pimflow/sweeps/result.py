@@ -24,7 +24,7 @@ _MOST_FRONTS = 4  # in a notebook
 
 
 @dataclass(frozen=True)
-class Found:
+class PointResult:
     """A point and its outcome."""
 
     point: Point
@@ -80,7 +80,7 @@ class SweepResult(Records):
 
     study: Study
     objectives: tuple[Objective, ...]
-    found: tuple[Found, ...]
+    found: tuple[PointResult, ...]
     computed: int
 
     @property
@@ -212,15 +212,15 @@ class SweepResult(Records):
         outcome = self.found[index].outcome
         settings = {key: self.setting(index, key) for key in self.varied}
         figures = [f"{o.name} {figure_text(o.value(outcome))}" for o in self.objectives]
-        told = ", ".join([*(f"{key} {value}" for key, value in settings.items()), *figures])
+        label = ", ".join([*(f"{key} {value}" for key, value in settings.items()), *figures])
         costs = [objective.value(outcome) for objective in (*self.objectives, *axes_of(self.objectives))]
-        return Dot(index, settings, costs, on_front, told)
+        return Dot(index, settings, costs, on_front, label)
 
     def text(self) -> str:
         """The number of points, the fronts as tables, why points are invalid, and which keys matter."""
         parts = [self._counts(), *(self._front_table(one) for one in self.fronts if one.points)]
         return "\n\n".join(
-            [*parts, *filter(None, (self._mean_table(), self._effect_lines(), self._short(), self._reasons()))]
+            [*parts, *filter(None, (self._mean_table(), self._effect_lines(), self._memory_note(), self._reasons()))]
         )
 
     def _costs(self, index: int) -> list[float]:
@@ -243,13 +243,13 @@ class SweepResult(Records):
 
     def _counts(self) -> str:
         kinds = [("ok", "ok"), ("invalid", "invalid"), ("failed", "failed, to be retried")]
-        told = ", ".join(f"{self.count(status):,} {words}" for status, words in kinds if self.count(status))
+        counts = ", ".join(f"{self.count(status):,} {words}" for status, words in kinds if self.count(status))
         known = len(self.found) - self.computed
-        return f"{len(self.found):,} points: {told or 'none'}" + (f"; {known:,} already known" if known > 0 else "")
+        return f"{len(self.found):,} points: {counts or 'none'}" + (f"; {known:,} already known" if known > 0 else "")
 
     def _table(self, rows: Iterable[tuple[str, str, Mapping[str, Any], Sequence[float]]]) -> str:
-        told = {"target", "policy", *(objective.name for objective in self.objectives)}
-        keys = [key for key in self.varied if key not in told]
+        own_columns = {"target", "policy", *(objective.name for objective in self.objectives)}
+        keys = [key for key in self.varied if key not in own_columns]
         named = [name for name in ("target", "policy") if name in self.varied]
         header = [*named, *keys, *(objective.name for objective in self.objectives)]
         body = []
@@ -281,7 +281,7 @@ class SweepResult(Records):
         ]
         return "\n".join(wrapped(line, "  ") for line in lines)
 
-    def _short(self) -> str:
+    def _memory_note(self) -> str:
         """A note on points whose activations do not fit into the GPU's memory; "" if there are none."""
         figures = [at.outcome.figures for at in self.found if at.is_ok]
         short = [one for one in figures if not one["fits"] or one["spilled_us"] != one["time_us"]]

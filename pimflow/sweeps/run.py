@@ -18,8 +18,8 @@ from pimflow.records import dataclass
 from pimflow.sweeps.engines import Engine
 from pimflow.sweeps.evaluate import Task, key_of, machine_of
 from pimflow.sweeps.fronts import Objective, front
-from pimflow.sweeps.result import Found, SweepResult
-from pimflow.sweeps.search import Searching
+from pimflow.sweeps.result import PointResult, SweepResult
+from pimflow.sweeps.search import PointSearch
 from pimflow.sweeps.store import Outcome, Store
 from pimflow.sweeps.study import Point, Study
 
@@ -106,18 +106,18 @@ class _Run:
             points = list(self.study.points())
             keys = self._compute(points)
         else:
-            points = [point for place in self.study.places() for point in self._searched(place)]
+            points = [point for place in self.study.places() for point in self._search_points(place)]
             keys = [self._key(point) for point in points]
-        found = tuple(Found(point, self._outcome(point, key)) for point, key in zip(points, keys, strict=True))
+        found = tuple(PointResult(point, self._outcome(point, key)) for point, key in zip(points, keys, strict=True))
         return SweepResult(self.study, self.setup.objectives, found, self.computed)
 
-    def _searched(self, place: Point) -> tuple[Point, ...]:
+    def _search_points(self, place: Point) -> tuple[Point, ...]:
         """The points of one place that a search chooses."""
         assert self.study.search is not None
-        searching = Searching(self.study, self.study.search, place, self.setup.objectives)
-        for points, tell in searching.batches():
+        search = PointSearch(self.study, self.study.search, place, self.setup.objectives)
+        for points, tell in search.batches():
             tell([self._outcome(point, key) for point, key in zip(points, self._compute(points), strict=True)])
-        return searching.points
+        return search.points
 
     def _compute(self, points: Sequence[Point]) -> list[str]:
         """Make sure that all points are known, and return their keys."""
@@ -132,8 +132,8 @@ class _Run:
 
     def _tasks(self, fresh: Iterable[tuple[str, Point]]) -> Iterator[Task]:
         """Tasks for workers: all policies of one machine, on one model."""
-        for _, together in groupby(fresh, lambda item: replace(item[1], policy="")):
-            keys, points = zip(*together, strict=True)
+        for _, group in groupby(fresh, lambda item: replace(item[1], policy="")):
+            keys, points = zip(*group, strict=True)
             first = points[0]
             yield Task(
                 points,
@@ -147,15 +147,15 @@ class _Run:
     def _add(self, outcome: Outcome, point: Point) -> None:
         self.computed += 1
         self.store.add(outcome, point.as_json())
-        self._clock.came(outcome, self.setup.objectives)
+        self._clock.finished(outcome, self.setup.objectives)
 
     def _outcome(self, point: Point, key: str) -> Outcome:
         """The stored outcome of a point, with values for the current objectives: it may have been stored for others."""
-        kept = self.store[key]
-        if kept.status != "ok" or self._shown == kept.machine.keys():
-            return kept
+        stored = self.store[key]
+        if stored.status != "ok" or self._shown == stored.machine.keys():
+            return stored
         values = machine_of(point).values
-        return replace(kept, machine={name: encode(values[name]) for name in sorted(self._shown)})
+        return replace(stored, machine={name: encode(values[name]) for name in sorted(self._shown)})
 
     def _key(self, point: Point) -> str:
         return key_of(point, self.setup.models[point.model], self.setup.graphs[point.graph], self.setup.options)
@@ -171,31 +171,31 @@ class _Clock:
         self._known = self._done = 0
         self._values: list[list[float]] = []
         self._front = 0
-        self._weighed = 0.0
+        self._front_at = 0.0
 
     def known(self, count: int) -> None:
         """Count points that need no work."""
         self._known += count
 
-    def came(self, outcome: Outcome, objectives: Sequence[Objective]) -> None:
+    def finished(self, outcome: Outcome, objectives: Sequence[Objective]) -> None:
         """Count a finished point, and report."""
         self._done += 1
         now = time.monotonic()
         if outcome.status == "ok":
             self._values.append([objective.value(outcome) for objective in objectives])
-        if now - self._weighed > _FRONT_EVERY_S:
+        if now - self._front_at > _FRONT_EVERY_S:
             best = front(self._values, objectives)
             self._values = [self._values[index] for index in best]  # the others are dominated for good
-            self._front, self._weighed = len(best), now
+            self._front, self._front_at = len(best), now
         done = min(self._total, self._known + self._done)  # a search may return to known points
         left_s = (now - self._started) / self._done * (self._total - done)
         self._progress(
             f"sweep: {done:,} of {self._total:,} points ({100 * done / self._total:.0f} %), "
-            f"about {_spoken(left_s)} to go, {self._front:,} on the front"
+            f"about {_duration_text(left_s)} to go, {self._front:,} on the front"
         )
 
 
-def _spoken(seconds: float) -> str:
+def _duration_text(seconds: float) -> str:
     if seconds < 90:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -19,7 +19,7 @@ Tell = Callable[[Sequence[Outcome]], None]
 _LISTS = "lists"  # the name that Optuna sees for the axis of values that go together
 
 
-class Searching:
+class PointSearch:
     """For one model, graph, machine and policy: chooses the next points based on the outcomes of those before.
 
     Trials are requested in batches of `Search.parallel`, however many workers there are, so the same seed gives the
@@ -62,13 +62,13 @@ class Searching:
         while len(self._seen) < wanted:
             known = len(self._seen)
             trials = [self._trials.ask() for _ in range(min(self._search.parallel, wanted - known))]
-            points = [self._suggested(trial) for trial in trials]
+            points = [self._suggest(trial) for trial in trials]
             self._seen.update(dict.fromkeys(points))
             if len(self._seen) == known:
-                self._go_elsewhere()
+                self._enqueue_unseen()
             yield points, partial(self._tell, trials)
 
-    def _suggested(self, trial: Any) -> Point:
+    def _suggest(self, trial: Any) -> Point:
         axes = self._study.axes
         return self._point({key: trial.suggest_int(key or _LISTS, 0, len(items) - 1) for key, items in axes.items()})
 
@@ -77,7 +77,7 @@ class Searching:
         choices = {key: self._study.axes[key][place] for key, place in places.items()}
         return replace(self._place, values=Table(self._study.values_at(choices)))
 
-    def _go_elsewhere(self) -> None:
+    def _enqueue_unseen(self) -> None:
         """Make the next trial an unseen one, because the sampler only returns to seen ones."""
         while True:
             places = {key: self._random.randrange(len(items)) for key, items in self._study.axes.items()}

@@ -107,7 +107,7 @@ class Store:
         if outcome.status != "failed":
             self._append({"point": dict(about), **vars(outcome)})
 
-    def made(self, name: str, sha256: str) -> None:
+    def add_file(self, name: str, sha256: str) -> None:
         """Record that a file with this name and content was generated from the store.
 
         Raises:
@@ -136,18 +136,18 @@ class Store:
         except OSError as error:
             raise OutputError(f"cannot read {path}: {error.strerror}", "choose another folder with -o") from None
         head, *lines = content.split(b"\n")
-        if not content or (not lines and _begun(head)):
+        if not content or (not lines and _is_cut_header(head)):
             self._file.truncate(0)
             self._file.write(_line({"format": _FORMAT}))
             return
         if _checked(head).get("format") != _FORMAT:
             raise OutputError(f"{path} is not the store of a sweep by this version", "choose another folder with -o")
         for line in filter(None, lines):
-            self._take(_checked(line))
+            self._add_line(_checked(line))
         if not content.endswith(b"\n"):
             self._file.write(b"\n")  # a writer was cut off: its torn line must not corrupt our first one
 
-    def _take(self, data: dict[str, Any]) -> None:
+    def _add_line(self, data: dict[str, Any]) -> None:
         data.pop("point", None)
         try:
             if _FILE in data:
@@ -167,7 +167,9 @@ def is_store(path: Path) -> bool:
             head = file.readline(1 << 12)
     except OSError:
         return False
-    return str(_checked(head.rstrip(b"\n")).get("format", "")).startswith(_FORMAT.partition("/")[0]) or _begun(head)
+    return str(_checked(head.rstrip(b"\n")).get("format", "")).startswith(_FORMAT.partition("/")[0]) or _is_cut_header(
+        head
+    )
 
 
 def _line(data: Mapping[str, Any]) -> bytes:
@@ -186,7 +188,7 @@ def _checked(line: bytes) -> dict[str, Any]:
     return data if check == f"{zlib.crc32(body.encode()):08x}" else {}
 
 
-def _begun(head: bytes) -> bool:
+def _is_cut_header(head: bytes) -> bool:
     """Whether the first line of a file is the beginning of ours, cut short."""
     return bool(head) and _line({"format": _FORMAT}).startswith(head)
 

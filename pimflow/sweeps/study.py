@@ -33,7 +33,7 @@ Sampler = Literal["nsga2", "tpe", "random"]
 MOST_POINTS = 1_000_000
 HINT = "docs/sweep.md describes sweep files"
 _RANGE = {"low", "high", "step", "log"}
-_ROUNDED = 1e-9  # tolerance, as a share of a step, for reaching the end
+_TOLERANCE = 1e-9  # tolerance, as a share of a step, for reaching the end
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class Range:
         step = self.step or (1.0 if self.whole else None)
         if step is None:
             return min(max(value, self.low), self.high)
-        last = math.floor((self.high - self.low) / step + _ROUNDED)
+        last = math.floor((self.high - self.low) / step + _TOLERANCE)
         number = round((value - self.low) / step) if self.log else source.randint(0, last)
         value = self.low + min(number, last) * step
         return round(value) if self.whole else value
@@ -202,7 +202,7 @@ class Study:
             raise OptionError(f"cannot read {path}: {error.strerror}", "check the path") from None
         except (ValueError, RecursionError) as error:
             raise OptionError(f"{path} is not valid TOML: {error}", "correct the file") from None
-        return cls.of(_beside(data, path.parent), str(path))
+        return cls.of(_with_resolved_paths(data, path.parent), str(path))
 
     def checked(self, where: str) -> Study:
         """The study itself, if it is valid.
@@ -331,7 +331,7 @@ def _flat(data: Any, start: str = "") -> Any:
     return found
 
 
-def _beside(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
+def _with_resolved_paths(data: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Plain data with paths relative to the current folder; values that are not lists are left for the reader to
     refuse."""
     moved = dict(data)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from pimflow.errors import OutputError
-from pimflow.sweeps.folder import STORE, sweep_folder, write_made
+from pimflow.sweeps.folder import STORE, sweep_folder, write_generated
 
 
 def test_an_error_of_the_sweep_is_not_reported_as_the_folders(tmp_path: Path) -> None:
@@ -30,7 +30,7 @@ def test_files_are_made_under_the_users_mask(tmp_path: Path, mask: int) -> None:
     before = os.umask(mask)
     try:
         with sweep_folder(tmp_path) as store:
-            write_made(tmp_path, store, {"points.csv": "text"})
+            write_generated(tmp_path, store, {"points.csv": "text"})
     finally:
         os.umask(before)
     modes = {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("points.csv", STORE)}

@@ -47,7 +47,13 @@ def front_chart(points: Plotted, objectives: Sequence[Objective]) -> Markup:
 def _circle(dot: Dot, x: float, y: float) -> Markup:
     name = "mark best" if dot.on_front else "mark"
     return element(
-        "circle", element("title", dot.told), cx=x, cy=y, r=5.0 if dot.on_front else 3.2, class_=name, data_p=dot.number
+        "circle",
+        element("title", dot.label),
+        cx=x,
+        cy=y,
+        r=5.0 if dot.on_front else 3.2,
+        class_=name,
+        data_p=dot.number,
     )
 
 
@@ -82,7 +88,7 @@ def parallel_chart(points: Plotted, keys: Sequence[str], objectives: Sequence[Ob
         values = [*(float(orders[key][dot.settings[key]]) for key in keys), *dot.costs[: len(objectives)]]
         path = "L".join(f"{x:g} {scale(value):g}" for x, scale, value in zip(places, scales, values, strict=True))
         name = "mark best" if dot.on_front else "mark"
-        lines.append(element("path", element("title", dot.told), d=f"M{path}", class_=name, data_p=dot.number))
+        lines.append(element("path", element("title", dot.label), d=f"M{path}", class_=name, data_p=dot.number))
     label = f"{points.title}: a line per point through {', '.join(map(shortened, names))}"
     return chart(height, label, *lines, *parts, class_="parallel")
 
@@ -97,13 +103,13 @@ def effects_chart(effects: Sequence[Effect]) -> Markup:
     for index, effect in enumerate(effects):
         y = 10 + index * row
         means = ", ".join(f"{value}: {significant(mean)}" for value, mean in effect.means.items())
-        told = f"{effect.key} on {effect.objective}, means over all other settings: {means}"
+        title = f"{effect.key} on {effect.objective}, means over all other settings: {means}"
         end = scale(100 * effect.share)
         name = f"{shortened(effect.key, 30)} on {effect.objective}"
         bars.append(
             element(
                 "g",
-                element("title", told),
+                element("title", title),
                 element("text", name, x=left - 8, y=y + 15, text_anchor="end"),
                 element("rect", x=left, y=y + 3, width=max(1.0, end - left), height=row - 7, class_="d0"),
                 element("text", f"{100 * effect.share:.1f} %", x=end + 6, y=y + 15, class_="value"),
@@ -145,7 +151,7 @@ def _heat_map(
         cells.append(
             element(
                 "g",
-                element("title", dot.told),
+                element("title", dot.label),
                 element("rect", x=x, y=y, width=width - 2, height=row - 2, class_=f"d0 h{place}"),
                 element("text", significant(dot.costs[0]), x=x + width / 2 - 1, y=y + 16, class_=f"on{place // 5}"),
                 class_="mark cell",

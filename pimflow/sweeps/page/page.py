@@ -15,7 +15,7 @@ from pimflow.report.tables import number, significant
 from pimflow.sweeps.fronts import figure_text
 from pimflow.sweeps.page.charts import effects_chart, front_chart, heat_maps, parallel_chart, sheet
 from pimflow.sweeps.page.plotted import Plotted
-from pimflow.sweeps.result import Found, SweepResult
+from pimflow.sweeps.result import PointResult, SweepResult
 
 MOST_ROWS = 3_000
 _MOST_EFFECTS = 16
@@ -57,7 +57,7 @@ def _header(result: SweepResult) -> Markup:
     if ok:
         fastest = max((at for at in result.found if at.is_ok), key=lambda at: at.outcome.figures["speedup"])
         speedup = fastest.outcome.figures["speedup"]
-        tiles.append(_tile("largest speedup", f"{speedup:.2f}x", f"{_spelled(fastest)}, over the host alone"))
+        tiles.append(_tile("largest speedup", f"{speedup:.2f}x", f"{_point_text(fastest)}, over the host alone"))
     return element(
         "header",
         element("p", "pimflow sweep", class_="kicker"),
@@ -74,22 +74,24 @@ def _tile(what: str, figure: str, note: str) -> Markup:
 
 def _story(result: SweepResult) -> str:
     """The best points by each objective alone, and the key with the largest effect, in words."""
-    told = []
+    sentences = []
     for objective in result.objectives:
         at = [found for found in result.found if found.is_ok]
         if not at or not objective.is_figure:
             continue
         pick = max if objective.larger else min
         best = pick(at, key=lambda found: objective.value(found.outcome))
-        told.append(f"Best {objective.name}: {significant(objective.value(best.outcome))} by {_spelled(best)}.")
+        sentences.append(f"Best {objective.name}: {significant(objective.value(best.outcome))} by {_point_text(best)}.")
     if result.effects:
         first = result.effects[0]
         share = number(100 * first.share)
-        told.append(f"The most influential key is {first.key}: it changes {first.objective} by {share} % on average.")
-    return " ".join(told) or "No point is ok; the table says why."
+        sentences.append(
+            f"The most influential key is {first.key}: it changes {first.objective} by {share} % on average."
+        )
+    return " ".join(sentences) or "No point is ok; the table says why."
 
 
-def _spelled(found: Found) -> str:
+def _point_text(found: PointResult) -> str:
     point = found.point
     values = ", ".join(f"{key} {value}" for key, value in point.values.items())
     return shortened(f"{point.policy}{f' with {values}' if values else ''} ({point.model})", 160)
@@ -181,7 +183,7 @@ def _line(
     )
 
 
-def _command(found: Found, options: Mapping[str, Any]) -> str:
+def _command(found: PointResult, options: Mapping[str, Any]) -> str:
     """The command that compiles the point."""
     point = found.point
     where = {"policy": point.policy, "target": point.target, **({"graph": point.graph} if point.graph else {})}

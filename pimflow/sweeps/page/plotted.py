@@ -20,14 +20,14 @@ class Dot:
         settings: by varied key, its value as text.
         costs: its objectives.
         on_front: whether it is one of the best of its model.
-        told: a description in one line.
+        label: a description in one line.
     """
 
     number: int
     settings: Mapping[str, str]
     costs: Sequence[float]
     on_front: bool
-    told: str
+    label: str
 
 
 @dataclass(frozen=True)
