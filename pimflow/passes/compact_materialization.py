@@ -80,27 +80,27 @@ class _Compaction:
         self._leave = {graph.node(name).name for name in leave}
         self._write = RowWriter(graph)
         self._compact: dict[str, Picked] = {}
-        self._instead: dict[str, list[Node]] = {}
-        self._whole: set[str] = set(graph.outputs)  # values that are read edge by edge
+        self._replacements: dict[str, list[Node]] = {}
+        self._read_by_edge: set[str] = set(graph.outputs)
         self._pairs: dict[tuple[str, str], Pairs] = {}
         self._gathers: dict[tuple[str, str], str] = {}
         self._notes: list[str] = []
-        self._begun: list[str] = []
+        self._sites: list[str] = []
 
     def run(self) -> PassResult:
         for node in self._graph.nodes:
-            if not (self._starts(node) or self._goes_on(node) or self._reads_by_index(node)):
-                self._whole.update(name for name in node.inputs if name in self._compact)
+            if not (self._compact_product(node) or self._compact_rowwise(node) or self._compact_indexed(node)):
+                self._read_by_edge.update(name for name in node.inputs if name in self._compact)
         if not self._compact:
             return PassResult(self._graph, False, tuple(self._notes))
         for node in self._graph.nodes:
-            if node.name in self._instead:
-                self._write.editor.replace_node(node.name, (*self._instead[node.name], *self._of_edges(node)))
-        return PassResult(self._write.finish(), True, tuple(self._notes), tuple(self._begun))
+            if node.name in self._replacements:
+                self._write.editor.replace_node(node.name, (*self._replacements[node.name], *self._expand(node)))
+        return PassResult(self._write.finish(), True, tuple(self._notes), tuple(self._sites))
 
-    def _of_edges(self, node: Node) -> tuple[Node, ...]:
+    def _expand(self, node: Node) -> tuple[Node, ...]:
         """The rows of every edge, if some node reads them that way."""
-        if node.output not in self._compact or node.output not in self._whole:
+        if node.output not in self._compact or node.output not in self._read_by_edge:
             return ()
         rows, picks = self._compact[node.output]
         assert picks is not None
@@ -109,7 +109,7 @@ class _Compaction:
 
     # ---- where compaction starts
 
-    def _starts(self, node: Node) -> bool:
+    def _compact_product(self, node: Node) -> bool:
         """Handle a product of rows that repeat."""
         if not self._is_product(node):
             return False
@@ -129,8 +129,8 @@ class _Compaction:
             what = "pair of a row and a type" if typed else "row"
             self._notes.append(f"{node.name}: no {what} occurs twice in {len(source.picks):,}")
             return False
-        self._begin(node, source.rows, pairs)
-        self._begun.append(node.name)
+        self._write_product(node, source.rows, pairs)
+        self._sites.append(node.name)
         return True
 
     def _is_product(self, node: Node) -> bool:
@@ -148,7 +148,7 @@ class _Compaction:
             self._pairs[key] = unique_pairs(source.picks, pointers)
         return self._pairs[key]
 
-    def _begin(self, node: Node, rows: str, pairs: Pairs) -> None:
+    def _write_product(self, node: Node, rows: str, pairs: Pairs) -> None:
         made: list[Node] = []
         given = rows
         if not np.array_equal(pairs.rows, np.arange(self._write.shape(rows)[0])):
@@ -160,41 +160,43 @@ class _Compaction:
         inputs = [given, *node.inputs[1:]]
         if pairs.pointers is not None:
             inputs[2] = self._write.constant("pair_types", pairs.pointers)
-        self._keep(node, made, inputs, Picked(given, pairs.of_edges))
+        self._write_compact(node, made, inputs, Picked(given, pairs.of_edges))
 
-    def _keep(self, node: Node, made: list[Node], inputs: list[str], like: Picked) -> None:
+    def _write_compact(self, node: Node, made: list[Node], inputs: list[str], like: Picked) -> None:
         """Write a node over as few rows as `like` has; its value is then stored as rows of the result."""
         rows, value = self._write.shape(like.rows)[0], self._graph.value(node.output)
         assert value.shape is not None
         shape = (rows, *value.shape[1:])
         op = replace(node.op, shape=shape) if isinstance(node.op, Reshape) else node.op
         output = self._write.editor.new_value(f"{node.output}_compact", shape, value.dtype)
-        self._instead[node.name] = [*made, replace(unmarked(node), op=op, inputs=tuple(inputs), outputs=(output,))]
+        self._replacements[node.name] = [*made, replace(unmarked(node), op=op, inputs=tuple(inputs), outputs=(output,))]
         self._compact[node.output] = Picked(output, like.picks)
 
     # ---- how far it propagates
 
-    def _goes_on(self, node: Node) -> bool:
+    def _compact_rowwise(self, node: Node) -> bool:
         """Handle a node that makes each row from the same row of compact values, and reads nothing else with rows of
         edges."""
-        kept = [name for name in node.inputs if name in self._compact]
-        if not kept or len(node.outputs) != 1 or not self._makes_row_from_row(node):
+        compact = [name for name in node.inputs if name in self._compact]
+        if not compact or len(node.outputs) != 1 or not self._is_rowwise(node):
             return False
-        first = self._compact[kept[0]]
-        others = [name for name in node.inputs if name and name not in kept]
-        alike = all(self._is_as(self._compact[name], first) for name in kept)
-        if not alike or any(self._has_rows(node, name) for name in others):
+        first = self._compact[compact[0]]
+        others = [name for name in node.inputs if name and name not in compact]
+        same = all(self._same_rows(self._compact[name], first) for name in compact)
+        if not same or any(self._has_rows(node, name) for name in others):
             return False
-        self._keep(node, [], [self._compact[name].rows if name in kept else name for name in node.inputs], first)
+        self._write_compact(
+            node, [], [self._compact[name].rows if name in compact else name for name in node.inputs], first
+        )
         return True
 
-    def _is_as(self, one: Picked, other: Picked) -> bool:
+    def _same_rows(self, one: Picked, other: Picked) -> bool:
         if one.picks is None or other.picks is None:
             return False
         same = self._write.shape(one.rows)[0] == self._write.shape(other.rows)[0]
         return same and (one.picks is other.picks or digest(one.picks) == digest(other.picks))
 
-    def _makes_row_from_row(self, node: Node) -> bool:
+    def _is_rowwise(self, node: Node) -> bool:
         graph, op = self._graph, node.op
         if isinstance(op, Elementwise):
             return self._keeps_first_dim(node)
@@ -226,44 +228,44 @@ class _Compaction:
 
     # ---- readers with an index of their own
 
-    def _reads_by_index(self, node: Node) -> bool:
+    def _compact_indexed(self, node: Node) -> bool:
         """Handle sums and pairs over edges, which read compact rows by the pair of every edge."""
         if isinstance(node.op, GatherRows):
-            return self._picked_again(node)
+            return self._compact_gather(node)
         if isinstance(node.op, SegmentReduce):
-            return self._summed(node, node.op)
+            return self._compact_reduction(node, node.op)
         inputs, taken = list(node.inputs), set[int]()
         for position, column in _COLUMNS.get(type(node.op), {}).items():
-            kept, own = self._compact.get(node.inputs[position]), self._graph.constants.get(node.inputs[column])
-            if kept is None or own is None or kept.picks is None:
+            compact, own = self._compact.get(node.inputs[position]), self._graph.constants.get(node.inputs[column])
+            if compact is None or own is None or compact.picks is None:
                 continue
-            inputs[position], inputs[column] = kept.rows, self._write.index("pair_of_edge", kept.picks[own])
+            inputs[position], inputs[column] = compact.rows, self._write.index("pair_of_edge", compact.picks[own])
             taken.add(position)
         if not taken:
             return False
-        self._instead[node.name] = [replace(unmarked(node), inputs=tuple(inputs))]
-        self._whole.update(
+        self._replacements[node.name] = [replace(unmarked(node), inputs=tuple(inputs))]
+        self._read_by_edge.update(
             name for position, name in enumerate(node.inputs) if name in self._compact and position not in taken
         )
         return True
 
-    def _picked_again(self, node: Node) -> bool:
+    def _compact_gather(self, node: Node) -> bool:
         """Handle a gather of compact rows."""
-        kept, own = self._compact.get(node.inputs[0]), index_of(self._graph, node)
-        if kept is None or own is None or kept.picks is None:
+        compact, own = self._compact.get(node.inputs[0]), index_of(self._graph, node)
+        if compact is None or own is None or compact.picks is None:
             return False
-        self._compact[node.output] = Picked(kept.rows, kept.picks[own])
-        self._instead[node.name] = []
+        self._compact[node.output] = Picked(compact.rows, compact.picks[own])
+        self._replacements[node.name] = []
         return True
 
-    def _summed(self, node: Node, op: SegmentReduce) -> bool:
+    def _compact_reduction(self, node: Node, op: SegmentReduce) -> bool:
         """Handle a reduction of compact rows, which needs no rows of edges."""
-        kept = self._compact.get(node.inputs[0])
-        if kept is None or kept.picks is None or len(self._graph.shape(node.inputs[0])) < 2:
+        compact = self._compact.get(node.inputs[0])
+        if compact is None or compact.picks is None or len(self._graph.shape(node.inputs[0])) < 2:
             return False
-        inputs = (kept.rows, node.inputs[1], self._write.index("pair_of_edge", kept.picks))
+        inputs = (compact.rows, node.inputs[1], self._write.index("pair_of_edge", compact.picks))
         fields = Spmm(op.reduce, op.start, op.empty)
-        self._instead[node.name] = [replace(unmarked(node), op=fields, inputs=inputs)]
+        self._replacements[node.name] = [replace(unmarked(node), op=fields, inputs=inputs)]
         return True
 
 

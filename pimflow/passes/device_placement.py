@@ -45,12 +45,12 @@ class DevicePlacement(DecisionPass):
 
     def _why_not(self, graph: Graph, node: Node) -> Refusal | None:
         refused = device_refusal(node, self.device, self.host)
-        if refused is not None or not self._is_apart(node):
+        if refused is not None or not self._is_expanded(node):
             return refused
-        apart = expand(graph, node, elements=False)
-        return Refusal(f"{node.name}: {apart.reason}") if isinstance(apart, Refusal) else None
+        expansion = expand(graph, node, elements=False)
+        return Refusal(f"{node.name}: {expansion.reason}") if isinstance(expansion, Refusal) else None
 
-    def _is_apart(self, node: Node) -> bool:
+    def _is_expanded(self, node: Node) -> bool:
         """Whether only the product in a node runs on the device."""
         return self.device != self.host and is_expandable(node.op)
 
@@ -61,19 +61,21 @@ class DevicePlacement(DecisionPass):
         if refused is not None:
             return refused
         nodes = [site.graph.node(name) for name in self.nodes]
-        return [new for node in nodes for new in (self._apart if self._is_apart(node) else self._whole)(node, site)]
+        return [
+            new for node in nodes for new in (self._expanded if self._is_expanded(node) else self._placed)(node, site)
+        ]
 
-    def _whole(self, node: Node, site: Site) -> list[Node]:
+    def _placed(self, node: Node, site: Site) -> list[Node]:
         choice, into = self.choice or None, site.fused_into(node)
         return [node.placed(device=self.device, region=site.region, choice=choice, fused_into=into)]
 
-    def _apart(self, node: Node, site: Site) -> list[Node]:
+    def _expanded(self, node: Node, site: Site) -> list[Node]:
         """The nodes that the operator consists of: the product on the device, the others on the host."""
-        apart = expand(site.graph, node)
-        assert isinstance(apart, Expansion), "refused already"
+        expansion = expand(site.graph, node)
+        assert isinstance(expansion, Expansion), "refused already"
         made = []
-        for new in write_out(site.editor, apart):
-            on_device = new.name == apart.product
+        for new in write_out(site.editor, expansion):
+            on_device = new.name == expansion.product
             device, choice = (self.device, self.choice or None) if on_device else (self.host, None)
             origin, narrow = node.placement.origin or node.name, node.placement.narrow if on_device else None
             placement = Placement(device, site.region, choice=choice, origin=origin, narrow=narrow)

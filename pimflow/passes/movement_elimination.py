@@ -47,7 +47,7 @@ def _undecided(graph: Graph) -> Graph:
 
     In a graph that is cut into regions they stay valid.
     """
-    told = any(node.placement.movement is not None for node in graph.nodes)
-    if not told or any(node.placement.region is not None for node in graph.nodes):
+    marked = any(node.placement.movement is not None for node in graph.nodes)
+    if not marked or any(node.placement.region is not None for node in graph.nodes):
         return graph
     return graph.replace(nodes=(node.placed(movement=None) for node in graph.nodes))

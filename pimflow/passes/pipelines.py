@@ -52,15 +52,15 @@ CLEANUP: tuple[Pass, ...] = (
 """The passes that turn a loaded model into the graph that the search sees."""
 
 
-def place(plan: Plan, readouts: tuple[Readout, ...], padding_alike: tuple[str, ...]) -> tuple[Pass, ...]:
+def place(plan: Plan, readouts: tuple[Readout, ...], symmetric_padding: tuple[str, ...]) -> tuple[Pass, ...]:
     """The passes that turn that graph into the one that runs according to a plan.
 
     Args:
         plan: decisions that cover the graph.
         readouts: devices that apply functions as their results are read out.
-        padding_alike: devices whose convolutions pad opposite sides equally.
+        symmetric_padding: devices whose convolutions pad opposite sides equally.
     """
-    return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(padding_alike))
+    return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(symmetric_padding))
 
 
 RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | ScatterProducts | GroupProducts

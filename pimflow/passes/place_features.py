@@ -50,22 +50,22 @@ class PlaceFeatures(Pass):
             if reader.name in taken:
                 continue
             if reads_rows(reader) and reader.inputs[0] == self.table:
-                write.editor.replace_node(reader.name, [self._fetching(reader)])
+                write.editor.replace_node(reader.name, [self._with_access(reader)])
                 continue
-            chain = [reader, *self._behind(graph, reader, taken)] if self.parts > 1 else [reader]
+            chain = [reader, *self._followers(graph, reader, taken)] if self.parts > 1 else [reader]
             made = self._cut(write, chain)
             if isinstance(made, Refusal):
                 notes.append(f"{reader.name}: {made.reason}")
-                chain, made = [reader], list(self._whole(write, reader))
+                chain, made = [reader], list(self._uncut(write, reader))
             taken.update(node.name for node in chain)
             for node in chain:
                 write.editor.replace_node(node.name, made if node is chain[-1] else ())
         return PassResult(write.finish(), bool(graph.users(self.table)), tuple(notes))
 
-    def _fetching(self, node: Node) -> Node:
+    def _with_access(self, node: Node) -> Node:
         return replace(node, placement=replace(node.placement, access=self.access, fused_into=None))
 
-    def _behind(self, graph: Graph, reader: Node, taken: Collection[str]) -> Iterator[Node]:
+    def _followers(self, graph: Graph, reader: Node, taken: Collection[str]) -> Iterator[Node]:
         """The nodes that are cut together with a reader: those fused into it, and the sole readers of values as large
         as the table.
 
@@ -83,15 +83,15 @@ class PlaceFeatures(Pass):
             yield user
             node = user
 
-    def _whole(self, write: RowWriter, node: Node) -> Iterator[Node]:
+    def _uncut(self, write: RowWriter, node: Node) -> Iterator[Node]:
         """A node, after the nodes that fetch the rows that it reads."""
         inputs = list(node.inputs)
         for position, name in enumerate(node.inputs):
             if name == self.table:
-                yield from self._brought(write, node, inputs, position, None)
+                yield from self._fetch_rows(write, node, inputs, position, None)
         yield replace(node, inputs=tuple(inputs))
 
-    def _brought(
+    def _fetch_rows(
         self, write: RowWriter, node: Node, inputs: list[str], position: int, span: tuple[int, int] | None
     ) -> Iterator[Node]:
         """The node that fetches the rows of one operand; puts its result, and the index into it, into `inputs`."""
@@ -107,7 +107,7 @@ class PlaceFeatures(Pass):
             GatherRows(), (self.table, write.index(f"{self.table}_rows", index)), f"{node.name}_features"
         )
         inputs[position] = fetch.output
-        yield self._fetching(fetch)
+        yield self._with_access(fetch)
 
     def _cut(self, write: RowWriter, chain: Sequence[Node]) -> list[Node] | Refusal:
         """Nodes in parts of their rows, each after what it reads, and the concatenation of the parts."""
@@ -147,7 +147,7 @@ class PlaceFeatures(Pass):
         for position, (name, span) in enumerate(zip(node.inputs, spans, strict=True)):
             cut = span if isinstance(span, tuple) else None
             if name == self.table:
-                yield from self._brought(write, node, inputs, position, cut)
+                yield from self._fetch_rows(write, node, inputs, position, cut)
             elif name and name not in known and cut is not None and cut != (0, write.shape(name)[0]):
                 piece = write.node(Slice(0, *cut), (name,), f"{node.name}_operand")
                 inputs[position] = piece.output

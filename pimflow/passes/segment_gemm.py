@@ -15,9 +15,9 @@ import numpy.typing as npt
 from pimflow.ir import Concat, Elementwise, GatherRows, Gemm, Graph, Node, OnnxOp, Refusal, Reshape, Spmm, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, picked, rewritten, unmarked
-from pimflow.passes.relations.alike_sums import alike_stack, alike_sums, sum_of_stack
 from pimflow.passes.relations.heads import heads_in_rows
 from pimflow.passes.relations.joined import joined_products
+from pimflow.passes.relations.merged_sums import merged_stack, merged_sums, sum_of_stack
 from pimflow.records import dataclass
 
 Weights = npt.NDArray[Any]
@@ -62,11 +62,11 @@ def _segmented(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if summed is not None:
         made, stack = _loop(fold, summed, summed.node(node.name)), graph.producer(node.inputs[0])
         assert stack is not None
-        return made if isinstance(made, Graph) else alike_stack(graph, stack, fold=fold) or made
+        return made if isinstance(made, Graph) else merged_stack(graph, stack, fold=fold) or made
     read = graph.users(node.output)
     found = heads_in_rows(graph, node)
     if found is None and node.op == Concat(0) and not any(sum_of_stack(graph, user) for user in read):
-        found = alike_stack(graph, node, fold=fold)
+        found = merged_stack(graph, node, fold=fold)
     return _loop(fold, graph, node) if found is None else found
 
 
@@ -128,13 +128,15 @@ def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if len(set(computed)) < len(computed):
         return None  # a value that is added twice counts twice
     made = _of_products(fold, graph, node, terms)
-    return made if isinstance(made, Graph) else alike_sums(graph, node, terms, fold=fold) or made
+    return made if isinstance(made, Graph) else merged_sums(graph, node, terms, fold=fold) or made
 
 
 def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Graph | Refusal | None:
     shape = graph.shape(node.output)
     found = {term: _relation(graph, term) for term in terms if graph.shape(term) == shape}
-    relations = _alike({term: relation for term, relation in found.items() if isinstance(relation, Relation)})
+    relations = _with_common_reduction(
+        {term: relation for term, relation in found.items() if isinstance(relation, Relation)}
+    )
     refused = [reason for reason in found.values() if isinstance(reason, Refusal)]
     rows = {relation.total.inputs[0] for relation in relations.values()}
     shapes = {relation.weights.shape for relation in relations.values()}
@@ -148,11 +150,11 @@ def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Grap
         return Refusal("its terms are sums over edges of different rows")
     if len(shapes) > 1:
         return Refusal("its terms are multiplied by weights of different shapes")
-    rest = [term for term in terms if term not in relations and not _is_nothing(graph, term, shape, fold)]
+    rest = [term for term in terms if term not in relations and not _is_zero(graph, term, shape, fold)]
     return _write_loop(graph, node, list(relations.values()), rest)
 
 
-def _alike(relations: dict[str, Relation]) -> dict[str, Relation]:
+def _with_common_reduction(relations: dict[str, Relation]) -> dict[str, Relation]:
     """The relations that reduce their edges like most others: by sums, or by maxima."""
     most = Counter(relation.total.op for relation in relations.values()).most_common(1)
     return {term: relation for term, relation in relations.items() if relation.total.op == most[0][0]}
@@ -235,7 +237,7 @@ def _of_sum(graph: Graph, total: Node, behind: tuple[Node, ...]) -> Relation | R
     return Relation(total, product, weights.T if turned else weights)
 
 
-def _is_nothing(graph: Graph, name: str, shape: tuple[int, ...], fold: bool) -> bool:
+def _is_zero(graph: Graph, name: str, shape: tuple[int, ...], fold: bool) -> bool:
     """Whether a term is all zeros; zeros of one row may be a bias that is still to be trained."""
     array = graph.constants.get(name)
     return array is not None and not array.any() and (fold or array.shape == shape)

@@ -8,12 +8,12 @@ from pimflow.ir import GraphEditor, Node
 from pimflow.ir.expansion import Expansion
 
 
-def write_out(editor: GraphEditor, apart: Expansion) -> list[Node]:
+def write_out(editor: GraphEditor, expansion: Expansion) -> list[Node]:
     """The nodes that an operator is written out as, over values and constants that are added to the graph.
 
     They have the same names as in the expansion, and no placement.
     """
-    inside = apart.graph
+    inside = expansion.graph
     names = {"": "", **{name: name for name in (*inside.inputs, *inside.outputs)}}
     names |= {name: name for name in inside.constants if editor.graph.is_constant(name)}
     for name, array in inside.constants.items():

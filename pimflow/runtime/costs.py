@@ -355,7 +355,7 @@ class CostModel:
         return {device: capacity for device, capacity in found if capacity is not None}
 
     @property
-    def padding_alike(self) -> tuple[str, ...]:
+    def symmetric_padding(self) -> tuple[str, ...]:
         """The devices whose convolutions need equal padding on opposite sides."""
         return () if self.host.asymmetric_padding else (self.target.host,)
 

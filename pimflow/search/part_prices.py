@@ -72,7 +72,7 @@ class Costs(Protocol):
         """The units that can apply functions to results while they are read out."""
 
     @property
-    def padding_alike(self) -> tuple[str, ...]:
+    def symmetric_padding(self) -> tuple[str, ...]:
         """The devices whose convolutions require equal padding on opposite sides."""
 
     def node_cost(self, graph: Graph, node: Node) -> NodePrice:
@@ -260,7 +260,7 @@ class PartPrices:
         """A node on the host with the movements that its padding may need."""
         if not any(uneven_padding(placed.op)):
             return self._host_part(alone, [placed])
-        alone = ExplicitPadding(self._costs.padding_alike).run(alone.replace(nodes=[placed])).graph
+        alone = ExplicitPadding(self._costs.symmetric_padding).run(alone.replace(nodes=[placed])).graph
         priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
         return self._host_part(alone, priced, complete=len(priced) == len(alone.nodes))
 

@@ -309,12 +309,12 @@ class Pricer:
 def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:
     """The passes that turn a cleaned-up graph into the one that runs according to a plan, on the machine that is
     priced."""
-    return place(plan, costs.readouts, costs.padding_alike)
+    return place(plan, costs.readouts, costs.symmetric_padding)
 
 
 def host_alone(graph: Graph, costs: Costs) -> Graph:
     """A cleaned-up graph as the host alone runs it, including the Pads that its library's convolutions need."""
-    if not costs.padding_alike or not any(any(uneven_padding(node.op)) for node in graph.nodes):
+    if not costs.symmetric_padding or not any(any(uneven_padding(node.op)) for node in graph.nodes):
         return graph
     host = costs.target.host
     plan = Plan("host", tuple(OnDevice(node.name, host) for node in graph.nodes), 0.0, 0.0, host=host)

@@ -32,7 +32,7 @@ GRAPHS = {
     "random": random_net(2),
 }
 COSTS: dict[str, tuple[Costs, str]] = {
-    "fake": (FakeCosts(padding_alike=("gpu",)), "auto"),
+    "fake": (FakeCosts(symmetric_padding=("gpu",)), "auto"),
     "slow": (FakeCosts(slow_down=20.0), "auto"),
     "pimflow": (CostModel(load_target("pimflow")), "pimflow"),
     "cpu": (CostModel(load_target("pimflow-cpu")), "pimflow"),

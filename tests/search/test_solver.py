@@ -108,7 +108,7 @@ def test_predicted_cost_is_the_makespan_of_the_whole_graph(name: str, policy: st
 
 @pytest.mark.parametrize("name", GRAPHS)
 def test_predicted_cost_is_the_makespan_where_padding_is_explicit(name: str) -> None:
-    costs = FakeCosts(padding_alike=("gpu",))
+    costs = FakeCosts(symmetric_padding=("gpu",))
     graph = PassManager((MovementElimination(),)).run(GRAPHS[name]).graph
     plan = solve(graph, Options.of(target=costs.target, policy="auto", use_cache=False), costs=costs)
     assert plan.predicted_us == pytest.approx(recomputed_us(graph, plan, costs), rel=1e-9)
@@ -117,7 +117,7 @@ def test_predicted_cost_is_the_makespan_where_padding_is_explicit(name: str) -> 
 
 @pytest.mark.parametrize("policy", ["gpu", "auto"])
 def test_the_host_alone_pays_for_the_pads_that_its_library_needs(policy: str) -> None:
-    costs = FakeCosts(padding_alike=("gpu",))
+    costs = FakeCosts(symmetric_padding=("gpu",))
     builder = Builder()
     x = builder.input(1, 3, 32, 32)
     graph = builder.graph(builder.conv(x, 8, kernel=(4, 4), pad=(1, 1, 2, 2)))  # as TensorFlow's "same" padding

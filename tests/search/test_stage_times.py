@@ -17,7 +17,7 @@ from pimflow.targets import load_target
 from support.costs import FakeCosts
 from support.graphs import dense_block, inverted_residuals
 
-COSTS: dict[str, Costs] = {"fake": FakeCosts(padding_alike=("gpu",)), "pimflow": CostModel(load_target("pimflow"))}
+COSTS: dict[str, Costs] = {"fake": FakeCosts(symmetric_padding=("gpu",)), "pimflow": CostModel(load_target("pimflow"))}
 
 
 @pytest.mark.parametrize("machine", COSTS)

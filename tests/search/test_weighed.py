@@ -80,7 +80,7 @@ def test_energy_and_latency_ask_for_different_plans() -> None:
 @pytest.mark.parametrize("policy", ["pimflow", "auto"])
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
-    costs, graph = FakeCosts(padding_alike=("gpu",)), PassManager(CLEANUP).run(GRAPHS[name]).graph
+    costs, graph = FakeCosts(symmetric_padding=("gpu",)), PassManager(CLEANUP).run(GRAPHS[name]).graph
     pricer = WeighedPricer(graph, costs, PriceCache(None, ""), ENERGY)
     told = 0
     for candidate in Candidates(graph, find_policy(policy), pricer):

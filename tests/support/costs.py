@@ -81,7 +81,7 @@ class FakeCosts:
         self,
         channels: int = 16,
         slow_down: float = 1.0,
-        padding_alike: tuple[str, ...] = (),
+        symmetric_padding: tuple[str, ...] = (),
         channel_switch_us: float | None = None,
     ) -> None:
         self.target = override("pimflow", {"gpu.splits": [1, 2]})
@@ -90,15 +90,15 @@ class FakeCosts:
         self.units: Mapping[str, Backend[Any, Any]] = {"pim": self.unit}
         self.readouts = (Readout("pim"),)
         self.capacities: dict[str, Capacity] = {}
-        self.padding_alike = padding_alike
+        self.symmetric_padding = symmetric_padding
         self.channel_switch_us = channel_switch_us
-        self.identity = f"fake {channels} {slow_down} {padding_alike} {channel_switch_us}"
+        self.identity = f"fake {channels} {slow_down} {symmetric_padding} {channel_switch_us}"
 
     def edge_divisions(self, graph: Graph, node: Node, device: str) -> tuple[EdgeDivision, ...]:
         return ()
 
     def host_only(self) -> FakeCosts:
-        return FakeCosts(32, self.unit.slow_down, self.padding_alike)
+        return FakeCosts(32, self.unit.slow_down, self.symmetric_padding)
 
     def kept(self, graph: Graph, node: Node) -> Kept:
         return Kept(0)

@@ -28,7 +28,7 @@ class Rows(NamedTuple):
         return self.begins[relation] + rows.astype(np.int64) * self.stride
 
 
-def behind_one_another(name: str, counts: Sequence[int]) -> Rows:
+def concatenated_rows(name: str, counts: Sequence[int]) -> Rows:
     """Rows concatenated relation by relation, with the given counts."""
     return Rows(name, tuple(np.cumsum([0, *counts[:-1]]).tolist()))
 
@@ -42,18 +42,18 @@ class Edges:
         order: its place in the concatenation of all relations' edges.
     """
 
-    def __init__(self, pointers: Sequence[Ints], *, together: bool) -> None:
+    def __init__(self, pointers: Sequence[Ints], *, by_destination: bool) -> None:
         """Order the edges of relations.
 
         Args:
             pointers: for every relation, the start of each destination's edges, from 0.
-            together: order by destination and then by relation, so that the results of all relations for a destination
-                are added up; otherwise relation by relation.
+            by_destination: order by destination and then by relation, so that the results of all relations for a
+                destination are added up; otherwise relation by relation.
         """
-        self._pointers, self._together = pointers, together
+        self._pointers, self._by_destination = pointers, by_destination
         types = np.repeat(np.arange(len(pointers)), [int(own[-1]) for own in pointers])
         destination = np.concatenate([types_of_rows(own) for own in pointers])
-        self.order = np.argsort(destination, kind="stable") if together else np.arange(len(types))
+        self.order = np.argsort(destination, kind="stable") if by_destination else np.arange(len(types))
         self.types, self.destination = types[self.order], destination[self.order]
 
     def joined(self, arrays: Sequence[Ints]) -> Ints:
@@ -67,15 +67,15 @@ class Edges:
     @property
     def pointers(self) -> Ints:
         """The start of the edges of each row of the reduction."""
-        if not self._together:
+        if not self._by_destination:
             return self.by_relation
         return _begins(np.bincount(self.destination, minlength=len(self._pointers[0]) - 1))
 
     @property
     def by_relation(self) -> Ints:
-        """The start of each relation's edges into each destination; unless `together`, also for destinations without
-        edges."""
-        if not self._together:
+        """The start of each relation's edges into each destination; unless `by_destination`, also for destinations
+        without edges."""
+        if not self._by_destination:
             return _begins(np.concatenate([np.diff(own) for own in self._pointers]))
         pairs = self.destination * len(self._pointers) + self.types
         return np.concatenate([np.flatnonzero(np.diff(pairs, prepend=-1)), [len(pairs)]]).astype(np.int64)

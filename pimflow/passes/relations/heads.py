@@ -9,7 +9,7 @@ import numpy as np
 from pimflow.ir import Graph, Node, Reshape, Transpose, TypedLinear
 from pimflow.passes.relations.rows import Ints, RowWriter, unmarked
 
-_TURNED = Transpose((1, 0, 2))
+_SWAPPED = Transpose((1, 0, 2))
 
 
 def heads_in_rows(graph: Graph, node: Node) -> Graph | None:
@@ -21,18 +21,18 @@ def heads_in_rows(graph: Graph, node: Node) -> Graph | None:
     """
     if not isinstance(node.op, TypedLinear) or len(node.inputs) > 3 or len(graph.shape(node.inputs[0])) != 2:
         return None
-    before, behind = _turn_before(graph, node), _turn_behind(graph, node)
+    before, after = _transpose_before(graph, node), _transpose_after(graph, node)
     pointers = graph.constants.get(node.inputs[2])
-    if before is None or behind is None or pointers is None:
+    if before is None or after is None or pointers is None:
         return None
     rows, heads, _ = graph.shape(before.inputs[0])
     of_one = _of_one_head(pointers, rows, heads)
-    if of_one is None or graph.shape(behind.output)[:2] != (rows, heads):
+    if of_one is None or graph.shape(after.output)[:2] != (rows, heads):
         return None
     write = RowWriter(graph)
     made, weights = _by_type(write, node, heads)
     inputs = (before.inputs[0], weights, write.constant("types", of_one))
-    write.editor.replace_node(behind.name, (*made, replace(unmarked(behind), op=node.op, inputs=inputs)))
+    write.editor.replace_node(after.name, (*made, replace(unmarked(after), op=node.op, inputs=inputs)))
     return write.finish()
 
 
@@ -40,26 +40,26 @@ def _by_type(write: RowWriter, node: Node, heads: int) -> tuple[tuple[Node, ...]
     """The weights [H R, K, N] as [R, H, K, N]: the nodes that rearrange them, and their name."""
     name = node.inputs[1]
     matrices, *matrix = write.shape(name)
-    shape, turn = (heads, matrices // heads, *matrix), (1, 0, 2, 3)
+    shape, order = (heads, matrices // heads, *matrix), (1, 0, 2, 3)
     weights = write.array(name)
     if weights is not None:
-        return (), write.constant("weights", weights.reshape(shape).transpose(turn))
+        return (), write.constant("weights", weights.reshape(shape).transpose(order))
     by_head = write.node(Reshape(shape), (name,), f"{node.name}_by_head")
-    by_type = write.node(Transpose(turn), (by_head.output,), f"{node.name}_by_type")
+    by_type = write.node(Transpose(order), (by_head.output,), f"{node.name}_by_type")
     return (by_head, by_type), by_type.output
 
 
-def _turn_before(graph: Graph, node: Node) -> Node | None:
+def _transpose_before(graph: Graph, node: Node) -> Node | None:
     """The transpose that orders the rows head by head, through views."""
     maker = graph.producer(node.inputs[0])
     while maker is not None and isinstance(maker.op, Reshape):
         maker = graph.producer(maker.inputs[0])
-    if maker is None or maker.op != _TURNED:
+    if maker is None or maker.op != _SWAPPED:
         return None
     return maker if graph.shape(maker.output)[2] == graph.shape(node.inputs[0])[1] else None
 
 
-def _turn_behind(graph: Graph, node: Node) -> Node | None:
+def _transpose_after(graph: Graph, node: Node) -> Node | None:
     """The transpose that is the only reader of the results, through views."""
     width, reader = graph.shape(node.output)[1], node
     while reader is node or isinstance(reader.op, Reshape):
@@ -67,7 +67,7 @@ def _turn_behind(graph: Graph, node: Node) -> Node | None:
         if len(users) != 1 or reader.output in graph.outputs:
             return None
         (reader,) = users
-    return reader if reader.op == _TURNED and graph.shape(reader.output)[2] == width else None
+    return reader if reader.op == _SWAPPED and graph.shape(reader.output)[2] == width else None
 
 
 def _of_one_head(pointers: Ints, rows: int, heads: int) -> Ints | None:

@@ -57,7 +57,7 @@ def joined_products(graph: Graph, node: Node, terms: Sequence[str], *, fold: boo
     rows = made[-1].output if made else tables[0]
     total = _Total(write, made, node.name, fold)
     weights = [total.of([one.weights for one in products.values() if one.x == table], "weights") for table in tables]
-    operands = [rows, total.one_below_another(weights)]
+    operands = [rows, total.stacked(weights)]
     biases = [product.bias for product in products.values() if product.bias.any()]
     if biases:
         operands.append(total.of(biases, "bias"))
@@ -87,7 +87,7 @@ class _Total(NamedTuple):
             total = self.made[-1].output
         return total
 
-    def one_below_another(self, names: Sequence[str]) -> str:
+    def stacked(self, names: Sequence[str]) -> str:
         """Several weights stacked row-wise."""
         if len(names) == 1:
             return names[0]

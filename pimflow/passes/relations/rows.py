@@ -105,13 +105,15 @@ class RowWriter:
         """The name of a constant with these elements."""
         key = digest(array)
         if key not in self._constants:
-            self._constants[key] = self._known(array) or self.editor.new_constant(what, np.ascontiguousarray(array))
+            self._constants[key] = self._own_constant(array) or self.editor.new_constant(
+                what, np.ascontiguousarray(array)
+            )
         return self._constants[key]
 
-    def _known(self, array: Array) -> str:
+    def _own_constant(self, array: Array) -> str:
         """The graph's own constant with these elements; "" if it has none."""
-        alike = ((name, known) for name, known in self.graph.constants.items() if _alike(known, array))
-        return next((name for name, known in alike if digest(known) == digest(array)), "")
+        candidates = ((name, known) for name, known in self.graph.constants.items() if _same_type(known, array))
+        return next((name for name, known in candidates if digest(known) == digest(array)), "")
 
     def index(self, what: str, index: Ints) -> str:
         """The name of a constant with an index, in 32 bits if they are enough."""
@@ -168,7 +170,7 @@ def _reads_lost_kernel(graph: Graph, node: Node) -> bool:
     return node.placement.fused_into is not None and node.placement.fused_into not in graph.node_by_name
 
 
-def _alike(one: Array, other: Array) -> bool:
+def _same_type(one: Array, other: Array) -> bool:
     return (one.dtype, one.shape) == (other.dtype, other.shape)
 
 

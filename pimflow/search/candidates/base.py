@@ -71,9 +71,9 @@ class Scene:
         """The regions with branches that may run concurrently, except where rows are fetched from the host's memory:
         those fit into memory only one after the other."""
         found = fork_joins(self.graph, self.order)
-        return tuple(region for region in found if not self.brings_rows(region.start, region.stop))
+        return tuple(region for region in found if not self.fetches_rows(region.start, region.stop))
 
-    def brings_rows(self, start: int, stop: int) -> bool:
+    def fetches_rows(self, start: int, stop: int) -> bool:
         """Whether rows are fetched from the host's memory at some positions."""
         return any(node.placement.access is not None for node in self.order[start:stop])
 

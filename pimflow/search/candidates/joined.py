@@ -29,7 +29,7 @@ def joins(scene: Scene, chosen: Chosen) -> Iterator[Candidate]:
     ends = {(bisect_right(starts, before) - 1, bisect_right(starts, behind) - 1) for before, behind in scene.unordered}
     for first, last in sorted(ends):
         start, stop = chosen[first].start, chosen[last].stop
-        if first < last and stop - start <= MAX_REGION_NODES and not scene.brings_rows(start, stop):
+        if first < last and stop - start <= MAX_REGION_NODES and not scene.fetches_rows(start, stop):
             yield from _joined(scene, chosen[first : last + 1])
 
 

@@ -27,7 +27,7 @@ from pimflow.ir import (
     Transpose,
     TypedLinear,
 )
-from pimflow.passes.relations.all_edges import Edges, Rows, behind_one_another
+from pimflow.passes.relations.all_edges import Edges, Rows, concatenated_rows
 from pimflow.passes.relations.joined import product_of
 from pimflow.passes.relations.rows import Ints, RowWriter, index_of, keeps_rows, reduces_within_rows, types_of_rows
 
@@ -37,7 +37,7 @@ Names = tuple[str, ...]
 """The values at the same place in the chain of every relation, relation by relation."""
 
 
-class Alike:
+class ChainWriter:
     """Writes equivalent chains as nodes over the rows and edges of all relations.
 
     Functions of rows are applied row by row, gathers and pairs use indices into tables of all relations. Products of
@@ -51,7 +51,7 @@ class Alike:
     """
 
     def __init__(self, graph: Graph, inner: frozenset[str], *, fold: bool) -> None:
-        self.write = RowWriter(graph)
+        self.writer = RowWriter(graph)
         self.made: list[Node] = []
         self._graph, self._inner, self._fold = graph, inner, fold
         self._known: dict[tuple[Names, Edges | None], Rows] = {}
@@ -59,7 +59,7 @@ class Alike:
 
     def emit(self, op: Op, inputs: Sequence[str], like: str) -> str:
         """Write a node; return the name of its output."""
-        self.made.append(self.write.node(op, inputs, f"{like}_alike"))
+        self.made.append(self.writer.node(op, inputs, f"{like}_alike"))
         return self.made[-1].output
 
     def rows(self, names: Names, edges: Edges | None = None) -> Rows:
@@ -74,7 +74,7 @@ class Alike:
             self._known[key] = self._rows(names, edges)
         return self._known[key]
 
-    def as_one(self, names: Names) -> Rows | None:
+    def merged(self, names: Names) -> Rows | None:
         """Values of all relations as one, as tables; None if only a copy can join them."""
         rows = self.rows(names)
         return None if names in self._copied else rows
@@ -86,25 +86,25 @@ class Alike:
         known = [array for array in arrays if array is not None]
         if len(known) == len(names):
             counts = [len(array) for array in known]
-            return self._in_order(lambda joined: self.write.constant("alike", joined(known)), counts, edges)
-        nodes = self._alike(names)
+            return self._in_order(lambda joined: self.writer.constant("alike", joined(known)), counts, edges)
+        nodes = self._equivalent_makers(names)
         made = None if nodes is None else self._made(names, nodes, edges)
-        return self._one_behind_another(names, edges) if made is None else made
+        return self._concatenated(names, edges) if made is None else made
 
     def _in_order(
         self, make: Callable[[Callable[[Sequence[Ints]], Ints]], str], counts: Sequence[int], edges: Edges | None
     ) -> Rows:
         """Rows from `make`, which receives the function that joins the indices of all relations."""
-        return behind_one_another(make(np.concatenate if edges is None else edges.joined), counts)
+        return concatenated_rows(make(np.concatenate if edges is None else edges.joined), counts)
 
-    def _one_behind_another(self, names: Names, edges: Edges | None) -> Rows:
+    def _concatenated(self, names: Names, edges: Edges | None) -> Rows:
         self._copied.add(names)
         tables = tuple(dict.fromkeys(names)) if edges is None else names
         counts = [self._count(name) for name in tables]
         name = self.emit(Concat(0), tables, self._like(names))
         if edges is not None and not np.array_equal(edges.order, np.arange(len(edges.order))):
-            name = self.emit(GatherRows(), (name, self.write.index("order", edges.order)), self._like(names))
-        rows = behind_one_another(name, counts)
+            name = self.emit(GatherRows(), (name, self.writer.index("order", edges.order)), self._like(names))
+        rows = concatenated_rows(name, counts)
         return rows._replace(begins=tuple(rows.begins[tables.index(own)] for own in names))
 
     def _count(self, name: str) -> int:
@@ -116,18 +116,20 @@ class Alike:
 
     # ---- equivalence
 
-    def _alike(self, names: Names) -> tuple[Node, ...] | None:
+    def _equivalent_makers(self, names: Names) -> tuple[Node, ...] | None:
         """The producers of the values, if they have the same op for every relation and only the chains read them."""
         nodes = [node for node in map(self._graph.producer, names) if node is not None and node.name in self._inner]
         if len(nodes) < len(names):
             return None
         first = nodes[0]
         place = first.outputs.index(names[0])
-        alike = all(
-            _same(node.op, first.op) and self._shapes(node) == self._shapes(first) and node.outputs.index(name) == place
+        equivalent = all(
+            _same_op(node.op, first.op)
+            and self._shapes(node) == self._shapes(first)
+            and node.outputs.index(name) == place
             for node, name in zip(nodes, names, strict=True)
         )
-        return tuple(nodes) if alike else None
+        return tuple(nodes) if equivalent else None
 
     def _shapes(self, node: Node) -> list[tuple[int, ...] | None]:
         """The shapes of a node's inputs, without the number of rows and the number of columns of a product."""
@@ -142,10 +144,10 @@ class Alike:
         if isinstance(op, EdgeSoftmax):
             return self._softmax(op, nodes, edges)
         if isinstance(op, Spmm | SegmentReduce) and edges is None:
-            return self.reduced(nodes, together=False)
+            return self.reduced(nodes, summed=False)
         if op.is_matrix_product and edges is None:
             return self._products(names)
-        return self._row_by_row(names, nodes, edges) if all(goes_by_rows(self._graph, node) for node in nodes) else None
+        return self._rowwise(names, nodes, edges) if all(is_rowwise(self._graph, node) for node in nodes) else None
 
     # ---- over edges
 
@@ -162,7 +164,7 @@ class Alike:
         )
 
     def _index(self, table: Rows, picks: Sequence[Ints], joined: Callable[[Sequence[Ints]], Ints]) -> str:
-        return self.write.index("alike", joined([table.of(kind, own) for kind, own in enumerate(picks)]))
+        return self.writer.index("alike", joined([table.of(kind, own) for kind, own in enumerate(picks)]))
 
     def _pairs(self, op: Sddmm | GatherPairs, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
         """Both ends of every edge, by indices."""
@@ -182,9 +184,9 @@ class Alike:
         pointers = self._constants(nodes, 1)
         if pointers is None or not (edges is None or edges.are_of(pointers)):
             return None
-        own = Edges(pointers, together=False) if edges is None else edges
+        own = Edges(pointers, by_destination=False) if edges is None else edges
         logits = self.rows(_inputs(nodes, 0), own)
-        bounds = self.write.constant("alike", own.by_relation)
+        bounds = self.writer.constant("alike", own.by_relation)
         return logits._replace(name=self.emit(op, (logits.name, bounds), nodes[0].name))
 
     def _constants(self, nodes: Sequence[Node], position: int) -> list[Ints] | None:
@@ -194,12 +196,12 @@ class Alike:
 
     # ---- reductions
 
-    def reduced(self, nodes: Sequence[Node], *, together: bool, scales: Sequence[Ints] = ()) -> Rows | None:
+    def reduced(self, nodes: Sequence[Node], *, summed: bool, scales: Sequence[Ints] = ()) -> Rows | None:
         """Reductions over the edges of each relation as one over all edges.
 
         Args:
             nodes: equivalent `Spmm` or `SegmentReduce` nodes.
-            together: whether the results of all relations for a destination are added up; otherwise each has rows of
+            summed: whether the results of all relations for a destination are added up; otherwise each has rows of
                 its own.
             scales: if they are added up, the factors of each relation's sums, one number per destination.
         """
@@ -207,7 +209,7 @@ class Alike:
         given = self._constants(nodes, 2) if isinstance(nodes[0].op, Spmm) else []
         if pointers is None or given is None:
             return None
-        edges = Edges(pointers, together=together)
+        edges = Edges(pointers, by_destination=summed)
         if not len(edges.order):
             return None
         if isinstance(nodes[0].op, Spmm):
@@ -215,23 +217,23 @@ class Alike:
             inputs = [table.name, "", self._index(table, given, edges.joined)]
         else:
             values = self.rows(_inputs(nodes, 0), edges)
-            inputs = [values.name, "", self.write.index("alike", np.arange(len(edges.order)))]
-        factors = self._factors(nodes, pointers, scales) if together else None
+            inputs = [values.name, "", self.writer.index("alike", np.arange(len(edges.order)))]
+        factors = self._factors(nodes, pointers, scales) if summed else None
         weight = self._weight(nodes, edges, factors)
         if weight is None:
             return None
         inputs[1:] = [
-            self.write.constant("alike", edges.pointers),
+            self.writer.constant("alike", edges.pointers),
             inputs[2],
             weight,
-            "" if together else self._row_scale(nodes, pointers),
+            "" if summed else self._row_scale(nodes, pointers),
         ]
         op = nodes[0].op
         if isinstance(op, SegmentReduce):
             op, inputs = (Spmm(), inputs) if weight else (op, inputs[:2])
         while not inputs[-1]:
             inputs.pop()
-        return behind_one_another(self.emit(op, inputs, nodes[0].name), [len(own) - 1 for own in pointers])
+        return concatenated_rows(self.emit(op, inputs, nodes[0].name), [len(own) - 1 for own in pointers])
 
     def _scale_of(self, node: Node, pointers: Ints) -> Ints:
         """The factor of a sum, one number per destination."""
@@ -243,7 +245,9 @@ class Alike:
         if not any(_inputs(nodes, 4)):
             return ""
         scales = [self._scale_of(node, own) for node, own in zip(nodes, pointers, strict=True)]
-        return self.write.constant("row_scale", np.concatenate(scales).astype(self._graph.value(nodes[0].output).dtype))
+        return self.writer.constant(
+            "row_scale", np.concatenate(scales).astype(self._graph.value(nodes[0].output).dtype)
+        )
 
     def _factors(self, nodes: Sequence[Node], pointers: Sequence[Ints], scales: Sequence[Ints]) -> list[Ints] | None:
         """A factor for every edge, from the factors of its destination; None if all are 1."""
@@ -258,19 +262,19 @@ class Alike:
         names = _inputs(nodes, 3) if isinstance(nodes[0].op, Spmm) else ("",) * len(nodes)
         joined = None if factors is None else edges.joined(factors).astype(self._graph.value(nodes[0].output).dtype)
         if not any(names):
-            return "" if joined is None else self.write.constant("alike", joined)
+            return "" if joined is None else self.writer.constant("alike", joined)
         if not all(names) or len({self._graph.shape(name)[1:] for name in names}) > 1:
             return None
         weight = self.rows(names, edges).name
         if joined is None:
             return weight
-        factor = joined.reshape(len(joined), *(1,) * (len(self.write.shape(weight)) - 1))
-        known = self.write.array(weight)
+        factor = joined.reshape(len(joined), *(1,) * (len(self.writer.shape(weight)) - 1))
+        known = self.writer.array(weight)
         if known is not None:
-            return self.write.constant("alike", known * factor)
+            return self.writer.constant("alike", known * factor)
         if not factor.all():
             return None
-        divisor = self.write.constant("alike", 1 / factor)  # a factor would count as a trained constant
+        divisor = self.writer.constant("alike", 1 / factor)  # a factor would count as a trained constant
         return self.emit(Elementwise("Div"), (weight, divisor), nodes[0].name)
 
     # ---- products
@@ -285,27 +289,27 @@ class Alike:
         width = weights[0].shape[1]
         tables = tuple(product.x for product in products)
         if len(set(tables)) == 1:
-            operands = [tables[0], self.write.constant("weights", np.concatenate(weights, axis=1))]
+            operands = [tables[0], self.writer.constant("weights", np.concatenate(weights, axis=1))]
             if any(bias.any() for bias in biases):
-                operands.append(self.write.constant("bias", np.concatenate(biases)))
+                operands.append(self.writer.constant("bias", np.concatenate(biases)))
             wide = self.emit(Gemm(), operands, like)
             view = self.emit(Reshape((self._count(tables[0]) * kinds, width)), (wide,), like)
             return Rows(view, tuple(range(kinds)), kinds)
-        rows, counts = self.as_one(tables), [self._count(name) for name in tables]
-        if rows is None or rows != behind_one_another(rows.name, counts):
+        rows, counts = self.merged(tables), [self._count(name) for name in tables]
+        if rows is None or rows != concatenated_rows(rows.name, counts):
             return None
-        pointers = self.write.constant("types", np.cumsum([0, *counts]).astype(np.int64))
-        inputs = (rows.name, self.write.constant("weights", np.stack(weights)), pointers)
+        pointers = self.writer.constant("types", np.cumsum([0, *counts]).astype(np.int64))
+        inputs = (rows.name, self.writer.constant("weights", np.stack(weights)), pointers)
         made = self.emit(TypedLinear(), inputs, like)
         if any(bias.any() for bias in biases):
-            types = self.write.index("types", types_of_rows(np.cumsum([0, *counts])))
-            bias = self.emit(GatherRows(), (self.write.constant("bias", np.stack(biases)), types), like)
+            types = self.writer.index("types", types_of_rows(np.cumsum([0, *counts])))
+            bias = self.emit(GatherRows(), (self.writer.constant("bias", np.stack(biases)), types), like)
             made = self.emit(Elementwise("Add"), (made, bias), like)
         return rows._replace(name=made)
 
     # ---- row by row
 
-    def _row_by_row(self, names: Names, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
+    def _rowwise(self, names: Names, nodes: tuple[Node, ...], edges: Edges | None) -> Rows | None:
         first, counts = nodes[0], [self._count(name) for name in names]
         operands: list[str] = []
         stacked: list[Rows] = []
@@ -315,7 +319,7 @@ class Alike:
             if any(given) and self._have_rows(given, nodes):
                 stacked.append(self.rows(given, edges))
                 operands.append(stacked[-1].name)
-            elif not any(given) or self._is_same(given):
+            elif not any(given) or self._are_equal(given):
                 operands.append(given[0])
             elif isinstance(first.op, Elementwise) and self._constants(nodes, position) is not None:
                 constants.append(position)
@@ -332,8 +336,8 @@ class Alike:
         types = edges.types if edges is not None else self._types(like, counts)
         for position in constants:
             table = self._by_relation(nodes, position)
-            operands[position] = self.emit(GatherRows(), (table, self.write.index("types", types)), first.name)
-        outputs = self._emit_rows(first, operands, self.write.shape(like.name)[0])
+            operands[position] = self.emit(GatherRows(), (table, self.writer.index("types", types)), first.name)
+        outputs = self._emit_rows(first, operands, self.writer.shape(like.name)[0])
         made = [like._replace(name=output) for output in outputs]
         for place, rows in enumerate(made):
             self._known[tuple(node.outputs[place] for node in nodes), edges] = rows
@@ -342,13 +346,13 @@ class Alike:
     def _from_two_tables(self, first: Node, stacked: Sequence[Rows], counts: Sequence[int]) -> Rows | None:
         """Sums or products of rows that are in two tables in different orders: pairs of rows, relation by relation."""
         pairing = _PAIRINGS.get(first.op)
-        shapes = {self.write.shape(own.name)[1:] for own in stacked}
+        shapes = {self.writer.shape(own.name)[1:] for own in stacked}
         if pairing is None or len(stacked) != len(first.inputs) or len(shapes) > 1:
             return None
         rows = [np.arange(count) for count in counts]
         indices = [self._index(own, rows, np.concatenate) for own in stacked]
         name = self.emit(GatherPairs(pairing), (*(own.name for own in stacked), *indices), first.name)
-        return behind_one_another(name, counts)
+        return concatenated_rows(name, counts)
 
     def _have_rows(self, given: Names, nodes: Sequence[Node]) -> bool:
         """Whether an operand has a row for every row of the output."""
@@ -357,7 +361,7 @@ class Alike:
         is_first = not isinstance(nodes[0].op, Elementwise) and given == _inputs(nodes, 0)
         return is_first or all(len(a) == len(b) and a[0] == b[0] for a, b in zip(own, made, strict=True))
 
-    def _is_same(self, given: Names) -> bool:
+    def _are_equal(self, given: Names) -> bool:
         if len(set(given)) == 1:
             return True
         arrays = [self._graph.constants.get(name) for name in given]
@@ -370,7 +374,7 @@ class Alike:
         shape = self._graph.shape(nodes[0].output)[1:]
         arrays = [self._graph.constants[node.inputs[position]] for node in nodes]
         rows = [np.broadcast_to(array.reshape(array.shape[-len(shape) :]), shape) for array in arrays]
-        return self.write.constant("alike", np.stack(rows))
+        return self.writer.constant("alike", np.stack(rows))
 
     def _types(self, rows: Rows, counts: Sequence[int]) -> Ints:
         kinds = np.arange(len(counts))
@@ -394,7 +398,7 @@ class Alike:
 
     def _emit_rows(self, like: Node, operands: Sequence[str], count: int) -> tuple[str, ...]:
         """Write a node over `count` rows."""
-        op, editor = like.op, self.write.editor
+        op, editor = like.op, self.writer.editor
         if isinstance(op, Reshape):
             op = replace(op, shape=(count, *op.shape[1:]))
         values = [self._graph.value(name) for name in like.outputs]
@@ -411,7 +415,7 @@ def _inputs(nodes: Sequence[Node], position: int) -> Names:
     return tuple(node.inputs[position] if position < len(node.inputs) else "" for node in nodes)
 
 
-def _same(op: Op, other: Op) -> bool:
+def _same_op(op: Op, other: Op) -> bool:
     """Whether two ops are equal except for the number of rows."""
     if isinstance(op, Reshape) and isinstance(other, Reshape):
         return op.shape[1:] == other.shape[1:]
@@ -422,7 +426,7 @@ def _equal(array: Any, other: Any) -> bool:
     return other is not None and np.array_equal(array, other)
 
 
-def goes_by_rows(graph: Graph, node: Node) -> bool:
+def is_rowwise(graph: Graph, node: Node) -> bool:
     """Whether a node computes each row from the same row of its inputs, and from operands shared by all rows."""
     op = node.op
     if isinstance(op, Elementwise):

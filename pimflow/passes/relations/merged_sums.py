@@ -10,8 +10,8 @@ from typing import NamedTuple
 import numpy as np
 
 from pimflow.ir import Concat, Elementwise, Graph, Node, OnnxOp, Reshape, SegmentReduce, Spmm
-from pimflow.passes.relations.alike import Alike, goes_by_rows
-from pimflow.passes.relations.all_edges import Rows, behind_one_another
+from pimflow.passes.relations.all_edges import Rows, concatenated_rows
+from pimflow.passes.relations.chain_writer import ChainWriter, is_rowwise
 from pimflow.passes.relations.rows import Ints, RowWriter, keeps_rows, reduced_axes, unmarked
 
 
@@ -23,7 +23,7 @@ class _Term(NamedTuple):
     biases: tuple[str, ...]
 
 
-def alike_sums(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
+def merged_sums(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = True) -> Graph | None:
     """A sum over relations of equivalent sums over edges, as one sum over the edges of all relations.
 
     FiLM and attention in relations are exported that way: for each relation its own products, functions of its edges,
@@ -43,58 +43,58 @@ def alike_sums(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = T
     others = _groups({name: _maker(graph, name) for name in full if name not in linear})
     if not groups and not others:
         return None
-    write = Alike(graph, _read_by(graph, node), fold=fold)
+    chains = ChainWriter(graph, _read_only_by(graph, node), fold=fold)
     made: dict[tuple[str, ...], list[str]] = {}
     for group in groups:
         own = [linear[name] for name in group]
-        total = write.reduced([term.total for term in own], together=True, scales=[term.scale for term in own])
+        total = chains.reduced([term.total for term in own], summed=True, scales=[term.scale for term in own])
         if total is not None:
-            made[group] = [_viewed(write, total.name, shape, node.name), *_biases(graph, write, own, fold)]
+            made[group] = [_viewed(chains, total.name, shape, node.name), *_biases(graph, chains, own, fold)]
     for group in others:
-        rows = write.as_one(group) if _is_over_edges(graph, group[0]) else None
+        rows = chains.merged(group) if _is_over_edges(graph, group[0]) else None
         if rows is not None:
-            made[group] = [_added_up(write, rows, shape[0], node.name)]
+            made[group] = [_sum_of_rows(chains, rows, shape[0], node.name)]
     if not made:
         return None
     left = [name for name in terms if not any(name in group for group in made)]
     summed, *rest = [*(name for names in made.values() for name in names), *left]
     for name in rest:
-        summed = write.emit(Elementwise("Add"), (summed, name), node.name)
-    return _in_place_of(write, node)
+        summed = chains.emit(Elementwise("Add"), (summed, name), node.name)
+    return _replace_node(chains, node)
 
 
-def _viewed(write: Alike, name: str, shape: tuple[int, ...], like: str) -> str:
+def _viewed(chains: ChainWriter, name: str, shape: tuple[int, ...], like: str) -> str:
     """Rows in another shape."""
-    return name if write.write.shape(name) == shape else write.emit(Reshape(shape), (name,), like)
+    return name if chains.writer.shape(name) == shape else chains.emit(Reshape(shape), (name,), like)
 
 
-def _added_up(write: Alike, rows: Rows, count: int, like: str) -> str:
+def _sum_of_rows(chains: ChainWriter, rows: Rows, count: int, like: str) -> str:
     """The sum over relations of `count` rows of each."""
     kinds = len(rows.begins)
     places = np.stack([rows.of(kind, np.arange(count)) for kind in range(kinds)], axis=1).reshape(-1)
-    pointers = write.write.constant("rowptr", np.arange(count + 1, dtype=np.int64) * kinds)
-    return write.emit(Spmm(), (rows.name, pointers, write.write.index("alike", places)), like)
+    pointers = chains.writer.constant("rowptr", np.arange(count + 1, dtype=np.int64) * kinds)
+    return chains.emit(Spmm(), (rows.name, pointers, chains.writer.index("alike", places)), like)
 
 
 def _is_over_edges(graph: Graph, name: str) -> bool:
     """Whether a function of rows is one of reductions over edges."""
     node = graph.producer(name)
-    while node is not None and (node.op.is_matrix_product or goes_by_rows(graph, node)):
+    while node is not None and (node.op.is_matrix_product or is_rowwise(graph, node)):
         computed = [item for item in node.inputs if item and item not in graph.constants]
         node = graph.producer(computed[0]) if computed else None
     return node is not None and isinstance(node.op, Spmm | SegmentReduce)
 
 
-def _biases(graph: Graph, write: Alike, terms: Sequence[_Term], fold: bool) -> list[str]:
+def _biases(graph: Graph, chains: ChainWriter, terms: Sequence[_Term], fold: bool) -> list[str]:
     """The values that are added to all rows of the sums."""
     names = [name for term in terms for name in term.biases]
     if not fold or not names:
         return names
     total = np.sum([graph.constants[name] for name in names], axis=0)
-    return [write.write.constant("bias", total)] if total.any() else []
+    return [chains.writer.constant("bias", total)] if total.any() else []
 
 
-def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
+def merged_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
     """A concatenation of reductions over the edges of several relations, as one reduction.
 
     Attention over relations (HAN), and their maximum or mean, are exported that way. None for any other node.
@@ -102,12 +102,12 @@ def alike_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None:
     if node.op != Concat(0) or len(node.inputs) < 2:
         return None
     names = tuple(_table(graph, name) for name in node.inputs)
-    write = Alike(graph, _read_by(graph, node), fold=fold)
-    rows = write.as_one(names) if len(set(names)) == len(names) and _is_over_edges(graph, names[0]) else None
-    if rows is None or rows != behind_one_another(rows.name, [graph.shape(name)[0] for name in names]):
+    chains = ChainWriter(graph, _read_only_by(graph, node), fold=fold)
+    rows = chains.merged(names) if len(set(names)) == len(names) and _is_over_edges(graph, names[0]) else None
+    if rows is None or rows != concatenated_rows(rows.name, [graph.shape(name)[0] for name in names]):
         return None
-    write.emit(Reshape(graph.shape(node.output)), (rows.name,), node.name)
-    return _in_place_of(write, node)
+    chains.emit(Reshape(graph.shape(node.output)), (rows.name,), node.name)
+    return _replace_node(chains, node)
 
 
 def _table(graph: Graph, name: str) -> str:
@@ -154,14 +154,14 @@ def _stacked(graph: Graph, node: Node) -> list[str]:
     return parts if fits and reduced_axes(graph, node) == (0,) else []
 
 
-def _in_place_of(write: Alike, node: Node) -> Graph:
+def _replace_node(chains: ChainWriter, node: Node) -> Graph:
     """The graph with the written nodes in place of a node."""
-    write.made[-1] = replace(write.made[-1], outputs=node.outputs)
-    write.write.editor.replace_node(node.name, write.made)
-    return write.write.finish()
+    chains.made[-1] = replace(chains.made[-1], outputs=node.outputs)
+    chains.writer.editor.replace_node(node.name, chains.made)
+    return chains.writer.finish()
 
 
-def _read_by(graph: Graph, node: Node) -> frozenset[str]:
+def _read_only_by(graph: Graph, node: Node) -> frozenset[str]:
     """The names of nodes whose values only a given node reads, directly or indirectly."""
     inner = {node.name}
     for other in reversed(graph.nodes):
