@@ -14,7 +14,7 @@ from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import Options
 from pimflow.search.solver import run_cache
 from pimflow.sparse import Graph as Adjacency
-from pimflow.verify.running import LARGEST_RUN_BYTES, check_original, live_bytes
+from pimflow.verify.running import MAX_RUN_BYTES, check_original, live_bytes
 
 if TYPE_CHECKING:
     import onnx
@@ -65,7 +65,7 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     if not options.check:
         return
     adjacency = loaded.adjacency
-    is_run = live_bytes(loaded.graph) <= LARGEST_RUN_BYTES
+    is_run = live_bytes(loaded.graph) <= MAX_RUN_BYTES
     bound = inputs_bound(source, adjacency, options) if is_run else {}
     content = source.as_file()
     if adjacency is not None or loaded.has_external_data:

@@ -42,20 +42,20 @@ from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.steady_state import SteadyState
-from pimflow.verify.draws import drawing, seeded, seeded_original
+from pimflow.verify.draws import seeded, seeded_original, unseeded_nodes
 from pimflow.verify.evidence import Evidence, Outputs
 from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
-from pimflow.verify.picks import Picking, with_picks
+from pimflow.verify.picks import PickRecorder, check_with_picks
 from pimflow.verify.reference import CheckedUnits, UnitReference
 from pimflow.verify.running import require_room
 from pimflow.verify.values import PartsCheck
 from pimflow.verify.verification import How, Verification
 
-LOOSE = 0.05
+LOOSE_BOUND = 0.05
 """If a bound is a larger share of an output's largest magnitude than this, a note says so."""
 
-WEAKER = 0.5
+WEAKER_SCALE = 0.5
 """Scale of a second set of inputs, for bounds that depend on how much other inputs change an output.
 
 The mean over a large map of random numbers is the same for all draws, but differs for numbers of a different scale.
@@ -101,7 +101,7 @@ class Execution:
         feeds: Mapping[str, Array],
         reference: UnitReference,
         progress: Callable[[str], None],
-        around: Callable[[Execute], Picking] | None = None,
+        wrap: Callable[[Execute], PickRecorder] | None = None,
     ) -> tuple[Outputs, PartsCheck | None]:
         """A graph's outputs and, if programs were executed by value, the error of each compared with its node.
 
@@ -109,14 +109,14 @@ class Execution:
             graph, feeds: the graph to run and its inputs.
             reference: the reference for programs.
             progress: receives a line of text per program.
-            around: wraps the function that executes nodes of the host.
+            wrap: wraps the function that executes nodes of the host.
         """
-        if self.is_plain and around is None:
+        if self.is_plain and wrap is None:
             return run_graph(graph, feeds), None
         executor = None if self.programs is None else CheckedUnits(reference, self.programs, progress)
         host = None if self.programs is None else self.host
         kernels: Kernels = NodeKernels(graph) if host is None else HostKernels(graph, host)
-        kernels = kernels if around is None else around(kernels.run)
+        kernels = kernels if wrap is None else wrap(kernels.run)
         if self.is_plain:
             return run_nodes(graph, feeds, kernels.run), None
         plan = plan_memory(graph) if self.memory is None else self.memory
@@ -159,15 +159,15 @@ def verify_compiled(
         ModelError: ONNX Runtime refuses a model.
     """
     require_room(graph, 0 if execution.memory is None else execution.memory.arena_bytes)
-    drawn = drawing(graph)
-    if drawn:
+    random_nodes = unseeded_nodes(graph)
+    if random_nodes:
         original, graph = seeded_original(original), seeded(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
     expected = _original_outputs(original, {**bound, **feeds}, is_random=inputs is None)
     progress("running the compiled model")
     reference = execution.reference(graph)
-    with _as_declared(original):
+    with _declaration_errors(original):
         actual, programs = execution.outputs(graph, feeds, reference, progress)
     signal = _signal(original, graph, expected, seed, bound)
     evidence = Evidence(original, graph, bound, feeds, expected)
@@ -180,7 +180,7 @@ def verify_compiled(
     flights = None
     if in_flight is not None:
         bounds = {check.name: check.rtol for check in checks}
-        with _as_declared(original):
+        with _declaration_errors(original):
             flights = check_in_flight(
                 *(original, graph, *in_flight),
                 bound=bound,
@@ -201,10 +201,10 @@ def verify_compiled(
         notes=(
             *evidence.notes(),
             *picked,
-            *_drawn(drawn),
-            *_out_of_range(reference, passed=passed),
-            *_still(signal, inputs),
-            *(_loose(expected, checks) if rtol is None else ()),
+            *_seed_notes(random_nodes),
+            *_range_notes(reference, passed=passed),
+            *_constant_notes(signal, inputs),
+            *(_loose_notes(expected, checks) if rtol is None else ()),
         ),
         values=evidence.values,
         programs=programs,
@@ -228,19 +228,19 @@ def _measured(
     """
     graph, feeds = evidence.graph, evidence.feeds
     # Rounding in programs is compared node by node below; it says nothing about the model in single precision.
-    evidence.measure(actual if execution.programs is None else evidence.plain)
+    evidence.measure(actual if execution.programs is None else evidence.ort_outputs)
     if not execution.is_plain:
         evidence.node_by_node(actual, reference, progress)
     checks = evidence.checks(actual, signal)
     if all(check.passed for check in checks):
         return checks, signal, ()
-    weaker = _signal(evidence.original, graph, evidence.expected, seed, evidence.bound, WEAKER)
+    weaker = _signal(evidence.original, graph, evidence.expected, seed, evidence.bound, WEAKER_SCALE)
     signal = {name: max(change, weaker.get(name, 0.0)) for name, change in signal.items()}
     checks = evidence.checks(actual, signal)
     if all(check.passed for check in checks):
         return checks, signal, ()
     run = partial(execution.outputs, graph, feeds, execution.reference(graph), lambda line: None)
-    checks, picked = with_picks(evidence, checks, run, execution.reference(graph), signal, seed)
+    checks, picked = check_with_picks(evidence, checks, run, execution.reference(graph), signal, seed)
     return checks, signal, picked
 
 
@@ -278,7 +278,7 @@ def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is
 
 
 @contextmanager
-def _as_declared(original: ModelContent) -> Iterator[None]:
+def _declaration_errors(original: ModelContent) -> Iterator[None]:
     """Of a shape that is not as planned, says so where the model declares it: nothing else said what it is.
 
     Raises:
@@ -324,7 +324,7 @@ def _scaled(item: Any, share: float) -> Any:
     return (item * share).astype(item.dtype) if is_float else item
 
 
-def _still(signal: Mapping[str, float], inputs: object) -> tuple[str, ...]:
+def _constant_notes(signal: Mapping[str, float], inputs: object) -> tuple[str, ...]:
     """Notes on outputs that do not depend on the input, for which a pass proves little."""
     still = [name for name, change in signal.items() if change == 0]
     if not still or inputs is not None:
@@ -332,20 +332,20 @@ def _still(signal: Mapping[str, float], inputs: object) -> tuple[str, ...]:
     return (f"output {', '.join(still)} is the same for two different inputs: agreement there shows little",)
 
 
-def _loose(expected: Outputs, checks: Sequence[OutputCheck]) -> Iterator[str]:
+def _loose_notes(expected: Outputs, checks: Sequence[OutputCheck]) -> Iterator[str]:
     """Notes on outputs that rounding changes by a large share of their magnitude, for which a pass proves little."""
     for check in checks:
         array = expected[check.name]
-        if check.passed and check.rtol > LOOSE and isinstance(array, np.ndarray) and array.size:
+        if check.passed and check.rtol > LOOSE_BOUND and isinstance(array, np.ndarray) and array.size:
             most = f"at most {np.abs(array).max():.2g}, and rounding may move it by {check.rtol:.0%} of that"
             yield f"output {check.name} is {most}: agreement there shows little; that of single values shows more"
 
 
-def _drawn(nodes: Sequence[str]) -> tuple[str, ...]:
+def _seed_notes(nodes: Sequence[str]) -> tuple[str, ...]:
     return (f"random numbers of {', '.join(nodes)} were drawn from the same seeds in both models",) if nodes else ()
 
 
-def _out_of_range(reference: UnitReference, *, passed: bool) -> tuple[str, ...]:
+def _range_notes(reference: UnitReference, *, passed: bool) -> tuple[str, ...]:
     """Notes on values outside a type's range; small ones also if all checks pass, as the bounds are wide for them."""
     found = (None if passed else reference.overflow, reference.underflow)
     return tuple(each.text for each in found if each is not None)

@@ -20,7 +20,7 @@ from pimflow.onnxio.folding import DRAWING
 _SEED = "seed"
 
 
-def drawing(graph: Graph) -> tuple[str, ...]:
+def unseeded_nodes(graph: Graph) -> tuple[str, ...]:
     """The nodes of a graph that draw numbers without a seed."""
     return tuple(node.name for node in graph.nodes if _draws(node))
 
@@ -42,10 +42,10 @@ def seeded_original(original: ModelContent) -> ModelContent:
 
 def _draws(node: Node) -> bool:
     op = node.op
-    return isinstance(op, OnnxOp) and _draws_anew(op.domain, op.op_type, (name for name, _ in op.attributes))
+    return isinstance(op, OnnxOp) and _draws_unseeded(op.domain, op.op_type, (name for name, _ in op.attributes))
 
 
-def _draws_anew(domain: str, op_type: str, attributes: Iterable[str]) -> bool:
+def _draws_unseeded(domain: str, op_type: str, attributes: Iterable[str]) -> bool:
     return domain in ("", "ai.onnx") and op_type in DRAWING and _SEED not in attributes
 
 
@@ -59,7 +59,7 @@ def _seeded_proto(model: onnx.ModelProto) -> onnx.ModelProto:
     copy = onnx.ModelProto()
     copy.CopyFrom(model)
     for node in copy.graph.node:
-        if _draws_anew(node.domain, node.op_type, (attribute.name for attribute in node.attribute)):
+        if _draws_unseeded(node.domain, node.op_type, (attribute.name for attribute in node.attribute)):
             node.attribute.append(helper.make_attribute(_SEED, _seed(node.output[0])))
     return copy
 

@@ -35,7 +35,7 @@ single product, is always allowed: outputs that hardly depend on the inputs, suc
 all the same.
 """
 
-DRAWS = 8
+MAX_JITTERED_RUNS = 8
 """The maximum number of runs with sums in a different order; runs after the first only if outputs are further off.
 
 If errors are normal and equally distributed, one error is more than twice another in three of ten cases, but hardly
@@ -72,23 +72,23 @@ class Evidence:
     bound: Mapping[str, Array]
     feeds: Mapping[str, Array]
     expected: Outputs
-    ways: dict[str, tuple[Outputs, ...]] = field(default_factory=dict)
+    causes: dict[str, tuple[Outputs, ...]] = field(default_factory=dict)
     """By cause: the model's own results if it is rounded differently."""
-    of_machine: dict[str, float] = field(default_factory=dict)
+    unit_errors: dict[str, float] = field(default_factory=dict)
     """The causes other than the model's own rounding, with the error they produce in a single product, relative to its
     largest magnitude: beyond that they must not move the outputs as much as other inputs do."""
-    of_graph: set[str] = field(default_factory=set)
+    measured_on_graph: set[str] = field(default_factory=set)
     """The causes that were measured only on the compiled graph: if the graph is wrong, so is the measurement."""
     pairs: list[_Pair] = field(default_factory=list)
     values: PartsCheck | None = None
 
     @cached_property
-    def plain(self) -> Outputs:
+    def ort_outputs(self) -> Outputs:
         """The compiled model's outputs, as run by ONNX Runtime."""
         return run_graph(self.graph, self.feeds)
 
     @cached_property
-    def before(self) -> Graph:
+    def original_graph(self) -> Graph:
         """The original as a graph with the compiled model's inputs."""
         fed = {**self.bound, **self.feeds}
         given = load_model(self.original, {name: array.shape for name, array in fed.items()})
@@ -104,23 +104,27 @@ class Evidence:
         narrow, quantised = is_narrow(self.graph), is_quantised(self.graph)
         if not narrow and not quantised and not self._differs_in_values(actual):
             return
-        quantised = quantised or is_quantised(self.before)  # the products of these kernels may be on a unit
-        outputs, self.values = compare_values(self.before, self.graph, self.feeds)
+        quantised = quantised or is_quantised(self.original_graph)  # the products of these kernels may be on a unit
+        outputs, self.values = compare_values(self.original_graph, self.graph, self.feeds)
         kinds = ["16-bit numbers"] * narrow + ["8-bit kernels of ONNX Runtime"] * quantised
         if kinds:
-            self.ways[" and ".join(kinds)] = (outputs,)
+            self.causes[" and ".join(kinds)] = (outputs,)
         else:  # the observed error of single values, added to every product
-            moved = UnitReference(
-                self.before, {}, None, jitter_seed=0, sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL)
+            jittered = UnitReference(
+                self.original_graph,
+                {},
+                None,
+                jitter_seed=0,
+                sums_rtol=min(self.values.largest_error / JITTER, SUMS_RTOL),
             )
-            self.ways["sums in another order"] = (run_nodes(self.before, self.feeds, moved),)
+            self.causes["sums in another order"] = (run_nodes(self.original_graph, self.feeds, jittered),)
             # kernels use one order for a whole channel: pooling does not level out its effect as it does chance
             with suppress(ModelError):
                 without = run_original(self.original, {**self.bound, **self.feeds}, optimise=False)
-                self.ways["kernels without ONNX Runtime's optimisations"] = (without,)
+                self.causes["kernels without ONNX Runtime's optimisations"] = (without,)
         if quantised:
-            moved = UnitReference(self.graph, {}, None, jitter_seed=0)
-            self.ways["roundings near a half"] = (run_nodes(self.graph, self.feeds, moved),)
+            jittered = UnitReference(self.graph, {}, None, jitter_seed=0)
+            self.causes["roundings near a half"] = (run_nodes(self.graph, self.feeds, jittered),)
 
     def _differs_in_values(self, actual: Outputs) -> bool:
         """Whether an output is off by more than the default, and no output is wrong in any other way."""
@@ -130,7 +134,7 @@ class Evidence:
     def node_by_node(self, actual: Outputs, reference: UnitReference, progress: Callable[[str], None]) -> None:
         """Runs the graph in the precision of its units, without arena and programs."""
         progress("running the compiled model node by node")
-        self.agree("as ONNX Runtime runs it", self.plain)
+        self.agree("as ONNX Runtime runs it", self.ort_outputs)
         self.in_precision(actual, reference, partial(run_nodes, self.graph, self.feeds))
 
     def agree(self, what: str, actual: Outputs) -> None:
@@ -143,30 +147,32 @@ class Evidence:
         """Runs the graph in the precision of its units with `run`, and again with the errors that these may make."""
         same = run(reference)
         runs = [same]
-        for seed in range(DRAWS if reference.units else 0):
+        for seed in range(MAX_JITTERED_RUNS if reference.units else 0):
             jitter = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=seed)
             runs.append(run(jitter))
-            if _within(self.expected, actual, runs) and _within(same, actual, runs[1:]):
+            if _are_within(self.expected, actual, runs) and _are_within(same, actual, runs[1:]):
                 break
-        units, asked = reference.units, reference.operand
+        units, operand_type = reference.units, reference.operand
         placed = ((units.get(node.device or ""), node) for node in self.graph.nodes)
         off = {
             operand: OPERAND_STEP.get(operand, 0.0) + unit.tolerance(operand)
-            for unit, operand in ((unit, unit.operand_of(node, asked)) for unit, node in placed if unit is not None)
+            for unit, operand in (
+                (unit, unit.operand_of(node, operand_type)) for unit, node in placed if unit is not None
+            )
         }
         operands = sorted(off)
         narrow = sorted(NARROW & {value.dtype for value in self.graph.values.values()})
         kinds = [*(f"{kind} operands" for kind in operands), *(f"{kind} results" for kind in narrow)]
         what = " and ".join(kinds) or "nodes run one by one"
-        self.ways[what] = tuple(runs)
-        self.of_graph.add(what)
+        self.causes[what] = tuple(runs)
+        self.measured_on_graph.add(what)
         if operands:
-            self.of_machine[what] = max(off.values())
+            self.unit_errors[what] = max(off.values())
         self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
 
     def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
         """Checks the compiled model's outputs against the original's, and all pairs of runs."""
-        bounds, own = self._allowed(signal, ()), self._allowed(signal, self.of_graph)
+        bounds, own = self._allowed(signal, ()), self._allowed(signal, self.measured_on_graph)
         found = {check.name: check for check in compare_outputs(self.expected, actual, DEFAULT_RTOL, bounds)}
         for name, check in found.items():
             if not check.passed and name in bounds and check.problem == "values differ":
@@ -185,15 +191,15 @@ class Evidence:
         """Bounds wider than the default: from a step of the output's own type, and all causes except `leave_out`."""
         steps = {name: self._own_step(name) for name in self.expected}
         bounds = {name: step for name, step in steps.items() if step > DEFAULT_RTOL}
-        for what in self.ways.keys() - set(leave_out):
-            for name, bound in _bounds(self.expected, self.ways[what]).items():
-                limit = max(self._most(what, bound, signal.get(name)), DEFAULT_RTOL, steps[name])
+        for what in self.causes.keys() - set(leave_out):
+            for name, bound in _bounds(self.expected, self.causes[what]).items():
+                limit = max(self._max_bound(what, bound, signal.get(name)), DEFAULT_RTOL, steps[name])
                 bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
         return bounds
 
-    def _most(self, what: str, bound: float, signal: float | None) -> float:
+    def _max_bound(self, what: str, bound: float, signal: float | None) -> float:
         """The maximum bound with which a pass proves something, given the change due to other inputs, if known."""
-        seen = self.of_machine.get(what, bound / MARGIN)
+        seen = self.unit_errors.get(what, bound / MARGIN)
         return max(SIGNAL_SHARE * (bound if signal is None else signal), seen)
 
     def _own_step(self, name: str) -> float:
@@ -209,7 +215,7 @@ class Evidence:
     def notes(self) -> tuple[str, ...]:
         """Where the bounds come from."""
         found = []
-        for what, runs in self.ways.items():
+        for what, runs in self.causes.items():
             bounds = _bounds(self.expected, runs)
             if bounds:
                 found.append(
@@ -237,7 +243,7 @@ def _bounds(expected: Outputs, runs: Sequence[Outputs]) -> dict[str, float]:
     return bounds
 
 
-def _within(expected: Outputs, actual: Outputs, runs: Sequence[Outputs]) -> bool:
+def _are_within(expected: Outputs, actual: Outputs, runs: Sequence[Outputs]) -> bool:
     """Whether outputs are as close as the runs are to each other, with the margin."""
     return all(check.passed for check in compare_outputs(expected, actual, DEFAULT_RTOL, _bounds(expected, runs)))
 

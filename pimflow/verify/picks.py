@@ -33,33 +33,33 @@ _STEPS = frozenset(
 """Kinds of nodes whose results are floats that jump where their operand changes only a little."""
 
 
-def picks_of(graph: Graph, original: Graph) -> frozenset[str]:
+def shared_picks(graph: Graph, original: Graph) -> frozenset[str]:
     """The first results of the nodes in both graphs that pick by computed numbers.
 
     They produce flags or positions from floats or from bytes, or are steps; sums of bytes have 32 bits.
     """
-    made = {node.outputs[0] for node in original.nodes if node.outputs and _picks(original, node)}
+    made = {node.outputs[0] for node in original.nodes if node.outputs and _is_pick(original, node)}
     return frozenset(node.outputs[0] for node in graph.nodes if node.outputs and node.outputs[0] in made)
 
 
-def _picks(graph: Graph, node: Node) -> bool:
-    read = {graph.value(name).dtype for name in graph.activations(node)}
+def _is_pick(graph: Graph, node: Node) -> bool:
+    operands = {graph.value(name).dtype for name in graph.activations(node)}
     results = {graph.value(name).dtype for name in node.outputs if name}
-    of_floats = bool(read & _FLOATS) and (node.kind in _STEPS or bool(results & {"bool", "int32", "int64"}))
-    of_bytes = bool(read & _BYTES) and bool(results & {"bool", "int64"})
+    of_floats = bool(operands & _FLOATS) and (node.kind in _STEPS or bool(results & {"bool", "int32", "int64"}))
+    of_bytes = bool(operands & _BYTES) and bool(results & {"bool", "int64"})
     return (of_floats or of_bytes) and node.kind not in ("Shape", "Size")
 
 
-def behind(graph: Graph, picks: frozenset[str]) -> frozenset[str]:
+def dependent_outputs(graph: Graph, picks: frozenset[str]) -> frozenset[str]:
     """The graph's outputs that depend on a pick."""
-    moved = set(picks)
+    dependent = set(picks)
     for node in graph.nodes:
-        if not moved.isdisjoint((*node.inputs, *node.outputs)):
-            moved.update(filter(None, node.outputs))
-    return frozenset(moved & set(graph.outputs))
+        if not dependent.isdisjoint((*node.inputs, *node.outputs)):
+            dependent.update(filter(None, node.outputs))
+    return frozenset(dependent & set(graph.outputs))
 
 
-class Picking:
+class PickRecorder:
     """Executes nodes, and records the operands of picks; if picks are given, continues from these.
 
     Args:
@@ -68,9 +68,9 @@ class Picking:
         given: picks of another run.
     """
 
-    def __init__(self, picks: frozenset[str], execute: Execute, given: Picking | None = None) -> None:
-        self.read: dict[str, tuple[Array | None, ...]] = {}
-        self.made: dict[str, tuple[Array, ...]] = {}
+    def __init__(self, picks: frozenset[str], execute: Execute, given: PickRecorder | None = None) -> None:
+        self.operands: dict[str, tuple[Array | None, ...]] = {}
+        self.results: dict[str, tuple[Array, ...]] = {}
         self.wrong: set[str] = set()
         self._picks = picks
         self._execute = execute
@@ -81,31 +81,31 @@ class Picking:
         name = node.outputs[0] if node.outputs else ""
         if name not in self._picks:
             return self._execute(node, inputs)
-        self.read[name] = tuple(None if array is None else np.array(array) for array in inputs)  # an arena's may go
+        self.operands[name] = tuple(None if array is None else np.array(array) for array in inputs)  # an arena's may go
         if self._given is None:
-            self.made[name] = tuple(self._execute(node, inputs))
-            return self.made[name]
-        again = self._execute(node, self._given.read[name])
-        if not all(map(np.array_equal, again, self._given.made[name])):
+            self.results[name] = tuple(self._execute(node, inputs))
+            return self.results[name]
+        again = self._execute(node, self._given.operands[name])
+        if not all(map(np.array_equal, again, self._given.results[name])):
             self.wrong.add(name)
-        return self._given.made[name]
+        return self._given.results[name]
 
-    def with_read(self, outputs: Outputs) -> dict[str, Any]:
+    def with_operands(self, outputs: Outputs) -> dict[str, Any]:
         """Outputs, together with the operands of picks that are computed numbers."""
         beside = {
             f"operand {place} of the pick {name!r}": array
-            for name, operands in self.read.items()
+            for name, operands in self.operands.items()
             for place, array in enumerate(operands)
             if array is not None and array.dtype.name in _FLOATS | _BYTES
         }
         return {**outputs, **beside}
 
 
-Run = Callable[[Callable[[Execute], Picking]], "tuple[Outputs, Any]"]
+Run = Callable[[Callable[[Execute], PickRecorder]], "tuple[Outputs, Any]"]
 """Runs the compiled model in the same way as before, with a wrapper around the function that executes host nodes."""
 
 
-def with_picks(
+def check_with_picks(
     evidence: Evidence,
     checks: Sequence[OutputCheck],
     run: Run,
@@ -126,30 +126,30 @@ def with_picks(
     Returns:
         The checks, and a note.
     """
-    graph, before, feeds = evidence.graph, evidence.before, evidence.feeds
-    picks = picks_of(graph, before)
+    graph, before, feeds = evidence.graph, evidence.original_graph, evidence.feeds
+    picks = shared_picks(graph, before)
     off = {check.name for check in checks if not check.passed}
-    if not off & behind(graph, picks):
+    if not off & dependent_outputs(graph, picks):
         return tuple(checks), ()
-    first = Picking(picks, NodeKernels(before).run)
-    expected = first.with_read(run_nodes(before, feeds, first.run))
-    forced: list[Picking] = []
+    first = PickRecorder(picks, NodeKernels(before).run)
+    expected = first.with_operands(run_nodes(before, feeds, first.run))
+    forced: list[PickRecorder] = []
 
-    def around(execute: Execute) -> Picking:
-        forced.append(Picking(picks, execute, first))
+    def wrap(execute: Execute) -> PickRecorder:
+        forced.append(PickRecorder(picks, execute, first))
         return forced[-1]
 
     def in_precision(reference: UnitReference) -> dict[str, Any]:
-        picking = around(reference)
-        return picking.with_read(run_nodes(graph, feeds, picking.run))
+        picking = wrap(reference)
+        return picking.with_operands(run_nodes(graph, feeds, picking.run))
 
-    outputs, _ = run(around)
-    actual = forced[0].with_read(outputs)
-    alike = Evidence(evidence.original, graph, evidence.bound, feeds, expected)
+    outputs, _ = run(wrap)
+    actual = forced[0].with_operands(outputs)
+    same_picks = Evidence(evidence.original, graph, evidence.bound, feeds, expected)
     if evidence.values is None:
-        alike.agree("node by node", in_precision(UnitReference(graph, {}, None)))
-    alike.in_precision(actual, reference, in_precision)
-    found = alike.checks(actual, {**_signal(before, expected, picks, seed), **signal})
+        same_picks.agree("node by node", in_precision(UnitReference(graph, {}, None)))
+    same_picks.in_precision(actual, reference, in_precision)
+    found = same_picks.checks(actual, {**_signal(before, expected, picks, seed), **signal})
     if forced[0].wrong or not all(
         check.passed for check in found if check.name in off or check.name not in graph.outputs
     ):
@@ -163,8 +163,8 @@ def with_picks(
 def _signal(graph: Graph, expected: Outputs, picks: frozenset[str], seed: int) -> dict[str, float]:
     """How much other random inputs change the operands of picks; empty if random inputs are invalid."""
     try:
-        picking = Picking(picks, NodeKernels(graph).run)
-        other = picking.with_read(run_nodes(graph, random_inputs(graph, seed + 1), picking.run))
+        picking = PickRecorder(picks, NodeKernels(graph).run)
+        other = picking.with_operands(run_nodes(graph, random_inputs(graph, seed + 1), picking.run))
     except PimflowError:  # random data are not valid inputs of this model
         return {}
     return {check.name: check.max_rel_err for check in compare_outputs(expected, other, 0.0)}

@@ -41,7 +41,7 @@ STEP: Mapping[str, float] = {"float16": 2.0**-10, "bfloat16": 2.0**-7}
 OPERAND_STEP: Mapping[str, float] = {"fp16": STEP["float16"], "bf16": STEP["bfloat16"]}
 """The same for the types that units multiply."""
 
-_LEAST_STEP: Mapping[str, float] = {"float16": 2.0**-24}
+_MIN_STEP: Mapping[str, float] = {"float16": 2.0**-24}
 """The step of a type's smallest numbers, if it matters."""
 
 
@@ -113,17 +113,17 @@ class UnitReference:
         """The node's results."""
         unit = self.units.get(node.device or "")
         results = self._kernels.run(node, inputs) if unit is None else [self.on_unit(node, inputs, unit)]
-        self._watch(node, inputs, results)
+        self._note_infinity(node, inputs, results)
         if self._random is None:
             return results
         if quantises(node):
-            return [_stepped(array, self._random) for array in results]
+            return [_with_steps(array, self._random) for array in results]
         if unit is None and not node.op.is_contraction:
             return results
         sizes = [magnitudes(array) for array in inputs]
         summed = self._kernels.run(node, sizes) if unit is None else [self.on_unit(node, sizes, unit)]
         errors = [self.allowed(node, largest_magnitude(array)) for array in results]
-        return [_moved(*each, self._random) for each in zip(results, summed, errors, strict=True)]
+        return [_jittered(*each, self._random) for each in zip(results, summed, errors, strict=True)]
 
     def allowed(self, node: Node, largest: float) -> float:
         """The largest error of a node with a result up to `largest`: of sums and, on a unit, of rounding to its type.
@@ -136,7 +136,7 @@ class UnitReference:
         operand, dtype = unit.operand_of(node, self.operand), self.graph.value(node.output).dtype
         work = Refusal("") if node.op.is_sparse else unit.work(self.graph, node)
         least = 0.0 if isinstance(work, Refusal) else unit.least_error(work, operand)
-        return (unit.tolerance(operand) + STEP.get(dtype, 0.0)) * largest + least + _LEAST_STEP.get(dtype, 0.0)
+        return (unit.tolerance(operand) + STEP.get(dtype, 0.0)) * largest + least + _MIN_STEP.get(dtype, 0.0)
 
     def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:
         """The result of a node on a unit, from operands rounded like the unit rounds them."""
@@ -144,8 +144,8 @@ class UnitReference:
         rounded = unit.rounded(inputs, operand)
         for given, used in zip(inputs, rounded, strict=True):
             if given is not None and used is not None and used is not given:
-                self._note(node, operand, given, used)
-                self._note_small(node, operand, given)
+                self._note_overflow(node, operand, given, used)
+                self._note_underflow(node, operand, given)
         if node.op.is_sparse:
             (result,) = self._kernels.run(node, rounded)
             return result
@@ -158,12 +158,12 @@ class UnitReference:
         constants = {name: feeds[name] for name in alone.constants}
         session = GraphSession(replace(alone, constants=constants), threads=1)
         (result,) = session.run({name: feeds[name] for name in alone.inputs}).values()
-        self._note_small(node, operand, result)
+        self._note_underflow(node, operand, result)
         with np.errstate(over="ignore"):
             cast: Array = result.astype(numpy_dtype(self.graph.value(node.output).dtype))
         return cast
 
-    def _watch(self, node: Node, inputs: Sequence[Array | None], results: Sequence[Array]) -> None:
+    def _note_infinity(self, node: Node, inputs: Sequence[Array | None], results: Sequence[Array]) -> None:
         """Records the first node that turns finite operands into infinities."""
         dtype = self.graph.out_values(node)[0].dtype  # the first result may be absent
         if self.overflow is not None or dtype not in NARROW:
@@ -171,12 +171,12 @@ class UnitReference:
         if not all(map(_is_finite, results)) and all(map(_is_finite, inputs)):
             self.overflow = Overflow(node.name, dtype, float("inf"))
 
-    def _note(self, node: Node, operand: str, given: Array, used: Array) -> None:
+    def _note_overflow(self, node: Node, operand: str, given: Array, used: Array) -> None:
         """Records the first operand that is finite and becomes infinite."""
         if self.overflow is None and not _is_finite(used) and _is_finite(given):
             self.overflow = Overflow(node.name, operand, float(np.abs(given.astype(np.float64)).max()))
 
-    def _note_small(self, node: Node, operand: str, array: Array) -> None:
+    def _note_underflow(self, node: Node, operand: str, array: Array) -> None:
         """Records the first node with only small values, at least one not 0, that fp16 represents with few digits."""
         if self.underflow is None and operand == "fp16":
             magnitude = largest_magnitude(array)
@@ -191,7 +191,7 @@ def quantises(node: Node) -> bool:
     return _QUANTISES.search(node.op.op_type) is not None or dict(node.op.attributes).get(ACCURACY) == EIGHT_BITS
 
 
-def _moved(array: Array, sizes: Array, error: float, random: np.random.Generator) -> Array:
+def _jittered(array: Array, sizes: Array, error: float, random: np.random.Generator) -> Array:
     """The array with each element moved in proportion to the magnitude of its summands.
 
     The element with the largest summands moves by up to `JITTER` of the bound. An element with small summands only,
@@ -221,7 +221,7 @@ def magnitudes(array: Array | None) -> Array | None:
     return np.asarray(np.abs(array)) if isinstance(array, np.ndarray) and array.dtype.kind in "fV" else array
 
 
-def _stepped(array: Array, random: np.random.Generator) -> Array:
+def _with_steps(array: Array, random: np.random.Generator) -> Array:
     """The array with a few of its elements off by one step, if it has a narrow integer type."""
     if array.dtype.name not in _FEW_BITS or not array.size:
         return array

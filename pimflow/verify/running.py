@@ -20,25 +20,25 @@ from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.gpu.work import node_work
 from pimflow.sparse.memory import available_bytes, size_text
 
-LARGEST_RUN_BYTES = 4 * 2**30
+MAX_RUN_BYTES = 4 * 2**30
 """If the activations of a model take more memory than this at a time, it is loaded but not run."""
 
-MOST_BYTES = 2**48
+MAX_ADDRESSABLE_BYTES = 2**48
 """More than any machine can address: a model that needs it runs nowhere."""
 
-LARGEST_RUN_MACS = 2 * 10**10
+MAX_RUN_MACS = 2 * 10**10
 """If a model has more multiply-accumulates than this, and no data can make it fail, it is loaded but not run: a run
 would take longer than everything else, and show nothing more than loading does."""
 
-MOST_OPTIMISED_OPERANDS = 2**16
+MAX_OPTIMISED_OPERANDS = 2**16
 """If the nodes of a model have more operands than this, it is run without optimisation: the optimiser of ONNX Runtime
 has about a hundred passes, and each of them visits every operand."""
 
-LONGEST_RUN_S = 30.0
+MAX_RUN_S = 30.0
 """Time limit of a run, in seconds."""
 
-_WHERE = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
-_SOURCE = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
+_NODE_PATTERN = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
+_PREFIX_PATTERN = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
 
 
 class UncheckedWarning(UserWarning):
@@ -112,12 +112,12 @@ def require_running(
             model needs more memory than any machine can have.
     """
     needed = live_bytes(graph)
-    if needed > MOST_BYTES:
+    if needed > MAX_ADDRESSABLE_BYTES:
         raise ModelError(f"the model cannot run: its activations take {needed / 2**40:.3g} TiB at a time")
-    if needed > LARGEST_RUN_BYTES:
+    if needed > MAX_RUN_BYTES:
         load_original(content)
         return f"its activations take {needed / 2**30:.3g} GiB at a time"
-    if _macs(graph) > LARGEST_RUN_MACS and not any(_reads_deciding_data(graph, node) for node in graph.nodes):
+    if _macs(graph) > MAX_RUN_MACS and not any(_reads_deciding_data(graph, node) for node in graph.nodes):
         load_original(content)
         return ""
     try:
@@ -126,12 +126,12 @@ def require_running(
         load_original(content)
         return error.what
     operands = sum(len(node.inputs) for node in graph.nodes)
-    refusal = _run(content, feeds) if operands <= MOST_OPTIMISED_OPERANDS else _refusal(content, feeds, optimise=False)
+    refusal = _run(content, feeds) if operands <= MAX_OPTIMISED_OPERANDS else _refusal(content, feeds, optimise=False)
     return_memory(len(graph.nodes))
     if refusal is None:
         return ""
     complaint = _with_operands(refusal.what, graph)
-    if ran_out(refusal) or _may_be_the_data(refusal.what, graph):
+    if ran_out(refusal) or _may_depend_on_data(refusal.what, graph):
         return complaint
     raise ModelError(complaint) from refusal
 
@@ -148,7 +148,7 @@ def _run(content: ModelContent, feeds: Mapping[str, Array]) -> ModelError | None
 
 def _refusal(content: ModelContent, feeds: Mapping[str, Array], *, optimise: bool) -> ModelError | None:
     try:
-        run_original(content, feeds, optimise=optimise, is_once=True, limit_s=LONGEST_RUN_S)
+        run_original(content, feeds, optimise=optimise, is_once=True, limit_s=MAX_RUN_S)
     except ModelError as error:
         return error
     return None
@@ -156,19 +156,19 @@ def _refusal(content: ModelContent, feeds: Mapping[str, Array], *, optimise: boo
 
 def _with_operands(complaint: str, graph: Graph) -> str:
     """ONNX Runtime's message about a run, with the node's name and operands, and without positions in its source."""
-    place = _WHERE.search(complaint)
+    place = _NODE_PATTERN.search(complaint)
     if place is None:
         return complaint
     kind, name = place.groups()
-    nodes = _meant(graph, kind, name)
-    why = _SOURCE.sub("", complaint[place.end() :]).strip()
+    nodes = _possible_nodes(graph, kind, name)
+    why = _PREFIX_PATTERN.sub("", complaint[place.end() :]).strip()
     if len(nodes) != 1:
         return f"node {name!r} ({kind}) cannot run: {why}"
     reads = ", ".join(f"{value.name!r} {value.type_text}" for value in graph.in_values(nodes[0]) if value is not None)
     return f"node {nodes[0].name!r} ({kind}) cannot run: {why}; it reads {reads}"
 
 
-def _meant(graph: Graph, kind: str, name: str) -> list[Node]:
+def _possible_nodes(graph: Graph, kind: str, name: str) -> list[Node]:
     """The nodes that a message may refer to: the node of that name, or all nodes of that kind."""
     named = [node for node in graph.nodes if name and node.name == name]
     return named or [node for node in graph.nodes if node.kind == kind]
@@ -217,13 +217,13 @@ def _bytes(graph: Graph, names: Iterable[str]) -> int:
     return sum(graph.value(name).elements * (element_bytes(graph.value(name).dtype) or 8) for name in names)
 
 
-def _may_be_the_data(complaint: str, graph: Graph) -> bool:
+def _may_depend_on_data(complaint: str, graph: Graph) -> bool:
     """Whether a run may have failed because of its random data."""
-    place = _WHERE.search(complaint)
+    place = _NODE_PATTERN.search(complaint)
     if place is None:
         return False
     kind, name = place.groups()
-    nodes = _meant(graph, kind, name) or graph.nodes
+    nodes = _possible_nodes(graph, kind, name) or graph.nodes
     return any(_reads_deciding_data(graph, node) for node in nodes)
 
 

@@ -24,7 +24,7 @@ from pimflow.verify.reference import STEP, magnitudes, quantises
 STEPPED_SHARE = 0.01
 """Share of quantised elements (one at least) that may be off by a step: rounding is that often near a half."""
 
-HELD_BYTES = 4 << 30
+MAX_HELD_BYTES = 4 << 30
 """Limit on values of the original that are held at a time, because it computes them earlier than they are needed.
 Values beyond the limit are not compared."""
 
@@ -46,26 +46,26 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
     """
     rounded = _rounded_constants(before, after, feeds)
     made = {name: array.dtype.name for name, array in after.constants.items() if name not in before.values}
-    before, after = widened(_in_order_of(before, after)), widened(after)
+    before, after = widened(_reordered_like(before, after)), widened(after)
     wide = {name: single_precision(array) for name, array in feeds.items()}
-    known = _Known(
-        NodeRun(before, wide, _Restored(before, rounded)),
+    known = _OriginalValues(
+        NodeRun(before, wide, _FixedResults(before, rounded)),
         {name for node in after.nodes for name in node.outputs if name},
     )
-    forced = _Forced(after, known, {name: STEP[dtype] / 2 for name, dtype in made.items() if dtype in STEP})
+    forced = _ValueComparison(after, known, {name: STEP[dtype] / 2 for name, dtype in made.items() if dtype in STEP})
     for name, array in rounded.items():
         forced.compare(name, single_precision(array), after.constants[name], STEP[array.dtype.name])
     run_nodes(after, wide, forced)
     return known.outputs(), PartsCheck(forced.checked, forced.largest, forced.wrong)
 
 
-def _in_order_of(before: Graph, after: Graph) -> Graph:
+def _reordered_like(before: Graph, after: Graph) -> Graph:
     """The original, with its nodes in the order in which the rewritten graph needs their results."""
-    asked = {name: place for place, name in enumerate(name for node in after.nodes for name in node.outputs if name)}
-    never = len(asked)
+    position = {name: place for place, name in enumerate(name for node in after.nodes for name in node.outputs if name)}
+    last = len(position)
 
     def when(node: Node) -> int:
-        return min((asked.get(name, never) for name in node.outputs), default=never)
+        return min((position.get(name, last) for name in node.outputs), default=last)
 
     return before.replace(nodes=topological_order(sorted(before.nodes, key=when)))
 
@@ -86,7 +86,7 @@ def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) 
     return run_nodes(part, {name: feeds[name] for name in inputs})
 
 
-class _Restored:
+class _FixedResults:
     """Executes nodes; the results of some are given, in any type."""
 
     def __init__(self, graph: Graph, known: Mapping[str, Array]) -> None:
@@ -99,7 +99,7 @@ class _Restored:
         return [self._known.get(name, array) for name, array in made]
 
 
-class _Known:
+class _OriginalValues:
     """The named values of the original; it runs only as far as needed, so that few values are held at a time."""
 
     def __init__(self, run: NodeRun, names: set[str]) -> None:
@@ -125,7 +125,7 @@ class _Known:
     def _hold(self, node: Node, sought: str) -> None:
         for name in self._wanted.intersection(node.outputs):
             item = self._run.values[name]
-            if name == sought or self._bytes + _bytes(item) <= HELD_BYTES:
+            if name == sought or self._bytes + _bytes(item) <= MAX_HELD_BYTES:
                 self._held[name] = item
                 self._bytes += _bytes(item)
 
@@ -140,7 +140,7 @@ def _bytes(item: Any) -> int:
     return int(getattr(item, "nbytes", 0))
 
 
-class _Forced:
+class _ValueComparison:
     """Executes nodes, compares their results with known values, and continues from the latter.
 
     Args:
@@ -149,7 +149,7 @@ class _Forced:
         rounding: for constants of the rewritten graph alone, the relative rounding error of their elements.
     """
 
-    def __init__(self, graph: Graph, known: _Known, rounding: Mapping[str, float]) -> None:
+    def __init__(self, graph: Graph, known: _OriginalValues, rounding: Mapping[str, float]) -> None:
         self.checked = 0
         self.largest = 0.0
         self.wrong: dict[str, float] = {}
@@ -163,12 +163,12 @@ class _Forced:
         for name in names:
             known = self._known.take(name)
             if known is not None:
-                rtol = DEFAULT_RTOL + self._by_rounding(node, inputs, known)
+                rtol = DEFAULT_RTOL + self._rounding_effect(node, inputs, known)
                 self.compare(name, known, made[name], rtol, stepped=quantises(node))
                 made[name] = known
         return list(made.values())
 
-    def _by_rounding(self, node: Node, inputs: Sequence[Array | None], expected: Any) -> float:
+    def _rounding_effect(self, node: Node, inputs: Sequence[Array | None], expected: Any) -> float:
         """The maximum effect of weights that were rounded once more on a product, relative to its largest magnitude.
 
         It is the rounding error times the sum of the magnitudes of the product's summands.

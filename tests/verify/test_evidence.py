@@ -30,8 +30,8 @@ def evidence(*runs: float) -> Evidence:
     build = Builder()
     build.input(5, name="x")
     found = Evidence(b"", build.graph("x"), {}, {}, {"y": EXACT})
-    found.ways["fp16 operands"] = tuple(off(run) for run in runs)
-    found.of_machine["fp16 operands"] = 2**-10
+    found.causes["fp16 operands"] = tuple(off(run) for run in runs)
+    found.unit_errors["fp16 operands"] = 2**-10
     return found
 
 
@@ -110,6 +110,6 @@ def test_one_rounding_step_of_an_outputs_type_passes(steps: int, passes: bool, i
     found.graph = cast_from_half() if is_cast else half_output()
     found.expected = {"y": exact}
     for runs in ((), ({"y": exact + np.float16(2.0**-9)},)):
-        found.ways["fp16 operands"] = runs
+        found.causes["fp16 operands"] = runs
         (check,) = found.checks({"y": exact + np.float16(steps * 2.0**-10)}, {"y": 2.0**-10})
         assert check.passed == passes

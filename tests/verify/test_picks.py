@@ -14,7 +14,7 @@ import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.frontend import load_model
 from pimflow.ir import OnnxOp
-from pimflow.verify.picks import behind, picks_of
+from pimflow.verify.picks import dependent_outputs, shared_picks
 from support.onnx_models import model_of
 
 
@@ -90,5 +90,5 @@ def test_choices_and_values_after_them() -> None:
     for info, code in zip(model.graph.output, (7, 7, 1, 7), strict=True):
         info.type.tensor_type.elem_type = code
     graph = load_model(model)
-    assert picks_of(graph, graph) == {"flags", "largest"}
-    assert behind(graph, picks_of(graph, graph)) == {"places", "columns"}
+    assert shared_picks(graph, graph) == {"flags", "largest"}
+    assert dependent_outputs(graph, shared_picks(graph, graph)) == {"places", "columns"}

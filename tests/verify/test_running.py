@@ -122,12 +122,12 @@ def test_models_too_large_to_run_are_only_loaded(monkeypatch: pytest.MonkeyPatch
     model = single("Relu", (4, 4))
     graph = load_model(model)
     assert require_running(model, graph, 0) == ""
-    monkeypatch.setattr(running, "LARGEST_RUN_BYTES", 100)
+    monkeypatch.setattr(running, "MAX_RUN_BYTES", 100)
     assert "its activations take" in require_running(model, graph, 0)
-    monkeypatch.setattr(running, "MOST_BYTES", 100)
+    monkeypatch.setattr(running, "MAX_ADDRESSABLE_BYTES", 100)
     with pytest.raises(ModelError, match="the model cannot run: its activations take"):
         require_running(model, graph, 0)
-    monkeypatch.setattr(running, "MOST_BYTES", 2**48)
+    monkeypatch.setattr(running, "MAX_ADDRESSABLE_BYTES", 2**48)
     with pytest.raises(ModelError):
         require_running(single("NoSuchOperator", (4, 4)), graph, 0)
 
@@ -141,7 +141,7 @@ def test_heavy_models_that_cannot_fail_are_only_loaded(monkeypatch: pytest.Monke
     monkeypatch.setattr(running, "_run", lambda *_: ran.append("run"))
     monkeypatch.setattr(running, "load_original", lambda *_: ran.append("load"))
     for most in (10, 64, 63):
-        monkeypatch.setattr(running, "LARGEST_RUN_MACS", most)
+        monkeypatch.setattr(running, "MAX_RUN_MACS", most)
         assert [require_running("", graph, 0) for graph in (fixed, by_data)] == ["", ""]
     assert ran == ["load", "run", "run", "run", "load", "run"]
 
@@ -155,14 +155,14 @@ def test_models_with_very_many_operands_run_unoptimised(monkeypatch: pytest.Monk
 
     monkeypatch.setattr(running, "run_original", run)
     for most in (2, 1):
-        monkeypatch.setattr(running, "MOST_OPTIMISED_OPERANDS", most)
+        monkeypatch.setattr(running, "MAX_OPTIMISED_OPERANDS", most)
         assert require_running(model, graph, 0) == ""
     assert optimised == [True, False]
 
 
 def test_models_with_very_many_operands_are_refused_if_they_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     model = single("NoSuchOperator", (4, 4))
-    monkeypatch.setattr(running, "MOST_OPTIMISED_OPERANDS", 0)
+    monkeypatch.setattr(running, "MAX_OPTIMISED_OPERANDS", 0)
     with pytest.raises(ModelError, match="NoSuchOperator"):
         require_running(model, load_model(single("Relu", (4, 4))), 0)
 
@@ -177,7 +177,7 @@ def test_an_endless_run_is_stopped(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     node = helper.make_node("Loop", ["", "p", "x"], ["y"], body=body)
     model = model_of([node], {"x": (2,)}, constants={"p": np.array(True)})
-    monkeypatch.setattr(running, "LONGEST_RUN_S", 0.2)
+    monkeypatch.setattr(running, "MAX_RUN_S", 0.2)
     assert "terminate" in require_running(model, load_model(model), 0)
 
 

@@ -70,7 +70,7 @@ def test_long_models_are_compared_whole(monkeypatch: pytest.MonkeyPatch) -> None
     """Memory is only needed for values that one of the runs has not reached yet, not for all values of the model."""
     graph = chain()
     feeds = random_inputs(graph, 0)
-    monkeypatch.setattr(values, "HELD_BYTES", 4 * SIZE)
+    monkeypatch.setattr(values, "MAX_HELD_BYTES", 4 * SIZE)
     outputs, checked = compare_values(graph, graph, feeds)
     assert (checked.checked, checked.largest_error) == (COUNT, 0.0)
     for name, expected in run_graph(graph, feeds).items():
@@ -84,7 +84,7 @@ def test_values_in_another_order_need_no_memory(monkeypatch: pytest.MonkeyPatch)
     ends = [build.sigmoid(build.tanh(x)) for _ in range(3)]
     graph = build.graph(*ends)
     turned = graph.replace(nodes=[node for i in (2, 1, 0) for node in graph.nodes[2 * i : 2 * i + 2]])
-    monkeypatch.setattr(values, "HELD_BYTES", 0)
+    monkeypatch.setattr(values, "MAX_HELD_BYTES", 0)
     assert compare_values(graph, turned, random_inputs(graph, 0))[1].checked == 6
 
 
@@ -100,5 +100,5 @@ def test_recomputed_outputs_are_compared_if_memory_allows(monkeypatch: pytest.Mo
         nodes=[copied, last, again], values={**graph.values, "copy": replace(graph.value(first), name="copy")}
     )
     for room, count in ((4 * SIZE, 2), (0, 1)):
-        monkeypatch.setattr(values, "HELD_BYTES", room)
+        monkeypatch.setattr(values, "MAX_HELD_BYTES", room)
         assert compare_values(graph, later, random_inputs(graph, 0))[1].checked == count
