@@ -30,11 +30,11 @@ def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:
     An index that is an Expand of a constant is represented by that constant.
     """
     operands = _content_operands(node)
-    behind = {index: _behind(graph, node, name) for index, name in operands.items()}
-    return {index: graph.constants[name] for index, name in behind.items() if name in graph.constants}
+    sources = {index: _index_source(graph, node, name) for index, name in operands.items()}
+    return {index: graph.constants[name] for index, name in sources.items() if name in graph.constants}
 
 
-def _behind(graph: Graph, node: Node, name: str) -> str:
+def _index_source(graph: Graph, node: Node, name: str) -> str:
     """The source of an index that is an Expand of the same rank; any other operand itself."""
     maker = graph.producer(name) if isinstance(node.op, OnnxOp) and not node.op.has_bodies else None
     if maker is None or maker.kind != "Expand":

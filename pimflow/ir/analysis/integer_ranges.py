@@ -23,13 +23,13 @@ class IntegerRange(NamedTuple):
     least: int
     most: int
 
-    def within(self, other: IntegerRange) -> IntegerRange:
+    def intersection(self, other: IntegerRange) -> IntegerRange:
         """The intersection of both ranges; this range if that is empty."""
         least, most = max(self.least, other.least), min(self.most, other.most)
         return IntegerRange(least, most) if least <= most else self
 
 
-Found = Iterator[tuple[str, IntegerRange]]
+InputRanges = Iterator[tuple[str, IntegerRange]]
 """Names of values that a node reads, with the ranges that it accepts."""
 
 
@@ -44,11 +44,11 @@ def integer_ranges(graph: Graph) -> Mapping[str, IntegerRange]:
     for node in reversed(graph.nodes):
         for name, found in _ranges_of(graph, node, ranges):
             if name and found.least <= found.most and name not in graph.constants:
-                ranges[name] = found.within(ranges[name]) if name in ranges else found
+                ranges[name] = found.intersection(ranges[name]) if name in ranges else found
     return ranges
 
 
-def _ranges_of(graph: Graph, node: Node, ranges: Mapping[str, IntegerRange]) -> Found:
+def _ranges_of(graph: Graph, node: Node, ranges: Mapping[str, IntegerRange]) -> InputRanges:
     if isinstance(node.op, OnnxOp):
         rule = _INDEXED.get((node.op.domain, node.op.op_type))
         if rule is not None:
@@ -58,11 +58,11 @@ def _ranges_of(graph: Graph, node: Node, ranges: Mapping[str, IntegerRange]) -> 
         return
     wanted = made[0]
     for other in made[1:]:
-        wanted = wanted.within(other)
-    yield from _carried(graph, node, wanted)
+        wanted = wanted.intersection(other)
+    yield from _propagated(graph, node, wanted)
 
 
-def _carried(graph: Graph, node: Node, wanted: IntegerRange) -> Found:
+def _propagated(graph: Graph, node: Node, wanted: IntegerRange) -> InputRanges:
     """Propagates a range from a node's outputs to its inputs."""
     kind = node.op.op_type if isinstance(node.op, OnnxOp) and not node.op.domain else ""
     if isinstance(node.op, MovementOp) or kind == "Concat":
@@ -70,7 +70,7 @@ def _carried(graph: Graph, node: Node, wanted: IntegerRange) -> Found:
     elif kind in _FIRST_INPUT:
         yield node.inputs[0], wanted
     elif isinstance(node.op, Elementwise):
-        yield from _through(graph, node, node.op.kind, wanted)
+        yield from _propagated_elementwise(graph, node, node.op.kind, wanted)
 
 
 _FIRST_INPUT = frozenset(
@@ -79,7 +79,7 @@ _FIRST_INPUT = frozenset(
 """Operators whose output consists of (some of) their first input's elements."""
 
 
-def _through(graph: Graph, node: Node, kind: str, wanted: IntegerRange) -> Found:
+def _propagated_elementwise(graph: Graph, node: Node, kind: str, wanted: IntegerRange) -> InputRanges:
     """Propagates a range through Add, Sub, Mul and Where."""
     if kind == "Where":
         yield from ((name, wanted) for name in node.inputs[1:])
@@ -89,15 +89,15 @@ def _through(graph: Graph, node: Node, kind: str, wanted: IntegerRange) -> Found
     first, second = node.inputs
     constants = [_extremes(graph.constants.get(name)) for name in (first, second)]
     if constants[1] is not None:
-        yield first, _solved(kind, wanted, *constants[1])
+        yield first, _operand_range(kind, wanted, *constants[1])
     elif constants[0] is not None and kind != "Sub":
-        yield second, _solved(kind, wanted, *constants[0])
+        yield second, _operand_range(kind, wanted, *constants[0])
     elif kind == "Add":
         half = IntegerRange(-(-wanted.least // 2), wanted.most // 2)
         yield from ((name, half) for name in node.inputs)
 
 
-def _solved(kind: str, wanted: IntegerRange, least: int, most: int) -> IntegerRange:
+def _operand_range(kind: str, wanted: IntegerRange, least: int, most: int) -> IntegerRange:
     """The x for which x + c, x - c or x * c is in the wanted range for every c from `least` to `most`."""
     if kind == "Add":
         return IntegerRange(wanted.least - least, wanted.most - most)
@@ -127,15 +127,15 @@ def _axis_size(graph: Graph, node: Node, op: OnnxOp, operand: int, default: int 
     return shape[axis]
 
 
-def _gathered(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _gathered(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     yield node.inputs[1], _indices(_axis_size(graph, node, op, 0))
 
 
-def _gathered_features(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _gathered_features(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     yield node.inputs[1], _indices((graph.value(node.inputs[0]).shape or (0,))[-1])
 
 
-def _gathered_points(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _gathered_points(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     """GatherND and ScatterND: each point has an index along several axes; the shortest axis bounds all of them."""
     data, points = (graph.value(name).shape for name in node.inputs[:2])
     first = dict(op.attributes).get("batch_dims", 0)
@@ -143,29 +143,29 @@ def _gathered_points(graph: Graph, node: Node, op: OnnxOp) -> Found:
         yield node.inputs[1], _indices(min(data[first : first + points[-1]], default=0))
 
 
-def _one_hot(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _one_hot(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     depth = _extremes(graph.constants.get(node.inputs[1]))
     if depth is not None:
         yield node.inputs[0], _indices(depth[0])
 
 
-def _embedded(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _embedded(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     """EmbedLayerNormalization: word and segment indices, and the tables of words, positions and segments."""
     for index, table in ((0, 2), (1, 4)):
         if table < len(node.inputs) and node.inputs[table]:
             yield node.inputs[index], _indices((graph.value(node.inputs[table]).shape or (0,))[0])
 
 
-def _largest(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _largest(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     """TopK: the number of elements taken along the axis."""
     yield from _lengths(node, 1, _axis_size(graph, node, op, 0, -1))
 
 
-def _recurrent(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _recurrent(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     yield from _lengths(node, 4, (graph.value(node.inputs[0]).shape or (0,))[0])
 
 
-def _reversed(graph: Graph, node: Node, op: OnnxOp) -> Found:
+def _reversed(graph: Graph, node: Node, op: OnnxOp) -> InputRanges:
     axis, shape = dict(op.attributes).get("time_axis", 0), graph.value(node.inputs[0]).shape
     if shape and isinstance(axis, int) and -len(shape) <= axis < len(shape):
         yield from _lengths(node, 1, shape[axis])
@@ -175,7 +175,7 @@ def _lengths(node: Node, place: int, most: int) -> Iterable[tuple[str, IntegerRa
     return [(node.inputs[place], IntegerRange(1, most))] if place < len(node.inputs) else []
 
 
-_INDEXED: Mapping[tuple[str, str], Callable[[Graph, Node, OnnxOp], Found]] = {
+_INDEXED: Mapping[tuple[str, str], Callable[[Graph, Node, OnnxOp], InputRanges]] = {
     ("", "Gather"): _gathered,
     ("", "GatherElements"): _gathered,
     ("", "ScatterElements"): _gathered,

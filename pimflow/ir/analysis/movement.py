@@ -34,8 +34,8 @@ from weakref import WeakKeyDictionary
 
 from pimflow.ir import Concat, Graph, Node, Pad
 from pimflow.ir.analysis import movement_joins, movement_views  # noqa: F401 -- rules of `PLACING`
-from pimflow.ir.analysis.movement_walk import Movement, Places, Walk, carried
-from pimflow.ir.analysis.views import order_behind
+from pimflow.ir.analysis.movement_walk import Movement, Places, Walk, movement_from
+from pimflow.ir.analysis.views import strides_for_views
 
 __all__ = ["Movement", "Places", "movement", "movement_of", "place"]
 
@@ -49,7 +49,7 @@ def place(graph: Graph) -> Places:
     """Places all values of a graph (linear in its nodes; cached as long as the graph lives)."""
     known = _CACHE.get(graph)
     if known is None:
-        known = _CACHE[graph] = Walk(graph).run() if _is_decided(graph) else _placed_anew(graph)
+        known = _CACHE[graph] = Walk(graph).run() if _is_decided(graph) else _place_undecided(graph)
     return known
 
 
@@ -58,18 +58,18 @@ def _is_decided(graph: Graph) -> bool:
     return any(node.placement.movement is not None or node.placement.region is not None for node in graph.nodes)
 
 
-def _placed_anew(graph: Graph) -> Places:
+def _place_undecided(graph: Graph) -> Places:
     """Places without prior verdicts: matrix products write in the order of the views after them, if that saves a copy,
     and copies read only by copies are composed."""
     products = (node.output for node in graph.nodes if node.op.is_matrix_product)
-    turned = frozenset(name for name in products if order_behind(graph, name) is not None)
-    places = Walk(graph, turned=turned).run()
+    reordered = frozenset(name for name in products if strides_for_views(graph, name) is not None)
+    places = Walk(graph, reordered=reordered).run()
     composed: frozenset[str] = frozenset()
     for _ in range(_ROUNDS):
         more = frozenset(_composable(graph, places.movements))
         if more == composed:
             break
-        found = Walk(graph, more, turned).run()
+        found = Walk(graph, more, reordered).run()
         if not more <= set(_composable(graph, found.movements)):
             break
         composed, places = more, found
@@ -96,14 +96,14 @@ def _only_copies_read(graph: Graph, name: str, movements: Mapping[str, Movement]
             return False
         for reader in readers:
             found = movements.get(reader.name)
-            if found is None or _keeps(reader, value, found):
+            if found is None or _relies_on_place(reader, value, found):
                 return False
             if found.free and not found.composed:
                 values.extend(reader.outputs)
     return True
 
 
-def _keeps(reader: Node, value: str, found: Movement) -> bool:
+def _relies_on_place(reader: Node, value: str, found: Movement) -> bool:
     """Whether a movement relies on the place of a value: to grow around it, or to use it in place in its own result."""
     if found.composed or not isinstance(reader.op, (Concat, Pad)):
         return False
@@ -119,4 +119,4 @@ def movement(graph: Graph) -> Mapping[str, Movement]:
 def movement_of(graph: Graph, node: Node) -> Movement:
     """The verdict on one movement node; the whole graph is analysed only if the node's placement has none."""
     verdict = node.placement.movement
-    return movement(graph)[node.name] if verdict is None else carried(graph, node, verdict)
+    return movement(graph)[node.name] if verdict is None else movement_from(graph, node, verdict)

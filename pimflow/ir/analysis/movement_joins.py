@@ -6,13 +6,13 @@ import math
 from collections.abc import Sequence
 
 from pimflow.ir import Concat, Node, Pad
-from pimflow.ir.analysis.movement_walk import PLACING, TURNED, Movement, Walk, moved_bytes
+from pimflow.ir.analysis.movement_walk import PLACING, REORDERED, Movement, Walk, moved_bytes
 from pimflow.ir.analysis.spaces import MIXED, Box, CellIndex, Cells, Space
 from pimflow.ir.analysis.tensor_layout import Index
 
 
 @PLACING.register(Pad)
-def _pad(walk: Walk, node: Node, op: Pad, brought: Movement | None) -> Movement:
+def _pad(walk: Walk, node: Node, op: Pad, prior: Movement | None) -> Movement:
     source, out = node.inputs[0], node.output
     space = walk.space(source)
     inner = space.places[source]
@@ -22,14 +22,14 @@ def _pad(walk: Walk, node: Node, op: Pad, brought: Movement | None) -> Movement:
     if not margins:
         walk.join(out, space, outer)
         return Movement(True, 0, "the same bytes")
-    reason = walk.immovable(node, space, brought)
+    reason = walk.immovable(node, space, prior)
     if reason:
-        return walk.kept(node, f"{source} {reason}")
+        return walk.copy_verdict(node, f"{source} {reason}")
     hull = space.hull.hull(outer)
     if not space.can_fill(margins, op.value):
-        return walk.kept(node, f"the space around {source} holds other data")
+        return walk.copy_verdict(node, f"the space around {source} holds other data")
     if not space.stays_dense(hull):
-        return walk.kept(node, f"the bytes of {source} are also read under another shape")
+        return walk.copy_verdict(node, f"the bytes of {source} are also read under another shape")
     space.content.add(Cells(box, op.value) for box in margins)
     space.hull = hull
     space.owner = space.owner if space.owner == walk.region_of.get(node.name, "") else MIXED
@@ -38,25 +38,25 @@ def _pad(walk: Walk, node: Node, op: Pad, brought: Movement | None) -> Movement:
 
 
 @PLACING.register(Concat)
-def _concat(walk: Walk, node: Node, op: Concat, brought: Movement | None) -> Movement:
+def _concat(walk: Walk, node: Node, op: Concat, prior: Movement | None) -> Movement:
     out = node.output
     shape = walk.graph.shape(out)
     boxes = _operand_boxes(walk, node, op.axis)
     free = Movement(True, 0, "inputs are written into one region")
-    if (brought is None or brought.free) and _lie_together(walk, node, boxes):
+    if (prior is None or prior.free) and _already_joined(walk, node, boxes):
         first = walk.space(node.inputs[0])
         walk.join(out, first, Box.at(first.places[node.inputs[0]].lo, shape))
         return free
     window = Box.at((0,) * len(shape), shape)
-    owner = walk.region_of.get(node.name, "") if brought is None else MIXED
-    strides = walk.turned_strides(out, node) if brought is None and walk.region_of else None
-    fixed = "" if strides is None else TURNED
+    owner = walk.region_of.get(node.name, "") if prior is None else MIXED
+    strides = walk.reordered_strides(out, node) if prior is None and walk.region_of else None
+    fixed = "" if strides is None else REORDERED
     walk.join(out, Space(window, walk.graph.value(out).dtype, owner, fixed, strides=strides), window)
     refused: dict[int, str] = {}
-    if brought is not None and not brought.free:
-        refused = dict.fromkeys(brought.copied or range(len(boxes)), brought.reason)
+    if prior is not None and not prior.free:
+        refused = dict.fromkeys(prior.copied or range(len(boxes)), prior.reason)
     for group in _operand_groups(walk, node, [index for index in range(len(boxes)) if index not in refused]):
-        refused |= _place_group(walk, node, group, boxes, brought)
+        refused |= _place_group(walk, node, group, boxes, prior)
     space = walk.spaces[out]
     shift = space.places[out].lo
     space.content.add(Cells(boxes[index].shifted(shift)) for index in refused if boxes[index].volume)
@@ -67,7 +67,7 @@ def _concat(walk: Walk, node: Node, op: Concat, brought: Movement | None) -> Mov
     return Movement(False, moved_bytes(walk.graph, node, copied), ", ".join(reasons), copied)
 
 
-def _lie_together(walk: Walk, node: Node, boxes: Sequence[Box]) -> bool:
+def _already_joined(walk: Walk, node: Node, boxes: Sequence[Box]) -> bool:
     """Whether the operands already lie in one space as the output needs them, without gaps."""
     space = walk.space(node.inputs[0])
     start = space.places[node.inputs[0]].lo
@@ -102,12 +102,12 @@ def _operand_groups(walk: Walk, node: Node, indexes: Sequence[int]) -> list[list
 
 
 def _place_group(
-    walk: Walk, node: Node, group: list[int], boxes: Sequence[Box], brought: Movement | None
+    walk: Walk, node: Node, group: list[int], boxes: Sequence[Box], prior: Movement | None
 ) -> dict[int, str]:
     """Merges the space of a group of operands into the output's; returns the refused operands with the reason."""
     out, names = node.output, node.inputs
     other = walk.space(names[group[0]])
-    reason = walk.immovable(node, other, brought)
+    reason = walk.immovable(node, other, prior)
     if other.composed or (reason and not all(_is_part(walk, node, names[index]) for index in group)):
         return {index: f"{names[index]} {reason}" for index in group}
     target = walk.spaces[out]
@@ -131,7 +131,7 @@ def _place_group(
     back = tuple(-step for step in shift)
     hull = target.hull.hull(other.hull.shifted(shift))
     if target.strides is not None and hull != target.hull:
-        return dict.fromkeys(group, f"{out} {TURNED}")
+        return dict.fromkeys(group, f"{out} {REORDERED}")
     if not (target.stays_dense(hull) and other.stays_dense(hull.shifted(back))):
         return dict.fromkeys(group, f"the bytes of {names[group[0]]} are also read under another shape")
     _merge(walk, target, other, shift, hull)

@@ -17,16 +17,18 @@ from pimflow.ir.analysis.tensor_layout import (
     same_strides,
     transpose_keeps_bytes,
 )
-from pimflow.ir.analysis.views import all_take
+from pimflow.ir.analysis.views import all_accept
 
 
 @PLACING.register(Slice)
-def _slice(walk: Walk, node: Node, op: Slice, brought: Movement | None) -> Movement:
+def _slice(walk: Walk, node: Node, op: Slice, prior: Movement | None) -> Movement:
     source, out = node.inputs[0], node.output
     shape = walk.graph.shape(out)
     if op.step != 1:
         if op.axis == axis_order(len(shape))[-1]:
-            return walk.kept(node, f"takes one element in {op.step} of the innermost axis; kernels read dense runs")
+            return walk.copy_verdict(
+                node, f"takes one element in {op.step} of the innermost axis; kernels read dense runs"
+            )
         _alias(walk, out, Alias(source, "step", op.axis, op.start, op.step, strides=_stepped(walk, source, op)))
         return Movement(True, 0, "offset and stride in the region of its input")
     space = walk.space(source)
@@ -44,7 +46,7 @@ def _stepped(walk: Walk, source: str, op: Slice) -> Index | None:
 
 
 @PLACING.register(OnnxOp)
-def _opaque(walk: Walk, node: Node, op: OnnxOp, brought: Movement | None) -> Movement:
+def _opaque(walk: Walk, node: Node, op: OnnxOp, prior: Movement | None) -> Movement:
     return _split(walk, node, op) if op.op_type == "Split" else _identity(walk, node)
 
 
@@ -76,42 +78,42 @@ def _alias(walk: Walk, out: str, alias: Alias) -> None:
 
 
 @PLACING.register(Reshape)
-def _reshape(walk: Walk, node: Node, op: Reshape, brought: Movement | None) -> Movement:
+def _reshape(walk: Walk, node: Node, op: Reshape, prior: Movement | None) -> Movement:
     source, out = node.inputs[0], node.output
     before, after = walk.graph.shape(source), walk.graph.shape(out)
     strides = _settled_strides(walk, source)
     if strides is None:
-        return walk.kept(node, "the place of its input is not settled")
-    return _show(walk, node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
+        return walk.copy_verdict(node, "the place of its input is not settled")
+    return _place_view(walk, node, Alias(source, "reshape", strides=reshaped_strides(before, strides, after)))
 
 
 @PLACING.register(Transpose)
-def _transpose(walk: Walk, node: Node, op: Transpose, brought: Movement | None) -> Movement:
+def _transpose(walk: Walk, node: Node, op: Transpose, prior: Movement | None) -> Movement:
     source = node.inputs[0]
     strides = _settled_strides(walk, source)
     if strides is not None and _is_run(walk, source):
-        return _show(walk, node, Alias(source, "transpose", perm=op.perm, strides=permuted(strides, op.perm)))
+        return _place_view(walk, node, Alias(source, "transpose", perm=op.perm, strides=permuted(strides, op.perm)))
     if not transpose_keeps_bytes(walk.graph.shape(source), op.perm):
-        return walk.kept(node, "reorders the elements")
+        return walk.copy_verdict(node, "reorders the elements")
     _alias(walk, node.output, Alias(source, "transpose", perm=op.perm))
     return Movement(True, 0, "the same bytes, axes renamed")
 
 
-def _show(walk: Walk, node: Node, alias: Alias) -> Movement:
+def _place_view(walk: Walk, node: Node, alias: Alias) -> Movement:
     """Makes a node's output a view of its input's bytes, if they are in order or all readers accept the strides."""
     out = node.output
     if alias.strides is None:
-        return walk.kept(node, "reorders the elements")
+        return walk.copy_verdict(node, "reorders the elements")
     shape = walk.graph.shape(out)
     in_order = same_strides(shape, alias.strides, dense_strides(shape))
-    if not in_order and not _readers_take(walk, out, alias.strides, node.placement.movement):
-        return walk.kept(node, "reorders the elements for readers that need them in order")
+    if not in_order and not _readers_accept(walk, out, alias.strides, node.placement.movement):
+        return walk.copy_verdict(node, "reorders the elements for readers that need them in order")
     _keep_dense(walk, node.inputs[0])
     _alias(walk, out, alias)
     return Movement(True, 0, "the same bytes" if in_order else "the same bytes, read with strides")
 
 
-def _readers_take(walk: Walk, name: str, strides: Index, verdict: MovementVerdict | None) -> bool:
+def _readers_accept(walk: Walk, name: str, strides: Index, verdict: MovementVerdict | None) -> bool:
     """Whether every reader accepts a value that is not in the layout's order.
 
     Products accept a transposed or pitched matrix (BLAS: trans and ld), copies accept anything. The readers of a value
@@ -121,7 +123,7 @@ def _readers_take(walk: Walk, name: str, strides: Index, verdict: MovementVerdic
         return True
     if walk.region_of:
         return False
-    return all_take(walk.graph, name, strides)
+    return all_accept(walk.graph, name, strides)
 
 
 def _settled_strides(walk: Walk, name: str) -> Index | None:

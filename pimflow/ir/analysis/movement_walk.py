@@ -8,11 +8,11 @@ from typing import Any
 from pimflow.ir import Concat, Graph, MovementVerdict, Node, OnnxOp, OpRules, Pad
 from pimflow.ir.analysis.spaces import MIXED, Box, Cells, Space
 from pimflow.ir.analysis.tensor_layout import Index, element_bytes
-from pimflow.ir.analysis.views import order_behind, views_behind
+from pimflow.ir.analysis.views import strides_for_views, views_after
 from pimflow.ir.ops.movement import MovementOp
 from pimflow.records import dataclass
 
-TURNED = "is written in the order of the views after it"
+REORDERED = "is written in the order of the views after it"
 _OUTSIDE = "is made outside at a fixed place"
 
 
@@ -53,7 +53,7 @@ class Places:
     actual: Mapping[str, Movement]
 
 
-def carried(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:
+def movement_from(graph: Graph, node: Node, verdict: MovementVerdict) -> Movement:
     """The verdict from a node's placement, with the bytes that it moves in this graph."""
     moved = 0 if verdict.free else moved_bytes(graph, node, verdict.copied)
     return Movement(verdict.free, moved, verdict.reason, verdict.copied, verdict.composed)
@@ -87,15 +87,15 @@ class Walk:
     Args:
         graph: the graph.
         composed: names of nodes that are composed with the copies after them.
-        turned: values that kernels write in the order of the views after them.
+        reordered: values that kernels write in the order of the views after them.
     """
 
     def __init__(
-        self, graph: Graph, composed: frozenset[str] = frozenset(), turned: frozenset[str] = frozenset()
+        self, graph: Graph, composed: frozenset[str] = frozenset(), reordered: frozenset[str] = frozenset()
     ) -> None:
         self.graph = graph
         self.composed = composed
-        self.turned = turned
+        self.reordered = reordered
         self.spaces: dict[str, Space] = {}
         self.movements: dict[str, Movement] = {}
         self.actual: dict[str, Movement] = {}
@@ -108,10 +108,10 @@ class Walk:
             self._number_regions()
         for node in self._by_region(nodes):
             verdict = node.placement.movement
-            brought = None if verdict is None else carried(self.graph, node, verdict)
-            found = self._decide(node, brought)
+            prior = None if verdict is None else movement_from(self.graph, node, verdict)
+            found = self._decide(node, prior)
             self.actual[node.name] = found
-            self.movements[node.name] = found if brought is None else brought
+            self.movements[node.name] = found if prior is None else prior
         return Places(self.spaces, self.movements, self.actual)
 
     def _number_regions(self) -> None:
@@ -130,18 +130,18 @@ class Walk:
 
         return sorted(nodes, key=key)
 
-    def _decide(self, node: Node, brought: Movement | None) -> Movement:
+    def _decide(self, node: Node, prior: Movement | None) -> Movement:
         names = (*(node.inputs if isinstance(node.op, Concat) else node.inputs[:1]), *node.outputs)
         values = [self.graph.values.get(name) for name in names]
         if any(value is None or value.shape is None or element_bytes(value.dtype) is None for value in values):
-            return self.kept(node, "its shape or element type is not static")
-        if node.name in self.composed or (brought is not None and brought.composed) or self._joins_composed(node):
+            return self.copy_verdict(node, "its shape or element type is not static")
+        if node.name in self.composed or (prior is not None and prior.composed) or self._joins_composed(node):
             return self._compose(node)
-        if brought is not None and not brought.free and not isinstance(node.op, Concat):
-            return brought
+        if prior is not None and not prior.free and not isinstance(node.op, Concat):
+            return prior
         if not isinstance(node.op, Concat) and self.graph.is_constant(node.inputs[0]):
-            return self.kept(node, "its input is a constant, which lies outside the arena")
-        return PLACING.of(node.op)(self, node, node.op, brought)
+            return self.copy_verdict(node, "its input is a constant, which lies outside the arena")
+        return PLACING.of(node.op)(self, node, node.op, prior)
 
     def _joins_composed(self, node: Node) -> bool:
         """Whether a Concat joins the parts of a composed node's result, which its region computed in parts."""
@@ -157,7 +157,7 @@ class Walk:
         self.join(node.output, space, window)
         return Movement(True, 0, "the copies that read it read its inputs instead", composed=True)
 
-    def kept(self, node: Node, reason: str) -> Movement:
+    def copy_verdict(self, node: Node, reason: str) -> Movement:
         """The verdict that a node remains a copy, with the reason."""
         return Movement(False, moved_bytes(self.graph, node), reason)
 
@@ -174,8 +174,8 @@ class Walk:
             fixed = "is a constant" if self.graph.is_constant(name) else _OUTSIDE
             space = Space(box, value.dtype, MIXED, fixed)
         else:
-            strides = self.turned_strides(name, producer)
-            fixed = "" if strides is None else TURNED
+            strides = self.reordered_strides(name, producer)
+            fixed = "" if strides is None else REORDERED
             space = Space(box, value.dtype, self.region_of.get(producer.name, ""), fixed, strides=strides)
         space.places[name] = box
         space.content.add((Cells(box),))
@@ -187,23 +187,23 @@ class Walk:
         space.places[name] = box
         self.spaces[name] = space
 
-    def immovable(self, node: Node, space: Space, brought: Movement | None) -> str:
+    def immovable(self, node: Node, space: Space, prior: Movement | None) -> str:
         """Why the node must not move the values of this space; "" if it may.
 
         In an extracted region, a value from outside looks like an input; a verdict in the placement takes precedence.
         """
-        if space.fixed and (brought is None or space.fixed != _OUTSIDE):
+        if space.fixed and (prior is None or space.fixed != _OUTSIDE):
             return space.fixed
-        if brought is None and space.owner != self.region_of.get(node.name, ""):
+        if prior is None and space.owner != self.region_of.get(node.name, ""):
             return "is made outside the region at a fixed place"
         return ""
 
-    def turned_strides(self, name: str, maker: Node) -> Index | None:
+    def reordered_strides(self, name: str, maker: Node) -> Index | None:
         """The strides in which a node was decided to write its result; None for the layout's own."""
-        if name in self.turned:
-            return order_behind(self.graph, name)
-        told = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else views_behind(self.graph, name)
-        verdicts = [node.placement.movement for node in told]
-        if not told or any(verdict is None or not verdict.free or verdict.composed for verdict in verdicts):
+        if name in self.reordered:
+            return strides_for_views(self.graph, name)
+        views = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else views_after(self.graph, name)
+        verdicts = [node.placement.movement for node in views]
+        if not views or any(verdict is None or not verdict.free or verdict.composed for verdict in verdicts):
             return None
-        return order_behind(self.graph, name)
+        return strides_for_views(self.graph, name)

@@ -68,20 +68,20 @@ def padding_verdicts(graph: Graph) -> Verdicts:
         graph: the graph, with the verdicts that hold for it in its movement nodes' placements.
     """
     refused: dict[str, MovementVerdict] = {}
-    asking = [node for node in graph.nodes if any(_most(graph, node))]
+    candidates = [node for node in graph.nodes if any(_largest_pad(graph, node))]
     while True:
-        fresh = _refused(graph, asking)
+        fresh = _refused(graph, candidates)
         if not fresh:
-            return {**refused, **{node.name: MovementVerdict(True, _FREE) for node in asking}}
+            return {**refused, **{node.name: MovementVerdict(True, _FREE) for node in candidates}}
         refused |= fresh
-        asking = [node for node in asking if node.name not in refused]
+        candidates = [node for node in candidates if node.name not in refused]
 
 
 _FREE = "space reserved around its input, filled beforehand"
 _TAKEN = MovementVerdict(False, "other values lie where its zeros would be")
 
 
-def _most(graph: Graph, node: Node) -> Pads:
+def _largest_pad(graph: Graph, node: Node) -> Pads:
     """The largest Pad that a part of a node may need: all padded rows, and columns that are padded unevenly."""
     if not isinstance(node.op, Conv2d) or node.device is not None or graph.value(node.inputs[0]).shape is None:
         return _NONE
@@ -95,14 +95,14 @@ def _refused(graph: Graph, convolutions: Sequence[Node]) -> Verdicts:
     names = {node.name: editor.new_node_name(f"{node.name}_pad") for node in convolutions}
     for node in convolutions:
         pad = Node(Pad((), ()), (), (), names[node.name])
-        editor.replace_node(node.name, pad_before(editor, node, _most(graph, node), pad))
+        editor.replace_node(node.name, pad_before(editor, node, _largest_pad(graph, node), pad))
     places = place(editor.finish())
     verdicts = {name: places.movements[pad].verdict for name, pad in names.items()}
     refused = {name: verdict for name, verdict in verdicts.items() if not verdict.free}
-    return {**_in_the_way(graph, places, convolutions), **refused}
+    return {**_conflicting(graph, places, convolutions), **refused}
 
 
-def _in_the_way(graph: Graph, places: Places, convolutions: Sequence[Node]) -> Verdicts:
+def _conflicting(graph: Graph, places: Places, convolutions: Sequence[Node]) -> Verdicts:
     """Verdicts on the convolutions with Pads that change the verdict on a movement in the space of their input."""
     disturbed = [node for node in graph.nodes if _is_disturbed(places, node)]
     crowded = {
@@ -115,5 +115,5 @@ def _in_the_way(graph: Graph, places: Places, convolutions: Sequence[Node]) -> V
 
 
 def _is_disturbed(places: Places, node: Node) -> bool:
-    told, found = places.movements.get(node.name), places.actual.get(node.name)
-    return told is not None and found is not None and (told.free, told.copied) != (found.free, found.copied)
+    decided, actual = places.movements.get(node.name), places.actual.get(node.name)
+    return decided is not None and actual is not None and (decided.free, decided.copied) != (actual.free, actual.copied)
