@@ -16,7 +16,7 @@ def _attention(writer: Writer) -> Refusal | None:
     """One product computes queries, keys and values from the input; their attention stays one operator."""
     if writer.constant_at(1) is None:
         return Refusal("the weights of its projection are computed")
-    refusal = _inseparable(writer, mask_at=3, beside=(4, 6))
+    refusal = _inseparable(writer, mask_at=3, past_at=(4, 6))
     if refusal is not None:
         return refusal
     _attend(
@@ -29,7 +29,7 @@ def _attention(writer: Writer) -> Refusal | None:
 def _quantised(writer: Writer) -> Refusal | None:
     """The 8-bit variant. Operands are X, W, bias, the scales of X and W, a mask, their zero points, and a past."""
     x, scale, zero = writer.operand(0), writer.operand(3), writer.operand(6)
-    refusal = _inseparable(writer, mask_at=5, beside=(8,))
+    refusal = _inseparable(writer, mask_at=5, past_at=(8,))
     if refusal is not None:
         return refusal
     right = quantised_weights(writer, 1, 4, 7)
@@ -41,9 +41,9 @@ def _quantised(writer: Writer) -> Refusal | None:
     return None
 
 
-def _inseparable(writer: Writer, mask_at: int, beside: tuple[int, ...]) -> Refusal | None:
-    """Why attention cannot be separated from its projection; `beside` are the positions of the operands of a past."""
-    if any(map(writer.has, beside)) or writer.integer("do_rotary"):
+def _inseparable(writer: Writer, mask_at: int, past_at: tuple[int, ...]) -> Refusal | None:
+    """Why attention cannot be separated from its projection; `past_at` are the positions of the operands of a past."""
+    if any(map(writer.has, past_at)) or writer.integer("do_rotary"):
         return Refusal("its projection is not separated from its past keys and values")
     if len(writer.shape(writer.operand(0))) != 3 or len(writer.shape(writer.operand(1))) != 2:
         return Refusal("its operands are not supported")

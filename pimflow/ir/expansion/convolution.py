@@ -62,18 +62,18 @@ class _Weights(NamedTuple):
     make: Callable[[], Array]
     packed: PackedBy | None = None
 
-    def turned(self, writer: Writer, shape: tuple[int, ...], perm: tuple[int, ...]) -> str:
+    def permuted(self, writer: Writer, shape: tuple[int, ...], perm: tuple[int, ...]) -> str:
         """A constant of the same elements with their axes permuted, then reshaped."""
 
-        def turn(array: Array) -> Array:
+        def permute(array: Array) -> Array:
             return np.ascontiguousarray(array.transpose(perm).reshape(shape))
 
         packed = self.packed
         if packed is not None and packed[1][0] is not None:
-            op, (elements, *beside) = packed
+            op, (elements, *scales) = packed
             assert elements is not None
-            packed = op, (turn(elements), *beside)
-        return writer.constant(shape, self.dtype, lambda: turn(self.make().reshape(self.shape)), packed)
+            packed = op, (permute(elements), *scales)
+        return writer.constant(shape, self.dtype, lambda: permute(self.make().reshape(self.shape)), packed)
 
 
 def _window(writer: Writer, weights_at: int) -> _Window | Refusal:
@@ -97,26 +97,26 @@ def _window(writer: Writer, weights_at: int) -> _Window | Refusal:
 def _convolve(writer: Writer, x: str, weights: _Weights, bias: str, window: _Window) -> str | Refusal:
     """A convolution over one to three dimensions, written as one over two: the node's product."""
     count = len(window.kernel)
-    beside = [bias] if bias else []
+    biases = [bias] if bias else []
     if count == 2:
-        return writer.product(window.op(), x, weights.turned(writer, weights.shape, (0, 1, 2, 3)), *beside)
+        return writer.product(window.op(), x, weights.permuted(writer, weights.shape, (0, 1, 2, 3)), *biases)
     if count == 1:
-        return _along_one(writer, x, weights, beside, window)
+        return _convolve_1d(writer, x, weights, biases, window)
     if count == 3:
-        return _along_three(writer, x, weights, beside, window)
+        return _convolve_3d(writer, x, weights, biases, window)
     return Refusal(f"a convolution over {count} dimensions has no mapping")
 
 
-def _along_one(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
+def _convolve_1d(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
     """Convolves over one dimension, as over the rows of a map one column wide."""
     (kernel,), (stride,), (before, after), (dilation,), groups = window
     op = Conv2d((kernel, 1), (stride, 1), (before, 0, after, 0), (dilation, 1), groups)
     wide = writer.add(Reshape((*writer.shape(x), 1)), x)
-    made = writer.product(op, wide, weights.turned(writer, (*weights.shape, 1), (0, 1, 2)), *bias)
+    made = writer.product(op, wide, weights.permuted(writer, (*weights.shape, 1), (0, 1, 2)), *bias)
     return writer.add(Reshape(writer.shape(made)[:3]), made)
 
 
-def _along_three(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
+def _convolve_3d(writer: Writer, x: str, weights: _Weights, bias: list[str], window: _Window) -> str:
     """Convolves over three dimensions: one 2-D map per output plane, with the channels of all planes a kernel covers.
 
     Planes that neighbouring kernels share are copied; the cost includes the Gather and its result.
@@ -139,7 +139,7 @@ def _along_three(writer: Writer, x: str, weights: _Weights, bias: list[str], win
             x = writer.add(Transpose((0, 1, 3, 2, 4, 5, 6)), x)
     x = writer.add(Reshape((batch * made_planes, depth * channels, *sizes)), x)
     shape = (weights.shape[0], depth * columns, *weights.shape[3:])
-    made = writer.product(window.last(2).op(), x, weights.turned(writer, shape, (0, 2, 1, 3, 4)), *bias)
+    made = writer.product(window.last(2).op(), x, weights.permuted(writer, shape, (0, 2, 1, 3, 4)), *bias)
     _, out, *sizes = writer.shape(made)
     made = writer.add(Reshape((batch, made_planes, out, *sizes)), made)
     return writer.add(Transpose((0, 2, 1, 3, 4)), made)
@@ -214,26 +214,26 @@ def _transposed(writer: Writer) -> Refusal | None:
         return Refusal("its operands are not supported")
     extents = [dilation * (size - 1) + 1 for size, dilation in zip(kernel, dilations, strict=True)]
     wanted = writer.shape(writer.node.output)[2:]
-    starts = _taken_off(writer, extents, strides)
+    starts = _crop_starts(writer, extents, strides)
     taps = tuple(
         -(-max(extents[i], starts[i] + wanted[i] - strides[i] * (sizes[i] - 1)) // strides[i]) for i in range(count)
     )
     out, steps = columns * groups, math.prod(strides)
 
     def sub_pixel(elements: Array, fill: Array) -> Array:
-        spread = tuple(tap * stride for tap, stride in zip(taps, strides, strict=True))
-        whole = np.empty((channels, columns, *spread), elements.dtype)
-        whole[...] = fill.reshape(-1, *(1 for _ in spread))  # per column, or one for all
+        extent = tuple(tap * stride for tap, stride in zip(taps, strides, strict=True))
+        whole = np.empty((channels, columns, *extent), elements.dtype)
+        whole[...] = fill.reshape(-1, *(1 for _ in extent))  # per column, or one for all
         whole[tuple(map(slice, [0] * (2 + count), [None, None, *extents], [1, 1, *dilations]))] = elements
         both = [size for pair in zip(taps, strides, strict=True) for size in pair]
         apart = whole.reshape(groups, channels // groups, columns, *both)
         flipped = np.flip(apart, tuple(range(3, 3 + 2 * count, 2)))
-        turned = flipped.transpose(0, 2, *range(4, 4 + 2 * count, 2), 1, *range(3, 3 + 2 * count, 2))
-        return np.asarray(turned).reshape(out * steps, channels // groups, *taps)
+        permuted = flipped.transpose(0, 2, *range(4, 4 + 2 * count, 2), 1, *range(3, 3 + 2 * count, 2))
+        return np.asarray(permuted).reshape(out * steps, channels // groups, *taps)
 
     bias, dtype = writer.constant_at(2), writer.dtype(x)
     repeated = "" if bias is None else writer.constant((out * steps,), dtype, lambda: np.repeat(bias, steps))
-    around = tuple(tap - 1 for tap in taps)
+    pads = tuple(tap - 1 for tap in taps)
     ones = (1,) * count
     made = _convolve(
         writer,
@@ -242,18 +242,18 @@ def _transposed(writer: Writer) -> Refusal | None:
             (out * steps, channels // groups, *taps),
             dtype,
             lambda: sub_pixel(weights, np.zeros(1, weights.dtype)),
-            _kept_by_sub_pixels(writer, sub_pixel, groups, steps),
+            _packed_sub_pixels(writer, sub_pixel, groups, steps),
         ),
         repeated,
-        _Window(taps, ones, (*around, *around), ones, groups),
+        _Window(taps, ones, (*pads, *pads), ones, groups),
     )
     if isinstance(made, Refusal):
         return made
-    _side_by_side(writer, made, out, strides, starts, wanted)
+    _depth_to_space(writer, made, out, strides, starts, wanted)
     return None
 
 
-def _kept_by_sub_pixels(
+def _packed_sub_pixels(
     writer: Writer, sub_pixel: Callable[[Array, Array], Array], groups: int, steps: int
 ) -> PackedBy | None:
     """How the model stores a transposed convolution's weights in fewer bits, with scales along the first axis."""
@@ -273,19 +273,19 @@ def _kept_by_sub_pixels(
     return replace(op, attributes=(*first, ("axis", 0))), (sub_pixel(elements, fill), *per_first)
 
 
-def _taken_off(writer: Writer, extents: list[int], strides: tuple[int, ...]) -> tuple[int, ...]:
+def _crop_starts(writer: Writer, extents: list[int], strides: tuple[int, ...]) -> tuple[int, ...]:
     """How many leading elements of the full result a transposed convolution drops along each dimension."""
     count = len(extents)
     sizes, wanted = writer.shape(writer.operand(0))[2:], writer.shape(writer.node.output)[2:]
-    mode, asked = writer.text("auto_pad", "NOTSET"), writer.integers("output_shape", ())
-    if mode == "VALID" or (mode == "NOTSET" and not asked):
+    mode, output_shape = writer.text("auto_pad", "NOTSET"), writer.integers("output_shape", ())
+    if mode == "VALID" or (mode == "NOTSET" and not output_shape):
         return (0,) * count if mode == "VALID" else writer.integers("pads", (0,) * 2 * count)[:count]
     extra = writer.integers("output_padding", (0,) * count)
     spare = [max(0, strides[i] * (sizes[i] - 1) + extra[i] + extents[i] - wanted[i]) for i in range(count)]
     return tuple(pads // 2 if mode == "SAME_UPPER" else pads - pads // 2 for pads in spare)
 
 
-def _side_by_side(
+def _depth_to_space(
     writer: Writer, made: str, out: int, strides: tuple[int, ...], starts: tuple[int, ...], wanted: tuple[int, ...]
 ) -> None:
     """Interleaves sub-pixels, which are channels, in space, and takes the wanted part of the map."""
@@ -294,8 +294,8 @@ def _side_by_side(
     if math.prod(strides) > 1:
         made = writer.add(Reshape((batch, out, *strides, *sizes)), made)
         made = writer.add(Transpose((0, 1, *(axis for i in range(count) for axis in (2 + count + i, 2 + i)))), made)
-        spread = (size * stride for size, stride in zip(sizes, strides, strict=True))
-        made = writer.add(Reshape((batch, out, *spread)), made)
+        interleaved = (size * stride for size, stride in zip(sizes, strides, strict=True))
+        made = writer.add(Reshape((batch, out, *interleaved)), made)
     for axis, (start, size) in enumerate(zip(starts, wanted, strict=True), start=2):
         if start or writer.shape(made)[axis] != size:
             made = writer.add(Slice(axis, start, start + size), made)
@@ -317,8 +317,8 @@ def _quantised(writer: Writer) -> Refusal | None:
     rank, last = len(writer.shape(x)), bool(writer.integer("channels_last"))
     if last:
         source = writer.add(Transpose((0, rank - 1, *range(1, rank - 1))), source)
-    operand, beside = _dequantised(writer, weights, scales[1], bias, scales[0])
-    made = _convolve(writer, source, operand, beside, window)
+    operand, bias_name = _dequantised(writer, weights, scales[1], bias, scales[0])
+    made = _convolve(writer, source, operand, bias_name, window)
     if isinstance(made, Refusal):
         return made
     if last:
@@ -338,8 +338,8 @@ def _dequantised(
     least = None if zero is None else zero.reshape(() if zero.size == 1 else -1)
     if least is not None:
         per_channel, least = np.broadcast_arrays(per_channel, least)
-    kept = axis, (weights, per_channel, least)
-    operand = _Weights(weights.shape, "float32", partial(dequantised, weights, per_channel, least, 0), kept)
+    packed = axis, (weights, per_channel, least)
+    operand = _Weights(weights.shape, "float32", partial(dequantised, weights, per_channel, least, 0), packed)
     if bias is None:
         return operand, ""
     step = w_step.astype(np.float32) * np.float32(x_step.reshape(-1)[0])

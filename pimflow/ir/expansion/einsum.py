@@ -39,8 +39,8 @@ def _einsum(writer: Writer) -> Refusal | None:
         outer = tuple(sizes[label] for label in groups[0])
         return (*outer, *(math.prod(sizes[label] for label in group) for group in groups[1:]))
 
-    a = _brought(writer, 0, left, (*batch, *rows, *depth), merged(batch, rows, depth))
-    b = _brought(writer, 1, right, (*batch, *depth, *columns), merged(batch, depth, columns))
+    a = _permuted(writer, 0, left, (*batch, *rows, *depth), merged(batch, rows, depth))
+    b = _permuted(writer, 1, right, (*batch, *depth, *columns), merged(batch, depth, columns))
     made = writer.product(PRODUCT, a, b)
     order = (*batch, *rows, *columns)
     apart = tuple(sizes[label] for label in order)
@@ -52,15 +52,15 @@ def _einsum(writer: Writer) -> Refusal | None:
     return None
 
 
-def _brought(writer: Writer, position: int, labels: Labels, order: Labels, shape: tuple[int, ...]) -> str:
+def _permuted(writer: Writer, position: int, labels: Labels, order: Labels, shape: tuple[int, ...]) -> str:
     """An operand in another order and shape; a constant remains a constant."""
     perm = tuple(labels.index(label) for label in order)
     array, name = writer.constant_at(position), writer.operand(position)
-    still = perm == tuple(range(len(perm)))
-    if array is not None and not (still and array.shape == shape):
+    in_order = perm == tuple(range(len(perm)))
+    if array is not None and not (in_order and array.shape == shape):
         whole = array
         return writer.constant(shape, array.dtype.name, lambda: whole.transpose(perm).reshape(shape))
-    if not still:
+    if not in_order:
         name = writer.add(Transpose(perm), name)
     return name if writer.shape(name) == shape else writer.add(Reshape(shape), name)
 

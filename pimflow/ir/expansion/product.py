@@ -109,7 +109,7 @@ def _gemm(writer: Writer) -> Refusal | None:
     alpha, added, a_step, b_step = writer.number("alpha", 1.0), *(writer.constant_at(place) for place in (6, 1, 4))
     if writer.has(6) and (added is None or a_step is None):
         return Refusal("the operand that it adds, or its scale, is computed")
-    right = quantised_weights(writer, 3, 4, 5, turned=bool(writer.integer("transB")), factor=alpha)
+    right = quantised_weights(writer, 3, 4, 5, transposed=bool(writer.integer("transB")), factor=alpha)
     if isinstance(right, Refusal):
         return right
     left = writer.opaque("DequantizeLinear", [a, scale, zero], writer.shape(a), "float32")
@@ -133,20 +133,20 @@ def _integers_added(writer: Writer, added: Array, step: Array) -> str:
 
 
 def quantised_weights(
-    writer: Writer, at: int, scale_at: int, zero_at: int, *, turned: bool = False, factor: float = 1.0
+    writer: Writer, at: int, scale_at: int, zero_at: int, *, transposed: bool = False, factor: float = 1.0
 ) -> str | Refusal:
     """8-bit constants, dequantised with one scale per column or one for all.
 
     Args:
         writer: writes the node.
         at, scale_at, zero_at: positions of the operands.
-        turned: whether the given constant is transposed.
+        transposed: whether the given constant is transposed.
         factor: factor that the scales are multiplied by.
     """
     weights, scale, zero = (writer.constant_at(place) for place in (at, scale_at, zero_at))
     if weights is None or scale is None or (writer.has(zero_at) and zero is None):
         return Refusal(_COMPUTED)
-    if turned:
+    if transposed:
         weights = np.ascontiguousarray(weights.T)
     columns = weights.shape[-1]
     if scale.size not in (1, columns) or (zero is not None and zero.size not in (1, columns)):
@@ -210,7 +210,7 @@ def _fused(writer: Writer) -> Refusal | None:
             order = [*order[1:-1], order[0], order[-1]]
         if writer.integer(f"trans{side}"):
             order = [*order[:-2], order[-1], order[-2]]
-        operands.append(_turned(writer, position, tuple(order)))
+        operands.append(_permuted(writer, position, tuple(order)))
     made = writer.product(PRODUCT, *operands)
     alpha = writer.number("alpha", 1.0)
     if alpha != 1:
@@ -219,7 +219,7 @@ def _fused(writer: Writer) -> Refusal | None:
     return None
 
 
-def _turned(writer: Writer, position: int, order: tuple[int, ...]) -> str:
+def _permuted(writer: Writer, position: int, order: tuple[int, ...]) -> str:
     """An operand with its axes in another order; a constant remains a constant."""
     name, array = writer.operand(position), writer.constant_at(position)
     if order == tuple(range(len(order))):

@@ -39,7 +39,7 @@ def _recurrent(writer: Writer) -> Refusal | None:
     packed = _packed(writer, weights)
     # ONNX Runtime would round x to 8 bits if it multiplied it by 8-bit weights of two dims, so these have three.
     shape = (features, directions * gates) if packed is None else (1, features, directions * gates)
-    right = writer.constant(shape, weights.dtype.name, lambda: _turned(weights), packed)
+    right = writer.constant(shape, weights.dtype.name, lambda: _transposed(weights), packed)
     made = writer.product(PRODUCT, x, right)
     writer.results(
         writer.op.op_type, [made, "", *writer.node.inputs[2:]], domain=PREPARED, **dict(writer.op.attributes)
@@ -47,7 +47,7 @@ def _recurrent(writer: Writer) -> Refusal | None:
     return None
 
 
-def _turned(array: Array) -> Array:
+def _transposed(array: Array) -> Array:
     """[directions, gates, features] transposed to [features, directions * gates]."""
     return np.asarray(array.reshape(-1, array.shape[2]).T)
 
@@ -57,10 +57,10 @@ def _packed(writer: Writer, weights: Array) -> PackedBy | None:
     packed = writer.graph.packed_form(writer.operand(1))
     if packed is None or any(name != "axis" for name, _ in packed.op.attributes):
         return None
-    elements, *beside = packed.operands
+    elements, *scales = packed.operands
     directions, gates, features = weights.shape
     axis = dict(packed.op.attributes).get("axis", 1)
-    if elements is None or not isinstance(axis, int) or (axis % 3 == 2 and any(map(_is_vector, beside))):
+    if elements is None or not isinstance(axis, int) or (axis % 3 == 2 and any(map(_is_vector, scales))):
         return None
 
     def along(array: Array | None) -> Array | None:
@@ -69,8 +69,8 @@ def _packed(writer: Writer, weights: Array) -> PackedBy | None:
         return np.repeat(array, gates) if axis % 3 == 0 else np.tile(array, directions)
 
     op = OnnxOp("DequantizeLinear", "", (("axis", 2),))
-    turned = np.ascontiguousarray(_turned(elements)).reshape(1, features, directions * gates)
-    return op, (turned, *(along(array) for array in beside))
+    transposed = np.ascontiguousarray(_transposed(elements)).reshape(1, features, directions * gates)
+    return op, (transposed, *(along(array) for array in scales))
 
 
 def _is_vector(array: Array | None) -> bool:

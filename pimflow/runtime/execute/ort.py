@@ -169,7 +169,7 @@ def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generato
     if value.dtype.startswith(("int", "uint")):
         every = _every_integer(value.dtype)
         small = every if value.dtype in _BYTES else IntegerRange(0, 1)
-        least, most = small if integers is None else every.within(integers)
+        least, most = small if integers is None else every.intersection(integers)
         return rng.integers(least, most, value.shape, np.int64, endpoint=True).astype(numpy_dtype(value.dtype))
     return rng.standard_normal(value.shape).astype(np.float32).astype(value.dtype)
 
