@@ -17,7 +17,7 @@ from pimflow.ir import Array, Elementwise, Graph, Node, Placement, Spmm
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import DecisionPass, Site, device_refusal
 from pimflow.records import dataclass
-from pimflow.sparse.groups import Part, divided
+from pimflow.sparse.groups import Part, split_dense
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ class EdgeSplit(DecisionPass):
 
     def _divided(self, graph: Graph, node: Node) -> tuple[Part, Part]:
         rowptr, col = (graph.constants[name] for name in node.inputs[1:3])
-        return divided(rowptr, col, self.group, self.at_least)
+        return split_dense(rowptr, col, self.group, self.at_least)
 
     def rewrite(self, site: Site) -> list[Node] | Refusal:
         """Both parts and their sum."""

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.records import dataclass
-from pimflow.sparse import kept_profile
+from pimflow.sparse import cached_profile
 from pimflow.sparse.stack_distance import EXACT_ACCESSES
 
 UNKNOWN_ORDER = "the rows it accesses are only known when it runs: no cache reuse is counted"
@@ -76,7 +76,7 @@ class RowAccess:
         """Fetches into a cache of `lines` lines; if it holds the whole table, each line is fetched only once."""
         if -(-self.rows // per_line) <= lines and len(ids) <= EXACT_ACCESSES:
             return len(np.unique(ids // per_line))
-        return kept_profile(ids, self.rows, per_line).misses(lines)
+        return cached_profile(ids, self.rows, per_line).misses(lines)
 
 
 def _whole(row_bytes: int, line_bytes: int) -> int:

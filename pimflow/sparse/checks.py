@@ -202,7 +202,7 @@ def relations(found: tuple[Relation, ...], num_src: int, num_dst: int, where: st
     return found
 
 
-def kept(array: npt.NDArray[Number], given: npt.ArrayLike) -> npt.NDArray[Number]:
+def defensive_copy(array: npt.NDArray[Number], given: npt.ArrayLike) -> npt.NDArray[Number]:
     """An array that the caller cannot modify: a copy if it shares memory with a writeable `given`."""
     if isinstance(given, np.ndarray) and given.flags.writeable and np.may_share_memory(array, given):
         copy: npt.NDArray[Number] = array.copy()

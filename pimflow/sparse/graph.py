@@ -156,7 +156,12 @@ class Graph:
         rowptr, col, order = _rows_of(sources, destinations, num_src, num_dst)
         if order is None:
             return cls(
-                rowptr, checks.kept(col, src), num_src, None, _kept(weight, edge_weight), _kept(kinds, edge_type)
+                rowptr,
+                checks.defensive_copy(col, src),
+                num_src,
+                None,
+                _defensive_copy(weight, edge_weight),
+                _defensive_copy(kinds, edge_type),
             )
         return cls(rowptr, col, num_src, order, _arranged(weight, order), _arranged(kinds, order))
 
@@ -213,12 +218,12 @@ class Graph:
         columns = checks.ids(checks.integers(columns, "col", where), "source", sources, where)
         positions = None if order is None else checks.permutation(np.asarray(order), edges, where)
         return cls(
-            checks.kept(pointers, rowptr),
-            checks.kept(columns, col),
+            checks.defensive_copy(pointers, rowptr),
+            checks.defensive_copy(columns, col),
             sources,
-            _kept(positions, order),
-            _kept(weight, edge_weight),
-            _kept(kinds, edge_type),
+            _defensive_copy(positions, order),
+            _defensive_copy(weight, edge_weight),
+            _defensive_copy(kinds, edge_type),
         )
 
     @classmethod
@@ -373,8 +378,8 @@ def _arranged(values: npt.NDArray[Number] | None, order: Ids) -> npt.NDArray[Num
     return None if values is None else values[order]
 
 
-def _kept(values: npt.NDArray[Number] | None, given: npt.ArrayLike | None) -> npt.NDArray[Number] | None:
-    return None if values is None or given is None else checks.kept(values, given)
+def _defensive_copy(values: npt.NDArray[Number] | None, given: npt.ArrayLike | None) -> npt.NDArray[Number] | None:
+    return None if values is None or given is None else checks.defensive_copy(values, given)
 
 
 def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -14,9 +14,9 @@ from pimflow.records import dataclass
 from pimflow.sparse.checks import Longs
 from pimflow.sparse.statistics import PIECE_EDGES
 
-MOST_KEPT = 64
+MOST_CACHED_COUNTS = 64
 """The maximum number of cached counts: a program has few graphs."""
-MOST_PARTS_KEPT = 4
+MOST_CACHED_SPLITS = 4
 """The maximum number of cached splits: each is as large as its graph."""
 
 T = TypeVar("T")
@@ -78,10 +78,10 @@ def group_counts(rowptr: Ids, col: Ids, size: int, block: int) -> GroupCounts:
         size: number of consecutive sources of a group, which starts at a multiple of it.
         block: number of consecutive groups of a block, likewise.
     """
-    return _kept(_counts, MOST_KEPT, rowptr, col, (size, block), lambda: _counted(rowptr, col, size, block))
+    return _cached(_counts, MOST_CACHED_COUNTS, rowptr, col, (size, block), lambda: _counted(rowptr, col, size, block))
 
 
-def divided(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
+def split_dense(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
     """The edges of pairs of a destination and a group with at least `at_least` edges, and all other edges.
 
     Linear in the edges, except for the sorting of unsorted rows. The same arrays are returned as long as they are
@@ -91,10 +91,12 @@ def divided(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part
         rowptr, col, size: as for `group_counts`.
         at_least: minimum number of edges of a dense pair.
     """
-    return _kept(_parts, MOST_PARTS_KEPT, rowptr, col, (size, at_least), lambda: _divided(rowptr, col, size, at_least))
+    return _cached(
+        _parts, MOST_CACHED_SPLITS, rowptr, col, (size, at_least), lambda: _split_dense(rowptr, col, size, at_least)
+    )
 
 
-def _kept(
+def _cached(
     known: OrderedDict[_Key, tuple[ref[Ids], ref[Ids], T]],
     most: int,
     rowptr: Ids,
@@ -131,7 +133,7 @@ def _counted(rowptr: Ids, col: Ids, size: int, block: int) -> GroupCounts:
     return GroupCounts(total, runs, units)
 
 
-def _divided(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
+def _split_dense(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
     is_dense = np.empty(len(col), bool)
     for first, last in _pieces(rowptr):
         pointers, sources = _piece(rowptr, col, first, last)

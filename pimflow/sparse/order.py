@@ -38,7 +38,7 @@ def relabelled(graph: Graph, names: Ids) -> Graph:
 
 def by_degree(graph: Graph) -> Ints:
     """Vertices in descending order of degree."""
-    return _names(np.argsort(-_degrees(graph), kind="stable"))
+    return _new_ids(np.argsort(-_degrees(graph), kind="stable"))
 
 
 def reverse_cuthill_mckee(graph: Graph) -> Ints:
@@ -48,11 +48,11 @@ def reverse_cuthill_mckee(graph: Graph) -> Ints:
     farthest from the component's vertex of lowest degree.
     """
     degrees = _degrees(graph)
-    both, component = _both_ways(graph), _components(graph)
-    _, levels = _breadth_first(both, _starts(np.zeros(len(degrees), np.int32), degrees, component), degrees)
-    visited, _ = _breadth_first(both, _starts(-levels, degrees, component), degrees)
+    graphs, component = _undirected(graph), _components(graph)
+    _, levels = _breadth_first(graphs, _starts(np.zeros(len(degrees), np.int32), degrees, component), degrees)
+    visited, _ = _breadth_first(graphs, _starts(-levels, degrees, component), degrees)
     visited = visited[np.argsort(component[visited], kind="stable")]
-    return _names(visited[::-1])
+    return _new_ids(visited[::-1])
 
 
 def by_community(graph: Graph) -> Ints:
@@ -62,15 +62,15 @@ def by_community(graph: Graph) -> Ints:
     vertices adopt the most frequent label among their neighbours.
     """
     labels = _square(graph)
-    both = _both_ways(graph)
+    graphs = _undirected(graph)
     parity = np.random.default_rng(0).permutation(len(labels)) % 2
     for turn in range(2 * ROUNDS):
-        wanted = _most_frequent(both, labels)
+        wanted = _most_frequent(graphs, labels)
         changes = (wanted != labels) & (parity == turn % 2)
         labels = np.where(changes, wanted, labels)
         if np.count_nonzero(changes) < len(labels) // 1000:
             break
-    return _names(np.lexsort((-_degrees(graph), labels)))
+    return _new_ids(np.lexsort((-_degrees(graph), labels)))
 
 
 ORDERS: Mapping[str, Callable[[Graph], Ints]] = {
@@ -97,21 +97,21 @@ def _degrees(graph: Graph) -> Longs:
     return in_degrees(graph) + out_degrees(graph)
 
 
-def _both_ways(graph: Graph) -> tuple[Graph, ...]:
+def _undirected(graph: Graph) -> tuple[Graph, ...]:
     """One or two graphs whose rows together hold all neighbours of every vertex.
 
     One is enough if every vertex has as many incoming as outgoing edges, as in a graph in which every edge has its
     reverse.
     """
-    goes_both_ways = bool((in_degrees(graph) == out_degrees(graph)).all())
-    return (graph,) if goes_both_ways else (graph, graph.transposed())
+    is_symmetric = bool((in_degrees(graph) == out_degrees(graph)).all())
+    return (graph,) if is_symmetric else (graph, graph.transposed())
 
 
-def _names(sequence: Ids) -> Ints:
+def _new_ids(sequence: Ids) -> Ints:
     """The position of every vertex in a sequence of all vertices."""
-    names: Ints = np.empty(len(sequence), np.int32)
-    names[sequence] = np.arange(len(sequence), dtype=np.int32)
-    return names
+    ids: Ints = np.empty(len(sequence), np.int32)
+    ids[sequence] = np.arange(len(sequence), dtype=np.int32)
+    return ids
 
 
 def _components(graph: Graph) -> Ints:
@@ -134,14 +134,14 @@ def _starts(first: Ints, degrees: Longs, component: Ints) -> Ints:
     return starts
 
 
-def _breadth_first(both: tuple[Graph, ...], starts: Ints, degrees: Longs) -> tuple[Ints, Ints]:
+def _breadth_first(graphs: tuple[Graph, ...], starts: Ints, degrees: Longs) -> tuple[Ints, Ints]:
     """All vertices in the order in which they are reached, and the distance of each from its start."""
     levels = np.full(len(degrees), -1, np.int32)
     levels[starts] = 0
     reached, frontier, level = [starts], starts, 0
     while len(frontier):
         level += 1
-        nexts = [_fresh(both, piece, levels, degrees, level) for piece in _pieces(frontier, degrees)]
+        nexts = [_next_frontier(graphs, piece, levels, degrees, level) for piece in _pieces(frontier, degrees)]
         frontier = np.concatenate(nexts)
         reached.append(frontier)
     return np.concatenate(reached), levels
@@ -153,9 +153,9 @@ def _pieces(frontier: Ints, degrees: Longs) -> list[Ints]:
     return np.split(frontier, np.flatnonzero(np.diff(places)) + 1)
 
 
-def _fresh(both: tuple[Graph, ...], frontier: Ints, levels: Ints, degrees: Longs, level: int) -> Ints:
+def _next_frontier(graphs: tuple[Graph, ...], frontier: Ints, levels: Ints, degrees: Longs, level: int) -> Ints:
     """Neighbours not reached before, ordered by the first vertex that they are neighbours of, then by degree."""
-    parents, found = _neighbours(both, frontier)
+    parents, found = _neighbours(graphs, frontier)
     unseen = levels[found] < 0
     parents, found = parents[unseen], found[unseen]
     found = found[np.lexsort((degrees[found], parents))]
@@ -163,10 +163,10 @@ def _fresh(both: tuple[Graph, ...], frontier: Ints, levels: Ints, degrees: Longs
     return found[_first_of_each(found, len(degrees))]
 
 
-def _neighbours(both: tuple[Graph, ...], frontier: Ints) -> tuple[Longs, Ints]:
+def _neighbours(graphs: tuple[Graph, ...], frontier: Ints) -> tuple[Longs, Ints]:
     """The neighbours of some vertices, each with the position of the vertex that it is a neighbour of."""
     parents, found = [], []
-    for graph in both:
+    for graph in graphs:
         begins, counts = graph.rowptr[frontier], graph.rowptr[frontier + 1] - graph.rowptr[frontier]
         offsets = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
         parents.append(np.repeat(np.arange(len(frontier)), counts))
@@ -183,10 +183,10 @@ def _first_of_each(ids: Ints, count: int) -> npt.NDArray[np.bool_]:
     return firsts
 
 
-def _most_frequent(both: tuple[Graph, ...], labels: Ints) -> Ints:
+def _most_frequent(graphs: tuple[Graph, ...], labels: Ints) -> Ints:
     """The most frequent label among each vertex's neighbours; ties go to its own label."""
     best = labels.astype(np.int64)  # twice the count of a label, plus one for the vertex's own; and the label
-    for graph in both:
+    for graph in graphs:
         for first, rows, sources in row_pieces(graph):
             keys = np.sort(rows.astype(np.int64) * len(labels) + labels[sources])
             begins = np.flatnonzero(np.diff(keys, prepend=-1))

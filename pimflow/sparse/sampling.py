@@ -184,13 +184,13 @@ def sample_typed(
             name: _neighbours(relation, known, begins, fan_outs[name][depth], random)
             for name, relation in graph.relations.items()
         }
-        grown = {
-            name: _grown(vertices, [found[one].sources for one in found if graph.relations[one].source == name])
+        extended = {
+            name: _extended(vertices, [found[one].sources for one in found if graph.relations[one].source == name])
             for name, vertices in known.items()
         }
-        hops.append({name: _block(drawn, grown[graph.relations[name].source]) for name, drawn in found.items()})
+        hops.append({name: _block(drawn, extended[graph.relations[name].source]) for name, drawn in found.items()})
         begins = {name: len(vertices) if once else 0 for name, vertices in known.items()}
-        known = grown
+        known = extended
     return TypedBatch(known, tuple(reversed(hops)))
 
 
@@ -211,7 +211,7 @@ def _neighbours(
     return _Neighbours(every, relation.edges.sources(owners, positions), relation.edges.types(owners, positions))
 
 
-def _grown(vertices: Longs, found: Sequence[Longs]) -> Longs:
+def _extended(vertices: Longs, found: Sequence[Longs]) -> Longs:
     """The vertices, followed by newly found ones."""
     new = np.unique(np.concatenate(found)) if found else vertices[:0]
     return np.concatenate((vertices, new[~np.isin(new, vertices, assume_unique=True)]))
@@ -232,13 +232,13 @@ def _drawn(graph: Neighbourhood, vertices: Longs, most: int, random: np.random.G
     already taken, j itself is taken (Bentley and Floyd, Communications of the ACM 30, 1987).
     """
     degrees = graph.degrees(vertices)
-    taken = np.minimum(degrees, most)
+    counts = np.minimum(degrees, most)
     chosen = np.full((len(vertices), most), -1, np.int64)
     for column in range(most):
-        last = degrees - taken + column
+        last = degrees - counts + column
         draws = random.integers(0, np.maximum(last, 0) + 1)
         again = (chosen[:, :column] == draws[:, None]).any(axis=1)
         chosen[:, column] = np.where(again, last, draws)
-    valid = np.arange(most) < taken[:, None]
-    owners = np.repeat(vertices, taken)
-    return taken, owners, chosen[valid]
+    valid = np.arange(most) < counts[:, None]
+    owners = np.repeat(vertices, counts)
+    return counts, owners, chosen[valid]

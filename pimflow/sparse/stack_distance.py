@@ -16,7 +16,7 @@ from pimflow.sparse.sorting import by_id
 EXACT_ACCESSES = 1 << 18
 """Sequences up to this length are measured in full, longer ones by sampling."""
 
-_DRAWN, _KEPT = 1 << 18, 1 << 14  # accesses of a sample: drawn at random, then thinned evenly
+_DRAWN_ACCESSES, _SAMPLE_ACCESSES = 1 << 18, 1 << 14  # accesses of a sample: drawn at random, then thinned evenly
 WINDOW = 1 << 16
 """The maximum number of accesses scanned for one distance of a sample."""
 
@@ -123,7 +123,7 @@ def _smaller_before(ranks: Ints) -> Ints:
 
 
 @dataclass(frozen=True)
-class _Thinned:
+class _RowSample:
     """The accesses to a sample of all rows: their positions, those of the previous accesses, and their rows' levels."""
 
     positions: Ints
@@ -154,7 +154,7 @@ def _sampled_distances(ids: Ids, before: Ints, rows: int) -> Longs:
         distances[sample] = _distinct(before[begin + 1 : end], begin)
     share, limit, longest = None, WINDOW, lengths.max(initial=0)
     while limit < longest:
-        share = _first_half(ids, before) if share is None else _thinner(share)
+        share = _first_half(ids, before) if share is None else _halved(share)
         inside = np.flatnonzero((lengths > limit) & (lengths <= 2 * limit))
         distances[inside] = share.distances(begins[inside], ends[inside], rows)
         limit *= 2
@@ -164,14 +164,14 @@ def _sampled_distances(ids: Ids, before: Ints, rows: int) -> Longs:
 def _sampled_accesses(before: Ints) -> Longs:
     """Accesses other than the first to their row, drawn at random, then thinned evenly over their reuse times."""
     random = np.random.default_rng(0)
-    drawn = random.integers(0, len(before), _DRAWN)
+    drawn = random.integers(0, len(before), _DRAWN_ACCESSES)
     drawn = drawn[before[drawn] >= 0]
     by_time = drawn[np.argsort(drawn - before[drawn], kind="stable")]
-    step = max(len(by_time) // _KEPT, 1)
+    step = max(len(by_time) // _SAMPLE_ACCESSES, 1)
     return by_time[step // 2 :: step]
 
 
-def _first_half(ids: Ids, before: Ints) -> _Thinned:
+def _first_half(ids: Ids, before: Ints) -> _RowSample:
     """Half of all rows, by one bit of a hash of their ids (the mixer of MurmurHash3, Appleby 2011).
 
     A row's level is the number of halvings that it survives: the number of leading zero bits of its hash.
@@ -184,11 +184,11 @@ def _first_half(ids: Ids, before: Ints) -> _Thinned:
     of_access = levels[ids]
     positions = np.flatnonzero(of_access).astype(before.dtype)
     firsts = int(np.count_nonzero(before[positions] < 0))
-    return _Thinned(positions, before[positions], of_access[positions] - np.uint8(1), firsts)
+    return _RowSample(positions, before[positions], of_access[positions] - np.uint8(1), firsts)
 
 
-def _thinner(share: _Thinned) -> _Thinned:
+def _halved(share: _RowSample) -> _RowSample:
     """Half of the rows of a sample."""
     chosen = np.flatnonzero(share.levels)
     before, levels = share.before[chosen], share.levels[chosen] - np.uint8(1)
-    return _Thinned(share.positions[chosen], before, levels, int(np.count_nonzero(before < 0)))
+    return _RowSample(share.positions[chosen], before, levels, int(np.count_nonzero(before < 0)))

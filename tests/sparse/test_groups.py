@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from pimflow.sparse import groups
-from pimflow.sparse.groups import divided, group_counts
+from pimflow.sparse.groups import group_counts, split_dense
 
 Ints = npt.NDArray[np.int64]
 
@@ -43,10 +43,10 @@ def test_counts_match_a_loop(piece: int, size: int, monkeypatch: pytest.MonkeyPa
 
 def test_edges_are_visited_once(monkeypatch: pytest.MonkeyPatch) -> None:
     rowptr, col = np.array([0, 2, 5]), np.array([1, 2, 20, 40, 41])
-    first, parts = group_counts(rowptr, col, 16, 32), divided(rowptr, col, 16, 2)
+    first, parts = group_counts(rowptr, col, 16, 32), split_dense(rowptr, col, 16, 2)
     monkeypatch.delattr(groups, "_pairs")
     assert group_counts(rowptr, col, 16, 32) is first
-    assert divided(rowptr, col, 16, 2) is parts
+    assert split_dense(rowptr, col, 16, 2) is parts
 
 
 def test_no_edges_have_no_groups() -> None:
@@ -64,7 +64,7 @@ def test_dense_pairs_are_separated(piece: int, is_sorted: bool, monkeypatch: pyt
     pairs = Counter(zip(row.tolist(), (col // 16).tolist(), strict=True))
     is_dense = np.array([pairs[at, source // 16] >= 3 for at, source in zip(row.tolist(), col.tolist(), strict=True)])
     assert 0 < is_dense.sum() < 600
-    for part, chosen in zip(divided(rowptr, col, 16, 3), (is_dense, ~is_dense), strict=True):
+    for part, chosen in zip(split_dense(rowptr, col, 16, 3), (is_dense, ~is_dense), strict=True):
         np.testing.assert_array_equal(part.positions, np.flatnonzero(chosen))
         np.testing.assert_array_equal(part.col, col[chosen])
         np.testing.assert_array_equal(destinations(part.rowptr), row[chosen])
@@ -74,7 +74,7 @@ def test_dense_pairs_are_separated(piece: int, is_sorted: bool, monkeypatch: pyt
 
 def test_cached_parts_are_dropped_with_their_arrays() -> None:
     rowptr, col = random_rows(1)
-    part = ref(divided(rowptr, col, 16, 2)[0].col)
+    part = ref(split_dense(rowptr, col, 16, 2)[0].col)
     assert part() is not None
     del col
     assert part() is None

@@ -283,7 +283,7 @@ def test_dense_blocks_are_divided_between_pim_and_the_host() -> None:
 def test_without_dense_groups_nothing_is_divided(monkeypatch: pytest.MonkeyPatch) -> None:
     """A graph with Reddit's density, and a road network: statistics alone rule it out, in one line."""
     monkeypatch.delattr(aggregation, "pack")
-    monkeypatch.delattr(edge_split, "divided")
+    monkeypatch.delattr(edge_split, "split_dense")
     for adjacency, features in ((like("reddit", 1 / 32, keep="density"), 256), (road_grid(80, 80, in_order=True), 64)):
         build = Builder()
         operands = [build.input(adjacency.num_src, features, name="x"), build.constant(adjacency.rowptr, "rowptr")]

@@ -15,7 +15,7 @@ from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.spmm import SpmmMapping, pack
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.spmm_cost import SpmmCost, priced, spmm_cost
-from pimflow.sparse.groups import divided
+from pimflow.sparse.groups import split_dense
 from pimflow.targets import PimSpec, load_target
 from support.newton import oracle_artifact, oracle_strict
 from support.newton.aggregation import Edges, dense_blocks, drawn_edges, drawn_mappings, random_edges
@@ -55,7 +55,7 @@ def test_cycles_match_the_oracles(timing: str, data: st.DataObject, edges: Edges
 def test_cycles_of_dense_groups_match_the_oracles(timing: str) -> None:
     """As a split leaves them: rows without an edge, neighbouring columns in loops."""
     edges = dense_blocks(3, 64, 0.8, 400, 24)
-    dense, _ = divided(edges.rowptr, edges.col, 16, 13)
+    dense, _ = split_dense(edges.rowptr, edges.col, 16, 13)
     assert 0 < len(dense.col) < len(edges.col)
     part = replace(edges, rowptr=dense.rowptr, col=dense.col, weight=edges.weight[dense.positions])
     program, packing = part.program(SpmmMapping(2, True, "hidden"), PIM)

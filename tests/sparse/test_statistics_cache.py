@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from pimflow.search.price_cache import cache_clear, cache_info
-from pimflow.sparse import Graph, generate, kept, reuse, statistics_of
+from pimflow.sparse import Graph, generate, reuse, statistics_cache, statistics_of
 
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(kept, "KEPT_EDGES", 1000)
+    monkeypatch.setattr(statistics_cache, "LEAST_CACHED_EDGES", 1000)
     return tmp_path / "cache"
 
 
@@ -30,7 +30,7 @@ def test_statistics_are_found_by_content(folder: Path, monkeypatch: pytest.Monke
     first = statistics_of(graph)
     assert statistics_of(graph) is first
     assert cache_info().graphs == 1
-    monkeypatch.setattr(kept, "measure", fail)
+    monkeypatch.setattr(statistics_cache, "measure", fail)
     again = statistics_of(same(graph))
     assert {**vars(again), "reuse": None} == {**vars(first), "reuse": None}
     assert again.reuse.distances.tolist() == first.reuse.distances.tolist()
@@ -42,8 +42,8 @@ def test_statistics_are_found_by_content(folder: Path, monkeypatch: pytest.Monke
 def test_other_code_finds_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     graph = generate.rmat(9, 2000)
     statistics_of(graph)
-    monkeypatch.setattr(kept, "measure", fail)
-    monkeypatch.setattr(kept, "_code", lambda: "other")
+    monkeypatch.setattr(statistics_cache, "measure", fail)
+    monkeypatch.setattr(statistics_cache, "_code", lambda: "other")
     with pytest.raises(AssertionError, match="measured again"):
         statistics_of(same(graph))
 

@@ -24,7 +24,7 @@ from pimflow.sparse.graph import Graph
 from pimflow.sparse.stack_distance import ReuseProfile, profile_of
 from pimflow.sparse.statistics import Statistics, measure
 
-KEPT_EDGES = 1 << 20
+LEAST_CACHED_EDGES = 1 << 20
 """Graphs with fewer edges are measured faster than a file is found."""
 
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
@@ -52,7 +52,7 @@ def reuse(graph: Graph, cache_rows: float) -> float:
     return statistics_of(graph).reuse.miss_ratio(cache_rows)
 
 
-def kept_profile(ids: Ids, count: int, per_line: int = 1) -> ReuseProfile:
+def cached_profile(ids: Ids, count: int, per_line: int = 1) -> ReuseProfile:
     """The profile of accesses to rows, measured once: cached with the array and, if it is long, in the cache folder.
 
     Args:
@@ -83,7 +83,7 @@ def _profile(ids: Ids, count: int, per_line: int) -> ReuseProfile:
 
 def _file_of(digest: Callable[[], str], edges: int) -> Path | None:
     """The file for a digest; None for small graphs, or if there is no cache folder."""
-    if edges < KEPT_EDGES:
+    if edges < LEAST_CACHED_EDGES:
         return None
     try:
         return cache_folder() / f"{digest()[:32]}-{_code()}{STATISTICS_SUFFIX}"
@@ -124,14 +124,14 @@ def _read(file: Path) -> tuple[ReuseProfile, Sequence[int]] | None:
 
 def _write(file: Path, profile: ReuseProfile, counts: Sequence[int]) -> None:
     """Writes what was measured; if that fails, it is measured again the next time."""
-    beside = file.with_name(f"{file.name}.{os.getpid()}.tmp")  # a name that `cache clear` recognises
+    temporary = file.with_name(f"{file.name}.{os.getpid()}.tmp")  # a name that `cache clear` recognises
     with contextlib.suppress(OSError):
         file.parent.mkdir(parents=True, exist_ok=True)
-        with beside.open("wb") as stream:
+        with temporary.open("wb") as stream:
             np.savez(
                 stream,
                 counts=np.array(counts, np.int64),
                 accesses=np.array([profile.accesses, profile.rows, profile.is_exact], np.int64),
                 distances=profile.distances,
             )
-        beside.replace(file)
+        temporary.replace(file)
