@@ -188,7 +188,7 @@ def require_room(graph: Graph, arena_bytes: int = 0) -> None:
     needed, room = max(live_bytes(graph), arena_bytes + largest if arena_bytes else 0), available_bytes()
     if needed > room:
         raise InputDataError(
-            f"running {graph.name!r} takes {size_text(needed)}, but {size_text(room)} of memory are free",
+            f"running {graph.name!r} takes {size_text(needed)}, but {size_text(room)} of memory is free",
             "use a machine with more memory, or smaller sizes",
         )
 

@@ -117,7 +117,7 @@ def partly(work: GpuWork, unknown: str) -> KernelSequence:
 
 def odd(operands: Operands) -> KernelSequence:
     """The work of an operator whose operands are not as in a valid model, for example from a row of a table."""
-    return partly(StreamWork(0, operands.bytes), "its operands are not understood")
+    return partly(StreamWork(0, operands.bytes), "its operands are not supported")
 
 
 def _streaming(op: OnnxOp, operands: Operands) -> StreamWork:
