@@ -11,10 +11,10 @@ import onnx
 from onnx import shape_inference
 
 from pimflow.errors import ModelError
+from pimflow.frontend.canonicalising import canonicalised
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
-from pimflow.frontend.loops import length_of, of_length
-from pimflow.frontend.restating import restated
+from pimflow.frontend.loops import length_of, with_length
 from pimflow.frontend.screening import screen_constants, unfit_operands
 from pimflow.frontend.structure_values import StructureValues
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
@@ -105,7 +105,7 @@ def infer_graph(
     inference = _ShapeInference(graph, declared, judge, suspect, arrays)
     for node in graph.nodes:
         inference.visit(node)
-        inference.structure.let_go(node)
+        inference.structure.release_read(node)
     inference.structure.release()
     structural = frozenset(inference.structure.names)
     return Inferred(inference.finish(), inference.forms, inference.known, structural, inputs)
@@ -137,7 +137,7 @@ class _ShapeInference:
         if branch is not None:
             self._inline(node, branch)
             return
-        node = restated(self._counted(node), self.values, self.known, self.graph.opset.get("", 0))
+        node = canonicalised(self._with_known_length(node), self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
         unfit = unfit_operands(node, self.values)
         if unfit:
@@ -158,20 +158,20 @@ class _ShapeInference:
                 return self.structure.evaluate(node, self.values)
             if self.structure.copies_matrices(node):
                 return None
-            arrays = self.structure.grown(node) or evaluate(node, self.graph, self.values, self.known)
-            return self.structure.spread(node, arrays) if isinstance(arrays, list) else arrays
+            arrays = self.structure.expanded(node) or evaluate(node, self.graph, self.values, self.known)
+            return self.structure.as_views(node, arrays) if isinstance(arrays, list) else arrays
         except ModelError as error:
             self._by_rule(node)
             raise self._cannot_run(node, self.misfits.get(node.name, _reason(error))) from error
 
-    def _counted(self, node: Node) -> Node:
+    def _with_known_length(self, node: Node) -> Node:
         """A Loop whose body ends it after a known number of iterations, as a Loop of that length."""
         length = length_of(node, self.graph, self.known)
         if length is None:
             return node
         limit = self._value_names.fresh(f"{node.name}/runs")
         self._define(limit, np.array(length))
-        return of_length(node, limit)
+        return with_length(node, limit)
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""

@@ -30,7 +30,7 @@ from pimflow.onnxio.captures import (
 from pimflow.onnxio.folding import is_random, node_session
 from pimflow.onnxio.tensors import attribute_value
 
-MOST_RUNS = 10_000
+MOST_ITERATIONS = 10_000
 """The maximum number of iterations of a Loop that is converted; a time limit would make results machine-dependent."""
 
 
@@ -47,29 +47,29 @@ def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | Non
         return None
     if is_random(op) or any(name and name not in known for name in node.inputs[:2]):
         return None
-    counting = _counting(node, op, known)
+    counting = _counting_loop(node, op, known)
     if counting is None:
         return None
     limit = FreshNames(known).fresh("limit")
     counting = replace(counting, inputs=(limit, *counting.inputs[1:]))
-    asked = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MOST_RUNS + 1
-    known = {**known, limit: np.array(min(asked, MOST_RUNS + 1))}
+    asked = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MOST_ITERATIONS + 1
+    known = {**known, limit: np.array(min(asked, MOST_ITERATIONS + 1))}
     values = {name: Value(name, known[name].shape, known[name].dtype.name) for name in counting.inputs if name}
     try:
         length = len(node_session(counting, graph, values, known).run({})[counting.outputs[-1]])
     except ModelError:
         return None
-    return None if length > MOST_RUNS else length
+    return None if length > MOST_ITERATIONS else length
 
 
-def of_length(node: Node, limit: str) -> Node:
+def with_length(node: Node, limit: str) -> Node:
     """The Loop with a constant number of iterations, whose body does not compute the condition."""
     assert isinstance(node.op, OnnxOp)
     body = graph_attribute(node.op, "body")
     on = FreshNames(_names(body)).fresh("on")
     body.node.append(helper.make_node("Identity", [body.input[1].name], [on]))
     body.output[0].CopyFrom(helper.make_tensor_value_info(on, TensorProto.BOOL, ()))
-    _drop_dead(body)
+    _eliminate_dead_nodes(body)
     own, outer = _inputs(node)
     attribute = helper.make_attribute("body", body)
     captured = abstract_captures([attribute])  # only removed nodes may have read some of them
@@ -78,12 +78,12 @@ def of_length(node: Node, limit: str) -> Node:
     return replace(node, op=op, inputs=(limit, "", *own[2:], *(outer[name] for name in captured)))
 
 
-def _counting(node: Node, op: OnnxOp, known: Mapping[str, Array]) -> Node | None:
+def _counting_loop(node: Node, op: OnnxOp, known: Mapping[str, Array]) -> Node | None:
     """A Loop with only the nodes that determine a Loop's length; its last result has one element per iteration. None if
     not everything is known."""
     body = graph_attribute(op, "body")
     own, outer = _inputs(node)
-    found = _deciding(body, outer)
+    found = _condition_nodes(body, outer)
     if found is None:
         return None
     nodes, carried = found
@@ -114,7 +114,7 @@ def _inputs(node: Node) -> tuple[tuple[str, ...], dict[str, str]]:
     return node.inputs[:count], {f"@{place}": name for place, name in enumerate(node.inputs[count:])}
 
 
-def _deciding(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[list[onnx.NodeProto], list[int]] | None:
+def _condition_nodes(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[list[onnx.NodeProto], list[int]] | None:
     """The nodes that compute the condition, and the inputs that carry the values they read between iterations.
 
     None if that takes nodes with subgraphs.
@@ -124,26 +124,26 @@ def _deciding(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[list[onn
     constants = {tensor.name for tensor in body.initializer} | {one.values.name for one in body.sparse_initializer}
     nodes: set[int] = set()
     carried: set[int] = set()
-    waiting, seen = [body.output[0].name], {*constants, *outer, ""}
-    while waiting:
-        name = waiting.pop()
-        if name in seen:
+    worklist, visited = [body.output[0].name], {*constants, *outer, ""}
+    while worklist:
+        name = worklist.pop()
+        if name in visited:
             continue
-        seen.add(name)
+        visited.add(name)
         if name in inputs:
             place = inputs[name]
             if place > 1:
                 carried.add(place)
-                waiting.append(body.output[place - 1].name)
+                worklist.append(body.output[place - 1].name)
         elif name in makers and not list(subgraphs(body.node[makers[name]].attribute)):
             nodes.add(makers[name])
-            waiting += body.node[makers[name]].input
+            worklist += body.node[makers[name]].input
         else:
             return None
     return [body.node[place] for place in sorted(nodes)], sorted(carried)
 
 
-def _drop_dead(body: onnx.GraphProto) -> None:
+def _eliminate_dead_nodes(body: onnx.GraphProto) -> None:
     """Removes, in place, the nodes whose results are not read."""
     read = {info.name for info in body.output}
     kept: list[onnx.NodeProto] = []

@@ -268,8 +268,8 @@ def _unsqueeze(arrays: Arrays, attributes: Attributes) -> Array:
 def _transpose(arrays: Arrays, attributes: Attributes) -> Array:
     array, perm = _first(arrays), attributes.get("perm")
     axes = [int(axis) for axis in perm if isinstance(axis, int)] if isinstance(perm, tuple) else None
-    turned: Array = array.transpose(axes)
-    return turned
+    transposed: Array = array.transpose(axes)
+    return transposed
 
 
 @STRUCTURE.register("Concat")
@@ -341,8 +341,8 @@ def _gather(arrays: Arrays, attributes: Attributes) -> Array:
 def _repeated_rows(array: Anything, index: Anything, axis: int) -> Array:
     """Rows gathered from an array whose rows are all the same."""
     row = array[(slice(None),) * axis + (0,)]
-    spread = row.reshape((*row.shape[:axis], *(1 for _ in index.shape), *row.shape[axis:]))
-    return np.broadcast_to(spread, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
+    expanded = row.reshape((*row.shape[:axis], *(1 for _ in index.shape), *row.shape[axis:]))
+    return np.broadcast_to(expanded, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
 
 
 @STRUCTURE.register("GatherElements")
@@ -433,5 +433,5 @@ def _one_hot(arrays: Arrays, attributes: Attributes) -> Array | None:
         return None
     classes = np.arange(int(np.asarray(depth).reshape(())))
     wrapped = np.where(index < 0, index + len(classes), index)
-    spread: Array = np.where(wrapped[..., None] == classes, values[1], values[0])
-    return spread
+    encoded: Array = np.where(wrapped[..., None] == classes, values[1], values[0])
+    return encoded

@@ -18,7 +18,7 @@ LARGE_BYTES = 1 << 20
 CONTENT_BYTES = 1 << 24
 """Arrays up to this size are identified by their elements, larger ones by their memory."""
 
-_GROWING = frozenset({"Expand", "Range", "Tile"})
+_EXPANDING = frozenset({"Expand", "Range", "Tile"})
 """Operators whose results may have one row per edge although their operands do not."""
 
 
@@ -56,7 +56,7 @@ class StructureValues:
         if self._picks_weights(node, 2):
             return None
         arrays = [self._known[name] if name else None for name in node.inputs]
-        result = None if op.domain else self._once(op, arrays)
+        result = None if op.domain else self._cached(op, arrays)
         results: list[Array] | Refusal | None = [result] if result is not None else None
         if results is None and not self.is_large(node):
             results = evaluate(node, self._graph, values, self._known)
@@ -64,17 +64,17 @@ class StructureValues:
             self.names.update(name for name in node.outputs if name)
         return results
 
-    def grown(self, node: Node) -> list[Array] | None:
+    def expanded(self, node: Node) -> list[Array] | None:
         """The result of a node that expands small operands, as a view of any size; None without a bound graph."""
         op = node.op
-        if not self.names or not isinstance(op, OnnxOp) or op.domain or op.op_type not in _GROWING:
+        if not self.names or not isinstance(op, OnnxOp) or op.domain or op.op_type not in _EXPANDING:
             return None
         if not all(name in self._known for name in node.inputs if name):
             return None
-        result = self._once(op, [self._known[name] if name else None for name in node.inputs])
+        result = self._cached(op, [self._known[name] if name else None for name in node.inputs])
         return None if result is None else [result]
 
-    def spread(self, node: Node, arrays: list[Array]) -> list[Array]:
+    def as_views(self, node: Node, arrays: list[Array]) -> list[Array]:
         """Results with large uniform arrays (ones for every edge, which each layer makes anew) replaced by views.
 
         These, and large ranges (the ids of all vertices), count as structure from then on, so that results computed
@@ -90,9 +90,9 @@ class StructureValues:
                 self.names.add(name)
         return arrays
 
-    def _once(self, op: OnnxOp, arrays: Sequence[Array | None]) -> Array | None:
+    def _cached(self, op: OnnxOp, arrays: Sequence[Array | None]) -> Array | None:
         """The result of an operator, cached by its operands: every layer computes the norm of a graph."""
-        key = (op, *(None if array is None else _identity(array) for array in arrays))
+        key = (op, *(None if array is None else _content_key(array) for array in arrays))
         if key not in self._evaluated:
             result = evaluate_structure(op.op_type, arrays, dict(op.attributes))
             if result is None:
@@ -117,7 +117,7 @@ class StructureValues:
         table = self._known[node.inputs[0]]
         return node.inputs[0] not in self.names and table.ndim >= rank and table.dtype.kind == "f"
 
-    def let_go(self, node: Node) -> None:
+    def release_read(self, node: Node) -> None:
         """Marks the values whose readers have all been evaluated, and releases large ones."""
         if self.names.isdisjoint(node.inputs) or not self._is_done(node):
             return
@@ -127,21 +127,23 @@ class StructureValues:
                 continue
             self._done.add(name)
             if self._known[name].dtype.kind != "f":
-                self._forget(self._known[name])
+                self._release_views(self._known[name])
 
-    def _forget(self, array: Array) -> None:
+    def _release_views(self, array: Array) -> None:
         """Releases an edge list, the largest kind of array, with all its views; norms are kept for later layers."""
         views = {name for name in self.names & set(self._known) if np.may_share_memory(self._known[name], array)}
         if not views <= self._done:
             return
-        gone = [self._known.pop(name) for name in views]
+        released = [self._known.pop(name) for name in views]
         for name in views & set(self._bound):
             del self._bound[name]
         self._done -= views
-        stays = [
-            key for key, (read, _) in self._evaluated.items() if not any(view is item for view in gone for item in read)
+        remaining = [
+            key
+            for key, (read, _) in self._evaluated.items()
+            if not any(view is item for view in released for item in read)
         ]
-        self._evaluated = {key: self._evaluated[key] for key in stays}
+        self._evaluated = {key: self._evaluated[key] for key in remaining}
 
     def release(self) -> None:
         """Releases large arrays that have no readers left."""
@@ -158,7 +160,7 @@ def _as_view(array: Array) -> Array:
     return np.broadcast_to(array.reshape(-1)[:1].copy().reshape(()), array.shape)
 
 
-def _identity(array: Array) -> object:
+def _content_key(array: Array) -> object:
     """A key that is equal for equal small arrays, and for views of the same memory."""
     small = compact(array)
     if small.nbytes <= CONTENT_BYTES:

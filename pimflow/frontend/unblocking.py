@@ -20,8 +20,8 @@ _LEAST_OPSET = 11
 """The first opset in which Pad, Slice and Resize read their sizes as operands."""
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
-_KNOWN = frozenset({"Conv", "ReorderInput", "ReorderOutput", "Upsample", *_POOLS})
-_FREE = frozenset(
+_SUPPORTED = frozenset({"Conv", "ReorderInput", "ReorderOutput", "Upsample", *_POOLS})
+_ELEMENTWISE = frozenset(
     {
         "Add",
         "Clip",
@@ -90,24 +90,24 @@ def _blocked_values(graph: Graph) -> frozenset[str] | None:
     for node in graph.nodes:
         reads = [name for name in node.inputs if name in blocked]
         if _is_blocked(node):
-            known = _kind(node) in _KNOWN and all(
+            known = _kind(node) in _SUPPORTED and all(
                 graph.value(name).shape is not None for name in graph.activations(node)
             )
             weights = _kind(node) != "Conv" or all(graph.is_constant(name) for name in node.inputs[1:3] if name)
             if not known or not weights:
                 return None
-        elif reads and not _joins(graph, node, blocked):
+        elif reads and not _is_layout_independent(graph, node, blocked):
             return None
         if reads or (_is_blocked(node) and _kind(node) != "ReorderOutput"):
             blocked.update([] if _is_blocked(node) and _kind(node) == "ReorderOutput" else node.outputs)
     return None if blocked.intersection(graph.outputs) else frozenset(blocked)
 
 
-def _joins(graph: Graph, node: Node, blocked: set[str]) -> bool:
+def _is_layout_independent(graph: Graph, node: Node, blocked: set[str]) -> bool:
     """Whether a plain ONNX node computes the same on values with blocked channels as on others."""
     concat = _kind(node) == "Concat" and _attributes(node).get("axis") == 1
     sizes = [name for name in node.inputs if name and name not in blocked and len(graph.value(name).shape or ()) > 0]
-    return (concat or _kind(node) in _FREE) and not sizes
+    return (concat or _kind(node) in _ELEMENTWISE) and not sizes
 
 
 def _is_depthwise(graph: Graph, node: Node) -> bool:
@@ -155,7 +155,7 @@ def _extents(graph: Graph, blocked: frozenset[str], block: int) -> Mapping[str, 
             for name in (*reads, *writes):
                 classes.need(name, graph.shape(name)[1])
         elif kind == "Conv" and _is_blocked(node) and not _is_depthwise(graph, node):
-            _need_of_products(graph, node, classes, block, blocked)
+            _need_of_convolution(graph, node, classes, block, blocked)
         else:
             classes.join([*reads, *writes])
     return {name: classes.needed[classes.of(name)] for name in blocked}
@@ -167,7 +167,7 @@ def _channels(node: Node) -> int:
     return channels
 
 
-def _need_of_products(graph: Graph, node: Node, classes: _Classes, block: int, blocked: frozenset[str]) -> None:
+def _need_of_convolution(graph: Graph, node: Node, classes: _Classes, block: int, blocked: frozenset[str]) -> None:
     """Records the channels that a convolution needs: of its input, up to the last with nonzero weights; with groups,
     all of its input and output."""
     weights = plain_weights(graph.constants[node.inputs[1]], block)
@@ -195,7 +195,7 @@ class _Rewrite:
         for node in self.graph.nodes:
             if _is_blocked(node):
                 kind = _kind(node)
-                write = {"Conv": self._conv, "ReorderInput": self._enter, "ReorderOutput": self._leave}
+                write = {"Conv": self._conv, "ReorderInput": self._reorder_input, "ReorderOutput": self._reorder_output}
                 self.editor.replace_node(node.name, write.get(kind, self._window)(node))
         graph = self.editor.finish()
         values = {
@@ -247,37 +247,37 @@ class _Rewrite:
         norm = replace(norm, outputs=(between,), name=self.editor.new_node_name(f"{node.name}_scaled"))
         return [norm, self._node(node, activation, [between])]
 
-    def _enter(self, node: Node) -> list[Node]:
+    def _reorder_input(self, node: Node) -> list[Node]:
         """Moves channels that come last to the front; additional channels that weights need are zeros."""
         source, made = node.inputs[0], []
         channels = self.graph.shape(source)[1]
         if _attributes(node).get("channels_last"):
             channels = self.graph.shape(source)[-1]
-            turned = self.editor.new_value(f"{node.output}_turned", None, self.graph.value(source).dtype)
+            channels_first = self.editor.new_value(f"{node.output}_turned", None, self.graph.value(source).dtype)
             op = OnnxOp("Transpose", "", (("perm", (0, 3, 1, 2)),))
-            made.append(Node(op, (source,), (turned,), self.editor.new_node_name(f"{node.name}_turned")))
-            source = turned
+            made.append(Node(op, (source,), (channels_first,), self.editor.new_node_name(f"{node.name}_turned")))
+            source = channels_first
         missing = self.extents[node.output] - channels
         if missing:
             pads = self._constant(node, np.array([0, 0, 0, 0, 0, missing, 0, 0], np.int64))
             return [*made, self._node(node, "Pad", [source, pads])]
         return [*made, self._node(node, "Identity", [source])]
 
-    def _leave(self, node: Node) -> list[Node]:
+    def _reorder_output(self, node: Node) -> list[Node]:
         """The channels without padding, moved to the end if required."""
         source, made = node.inputs[0], []
         last = bool(_attributes(node).get("channels_last"))
         whole = self.extents[source] == _channels(node)
         if whole:
-            return [self._turned_back(node, source) if last else self._node(node, "Identity", [source])]
+            return [self._to_channels_last(node, source) if last else self._node(node, "Identity", [source])]
         bounds = [self._constant(node, np.array([bound], np.int64)) for bound in (0, _channels(node), 1)]
         if not last:
             return [self._node(node, "Slice", [source, *bounds])]
         cut = self.editor.new_value(f"{node.output}_cut", None, self.graph.value(source).dtype)
         made.append(Node(OnnxOp("Slice"), (source, *bounds), (cut,), self.editor.new_node_name(f"{node.name}_cut")))
-        return [*made, self._turned_back(node, cut)]
+        return [*made, self._to_channels_last(node, cut)]
 
-    def _turned_back(self, node: Node, source: str) -> Node:
+    def _to_channels_last(self, node: Node, source: str) -> Node:
         return self._node(node, "Transpose", [source], {"perm": (0, 2, 3, 1)})
 
     def _window(self, node: Node) -> list[Node]:
@@ -305,8 +305,8 @@ class _Rewrite:
         domain: str = "",
     ) -> Node:
         """A plain node with the outputs of a given node."""
-        kept: Attributes = tuple(sorted((attributes or {}).items()))  # type: ignore[arg-type]
-        return replace(node, op=OnnxOp(op_type, domain, kept), inputs=tuple(inputs))
+        sorted_attributes: Attributes = tuple(sorted((attributes or {}).items()))  # type: ignore[arg-type]
+        return replace(node, op=OnnxOp(op_type, domain, sorted_attributes), inputs=tuple(inputs))
 
 
 def _sizes(value: object) -> tuple[object, ...]:

@@ -97,5 +97,5 @@ def _activation(site: Site, parameters: tuple[float, ...]) -> tuple[_Follower, .
 
 def _followed(op: Op, inputs: tuple[str | Array, ...], followers: tuple[_Follower, ...]) -> Typed:
     """An op followed by others."""
-    beside = {place: operands for place, (_, operands) in enumerate(followers, start=1) if operands}
-    return Typed((op, *(follower for follower, _ in followers)), inputs, beside)
+    extra_operands = {place: operands for place, (_, operands) in enumerate(followers, start=1) if operands}
+    return Typed((op, *(follower for follower, _ in followers)), inputs, extra_operands)

@@ -93,8 +93,8 @@ def _result(typed: Typed, values: Mapping[str, Value]) -> TensorType:
         return TensorType(value.shape, value.dtype)
     for place, op in enumerate(typed.ops, start=1):
         (result,) = infer(op, inputs)
-        beside = [_value(operand, values) for operand in typed.beside.get(place, ())]
-        inputs = [Value("", result.shape, result.dtype), *beside]
+        extra = [_value(operand, values) for operand in typed.extra_operands.get(place, ())]
+        inputs = [Value("", result.shape, result.dtype), *extra]
     return result
 
 
@@ -130,7 +130,7 @@ class _Chains:
             output = self._fresh(f"{node.output}_{step}", Value("", result.shape, result.dtype))
             name = self._node_names.fresh(f"{node.name}_{step}")
             chain.append(Node(op, inputs, (output,), name, node.placement, node.tags))
-            inputs = (output, *(self._name(node, operand) for operand in typed.beside.get(step + 1, ())))
+            inputs = (output, *(self._name(node, operand) for operand in typed.extra_operands.get(step + 1, ())))
         return [*chain, Node(typed.ops[-1], inputs, node.outputs, node.name, node.placement, node.tags)]
 
     def _name(self, node: Node, operand: str | Array) -> str:

@@ -20,13 +20,13 @@ CONTRIB = "com.microsoft"
 class Typed(NamedTuple):
     """A chain of ops; the first reads `inputs`, each later one the previous result.
 
-    `beside` holds the additional operands of a later op, by its position. Operands are values of the graph ("" if
-    absent) or constants to be added.
+    `extra_operands` holds the additional operands of a later op, by its position. Operands are values of the graph (""
+    if absent) or constants to be added.
     """
 
     ops: tuple[Op, ...]
     inputs: tuple[str | Array, ...]
-    beside: Mapping[int, tuple[str | Array, ...]] = {}
+    extra_operands: Mapping[int, tuple[str | Array, ...]] = {}
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from pimflow.ir import Array, Node, OnnxOp, Value
 from pimflow.onnxio.tensors import dtype_code
 
 
-def restated(node: Node, values: Mapping[str, Value], known: Mapping[str, Array], opset: int) -> Node:
+def canonicalised(node: Node, values: Mapping[str, Value], known: Mapping[str, Array], opset: int) -> Node:
     """The node in a form that ONNX's inference and ONNX Runtime interpret alike; itself if it already is.
 
     Args:
