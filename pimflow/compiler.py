@@ -41,7 +41,7 @@ from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
 from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
-from pimflow.search.progress import silent, telling
+from pimflow.search.progress import receiver_of, silent
 from pimflow.search.relational_form import relational_form
 from pimflow.search.solver import bound_of, keep_learnt, solve
 from pimflow.verify.each_pass import EachPass
@@ -209,7 +209,7 @@ def compile(
     Raises:
         PimflowError: the model, the target or an option is wrong; one line says what and what to do.
     """
-    return compile_with(model_source(model), Options.of(**options), telling(progress))
+    return compile_with(model_source(model), Options.of(**options), receiver_of(progress))
 
 
 def opt(

@@ -23,7 +23,7 @@ from pimflow.report.measures import measure
 from pimflow.report.policies import Comparison, compare_graph
 from pimflow.report.profile import Profile
 from pimflow.search.pricing import host_alone
-from pimflow.search.progress import telling
+from pimflow.search.progress import receiver_of
 from pimflow.targets import TargetRecord
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ def front(
     source, parsed = model_source(model), Options.of(**options)
     machine = Machine.of(parsed)
     graph = clean_graph(source, parsed).graph
-    points = front_points(graph, parsed, costs=machine.costs, progress=telling(progress), within_percent=within)
+    points = front_points(graph, parsed, costs=machine.costs, progress=receiver_of(progress), within_percent=within)
     alone = measure(host_alone(graph, machine.costs), machine.costs.host_only())
     return Front(
         source.text,
@@ -141,7 +141,9 @@ def compare(
     machine = Machine.of(parsed)
     measured = machine.measured is not None
     graph = clean_graph(source, parsed).graph
-    results = compare_graph(graph, parsed, names, costs=machine.costs, measured=measured, progress=telling(progress))
+    results = compare_graph(
+        graph, parsed, names, costs=machine.costs, measured=measured, progress=receiver_of(progress)
+    )
     basis = gpu_basis(machine.target, measured=measured)
     return Comparison(source.text, source.sha256, TargetRecord.of(machine.target), basis, tuple(results))
 
@@ -175,7 +177,7 @@ def profile(
     """
     from pimflow.runtime.gpu.profiling import profile_model
 
-    tell = telling(progress)
+    tell = receiver_of(progress)
     device = read_argument("device", str, device)
     runs, warmup = (read_argument(name, int, count) for name, count in (("runs", runs), ("warmup", warmup)))
     source = model_source(model)

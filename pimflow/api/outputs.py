@@ -21,7 +21,7 @@ from pimflow.report.difference import Difference, Side, difference_of
 from pimflow.report.explaining import explain_node
 from pimflow.report.explanation import Explanation
 from pimflow.report.measures import origin_of
-from pimflow.search.progress import telling
+from pimflow.search.progress import receiver_of
 from pimflow.verify.verification import Verification
 
 
@@ -65,7 +65,7 @@ def explain(
     opened, name = opened_model("compiled", compiled), read_argument("node", str, node)
     machine = opened.machine
     graph = original_graph(opened)
-    return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, telling(progress))
+    return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, receiver_of(progress))
 
 
 def verify_output(folder: str | Path, *, progress: Callable[[str], None] | None = None, **how: Any) -> Verification:

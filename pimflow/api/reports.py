@@ -25,7 +25,7 @@ from pimflow.report.page.roofline import Ceiling
 from pimflow.report.page.run import Content, Run
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.costs import CostModel
-from pimflow.search.progress import telling
+from pimflow.search.progress import receiver_of
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets.schema.upmem import UpmemSpec
 
@@ -100,7 +100,7 @@ def content_of(
     """The content from which `html_report` makes the page."""
     verify = read_argument("verify", bool, verify)
     what_if = read_argument("what_if", Annotated[int, Limits(least=0)], what_if)
-    builder = _ContentBuilder(verify, what_if, telling(progress))
+    builder = _ContentBuilder(verify, what_if, receiver_of(progress))
     first = opened_model("compiled", compiled)
     if other is None:
         return Content((builder.run("this plan", first),))

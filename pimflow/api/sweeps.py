@@ -14,7 +14,7 @@ from pimflow.compiler import compile_with
 from pimflow.data import Limits
 from pimflow.errors import OptionError
 from pimflow.options import read_argument
-from pimflow.search.progress import telling
+from pimflow.search.progress import receiver_of
 from pimflow.sweeps.engines import engine_for
 from pimflow.sweeps.evaluate import options_of
 from pimflow.sweeps.folder import sweep_folder, write_generated
@@ -66,7 +66,7 @@ def sweep(
         raise OptionError(f"'jobs' is {jobs}", "it must be 1 or more")
     engine = engine_for(jobs, read_argument("scheduler", str | None, scheduler))
     setup = Setup.of(parsed)  # before the folder is made: a sweep that cannot start leaves nothing
-    count, tell = read_argument("reports", Annotated[int, Limits(least=0)], reports), telling(progress)
+    count, tell = read_argument("reports", Annotated[int, Limits(least=0)], reports), receiver_of(progress)
     with sweep_folder(place) as store:
         result = run_study(parsed, setup, store, engine, tell)
         if place is not None:

@@ -33,7 +33,7 @@ from pimflow.report.measures import origin_of
 from pimflow.report.records import html_table
 from pimflow.report.summary import summary_text
 from pimflow.runtime.execute.ort import OrtRunner
-from pimflow.search.progress import telling
+from pimflow.search.progress import receiver_of
 from pimflow.targets import TargetRecord
 from pimflow.version import __version__
 
@@ -165,7 +165,7 @@ class CompiledModel(CompiledResult):
             seed=self.options.seed if seed is None else seed,
             rtol=rtol,
             in_flight=self._in_flight,
-            progress=telling(progress),
+            progress=receiver_of(progress),
         )
 
     def keep(self, folder: str | Path, found: Verification) -> CompiledModel:
@@ -199,7 +199,7 @@ class CompiledModel(CompiledResult):
         """
         from pimflow.compiled.writing import save
 
-        return save(self, folder, telling(progress))
+        return save(self, folder, receiver_of(progress))
 
     def trace(self, node: str, channel: int) -> Iterator[str]:
         """The commands of one PIM channel for one node, as lines of text.

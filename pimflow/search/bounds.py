@@ -303,7 +303,10 @@ class Bounds:
             return [FREE] * end.stages
         own = self._own_parts(end, place, device, choice)
         roots = [self._prices.has_kernel(node, root, root_device) for root_device in by_stage(where, end.stages)]
-        return [part if apart or not same else FREE for part, apart, same in zip(own, roots, same_rows, strict=True)]
+        return [
+            part if own_kernel or not same else FREE
+            for part, own_kernel, same in zip(own, roots, same_rows, strict=True)
+        ]
 
     def _own_parts(self, end: End, place: int, device: Where, choice: str) -> Sequence[Part]:
         """The parts of a node as kernels of its own; free in stages that compute no rows of it."""

@@ -44,7 +44,7 @@ _MOST_PARTS = 1 << 10
 _WORTH_CUTTING = 0.99  # of the memory with half as many parts: above that, more parts hardly help
 
 
-class Chosen(NamedTuple):
+class ChosenPasses(NamedTuple):
     """The passes that place tables in the host's memory (none if everything stays on the GPU), and their records."""
 
     passes: tuple[Pass, ...] = ()
@@ -70,7 +70,7 @@ class Form:
     time_us: float
 
 
-def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
+def feature_places(graph: Graph, costs: CostModel, options: Options) -> ChosenPasses:
     """The passes that place tables in the host's memory if the options ask for it or the GPU's memory is too small.
 
     Args:
@@ -82,30 +82,32 @@ def feature_places(graph: Graph, costs: CostModel, options: Options) -> Chosen:
         OptionError: a table has to be in the host's memory, and the model reads none by rows.
         TargetError: a table has to be there, and the target does not define its memory tiers, or nothing fits.
     """
-    memory, asked = costs.target.memory, options.tables
-    if asked == "gpu" or (asked == "auto" and (memory is None or memory.host is None)):
-        return Chosen()
+    memory, requested = costs.target.memory, options.tables
+    if requested == "gpu" or (requested == "auto" and (memory is None or memory.host is None)):
+        return ChosenPasses()
     tiers, host, _ = tiers_of(costs.target)
     room = tiers.gpu.usable_bytes
     needed = needed_bytes(graph, costs)
-    if asked == "auto" and needed <= room:
-        return Chosen()
+    if requested == "auto" and needed <= room:
+        return ChosenPasses()
     tables = tuple(_tables(graph))
     if not tables:
-        if asked != "auto":
+        if requested != "auto":
             raise OptionError("the model reads no table by rows, neither an input nor a constant", "leave out --tables")
-        return Chosen((), (_record(graph, f"everything: {gigabytes(needed)} do not fit; no table is read by rows"),))
+        return ChosenPasses(
+            (), (_record(graph, f"everything: {gigabytes(needed)} do not fit; no table is read by rows"),)
+        )
     found = _Forms(graph, costs, options, room, host.capacity_bytes).found(tables)
     if isinstance(found, Refusal):
-        if asked != "auto":
+        if requested != "auto":
             raise TargetError(found.reason, "choose a larger machine, or another value of --tables")
-        return Chosen((), (_record(graph, f"everything: {found.reason}"),))
+        return ChosenPasses((), (_record(graph, f"everything: {found.reason}"),))
     best = min(found, key=lambda form: form.time_us)
     prices = ", ".join(f"{form.access} {form.time_us:,.1f} us" for form in found)
     parts = f" in {best.parts} parts" if best.parts > 1 else ""
     text = f"{best.access}{parts}: {gigabytes(best.needed_bytes)} of {gigabytes(room)} at the peak; {prices}"
     names = ", ".join(step.table for step in best.passes if isinstance(step, PlaceFeatures))
-    return Chosen(best.passes, (_record(graph, f"{names}: {text}"),))
+    return ChosenPasses(best.passes, (_record(graph, f"{names}: {text}"),))
 
 
 def has_room(plan: Plan, graph: Graph, costs: Costs) -> bool:
@@ -157,15 +159,15 @@ class _Forms:
             chosen = tables[:count]
             size = sum(_bytes(self._graph, name) for name in chosen)
             if size > self._host_room:
-                told = f"tables of {gigabytes(size)} do not fit into the host's {gigabytes(self._host_room)}"
-                return Refusal(told, size, self._host_room, "bytes of the host's memory")
+                reason = f"tables of {gigabytes(size)} do not fit into the host's {gigabytes(self._host_room)}"
+                return Refusal(reason, size, self._host_room, "bytes of the host's memory")
             forms, needed = self._of(chosen)
             if forms:
                 return forms
             least = needed if least is None else min(least, needed)
         assert least is not None, "there is a table"
-        told = f"with tables in the host's memory the GPU needs {gigabytes(least)}, {gigabytes(least - self._room)}"
-        return Refusal(f"{told} more than it has", least, self._room, "bytes of the GPU's memory")
+        reason = f"with tables in the host's memory the GPU needs {gigabytes(least)}, {gigabytes(least - self._room)}"
+        return Refusal(f"{reason} more than it has", least, self._room, "bytes of the GPU's memory")
 
     def _of(self, tables: Sequence[str]) -> tuple[list[Form], int]:
         """Placements that fit with the fewest parts, and the least memory that any placement needs."""

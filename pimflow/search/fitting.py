@@ -112,7 +112,7 @@ class _Cover:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Incumbent:
     """The best cover that fits so far, a lower bound on all covers that fit, and the price that gives the bound."""
 
     cover: _Cover
@@ -216,11 +216,11 @@ def _fits(shares: Iterable[float]) -> bool:
     return all(share <= 1 + _ROUNDING for share in shares)
 
 
-def _by_price(space: _Space[Payload]) -> _Found | None:
+def _by_price(space: _Space[Payload]) -> _Incumbent | None:
     """The best cover that can be found with a price for memory."""
     low = space.cheapest(0.0)
     if low is None or _fits(low.shares):
-        return None if low is None else _Found(low, low.cost, 0.0)
+        return None if low is None else _Incumbent(low, low.cost, 0.0)
     high: _Cover | None = None
     price, best = (low.cost or 1.0) / sum(low.shares), (low.cost, 0.0)
     for _ in range(_STEPS):
@@ -235,7 +235,7 @@ def _by_price(space: _Space[Payload]) -> _Found | None:
         if more <= 0:
             break
         price = 4 * price if high is None else (high.cost - low.cost) / more
-    return None if high is None else _Found(_filled(space, high, low), *best)
+    return None if high is None else _Incumbent(_filled(space, high, low), *best)
 
 
 def _filled(space: _Space[Payload], fits: _Cover, more: _Cover) -> _Cover:
@@ -287,7 +287,7 @@ class _Label:
         return found[::-1]
 
 
-def _close_gap(space: _Space[Payload], known: _Found, most_labels: int) -> _Found | None:
+def _close_gap(space: _Space[Payload], known: _Incumbent, most_labels: int) -> _Incumbent | None:
     """The cheapest cover that fits; None if there are more than `most_labels` partial covers, or no time."""
     if known.cover.cost - known.bound <= _ROUNDING * known.cover.cost:
         return known
@@ -315,7 +315,7 @@ def _close_gap(space: _Space[Payload], known: _Found, most_labels: int) -> _Foun
             return None
     found = min(labels.get(len(rest) - 1, ()), key=attrgetter("cost"), default=None)
     better = known.cover if found is None or found.cost >= known.cover.cost else space.cover(found.steps())
-    return _Found(better, better.cost, known.price)
+    return _Incumbent(better, better.cost, known.price)
 
 
 def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] | None:

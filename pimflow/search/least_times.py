@@ -53,7 +53,7 @@ class Costs(part_prices.Costs, Protocol):
         them."""
 
 
-class Least(NamedTuple):
+class DeviceTimes(NamedTuple):
     """The minimum time of a node on a device.
 
     `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies, `first_us` the smallest
@@ -75,18 +75,18 @@ class Least(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Times:
+class NodeTimes:
     """The minimum times of a node on all devices that can run it, the host first; whether it can be divided; and
     whether it can be in one decision with nodes that it reads or that read it."""
 
-    least: tuple[Least, ...]
+    on_devices: tuple[DeviceTimes, ...]
     divided: bool
     flows: bool
 
     @cached_property
     def whole_us(self) -> float:
         """The time of the whole node, on all devices at once if it can be divided."""
-        times = [least.path_us for least in self.least]
+        times = [least.path_us for least in self.on_devices]
         if not self.divided or min(times) <= 0:
             return min(times)
         return 1 / sum(1 / time for time in times)
@@ -94,7 +94,7 @@ class Times:
     @cached_property
     def first_us(self) -> float:
         """The time of its first part, if it can be in one decision with others."""
-        parts = [least.first_us for least in self.least] if self.flows else []
+        parts = [least.first_us for least in self.on_devices] if self.flows else []
         return min([self.whole_us, *parts])
 
 
@@ -105,7 +105,7 @@ class _Price(NamedTuple):
     link_us: float
 
 
-_KNOWN: WeakKeyDictionary[Costs, dict[Hashable, Times]] = WeakKeyDictionary()
+_KNOWN: WeakKeyDictionary[Costs, dict[Hashable, NodeTimes]] = WeakKeyDictionary()
 """By likeness, for the lifetime of a cost model: the search and the bound ask for the same times."""
 
 
@@ -118,29 +118,29 @@ class LeastTimes:
         self._host = costs.target.host
         self._divides_sums = costs.target.units[self._host].divides_sums
         self._known = _KNOWN.setdefault(costs, {})
-        self._apart: dict[Hashable, float] = {}
+        self._divided: dict[Hashable, float] = {}
         self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
 
     def whole_us(self, node: Node, device: str) -> float:
         """The time of a whole node on a device at the best rate of any share, without copies; 0 if it cannot run
         there."""
-        return next((least.whole_us for least in self.of(node).least if least.device == device), 0.0)
+        return next((least.whole_us for least in self.of(node).on_devices if least.device == device), 0.0)
 
     def first_us(self, node: Node, device: str) -> float:
         """The time of a node's smallest share on a device with its copies: no set of rows takes less. 0 if it cannot
         run there."""
-        return next((least.first_us for least in self.of(node).least if least.device == device), 0.0)
+        return next((least.first_us for least in self.of(node).on_devices if least.device == device), 0.0)
 
-    def of(self, node: Node) -> Times:
+    def of(self, node: Node) -> NodeTimes:
         """A node's times. They are 0 for fused nodes, movements and copies from the host."""
         if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:
-            return Times((Least(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
+            return NodeTimes((DeviceTimes(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
         key = likeness(self._graph, node)
         if key not in self._known:
             self._known[key] = self._times(node)
         return self._known[key]
 
-    def apart_us(self, node: Node) -> float | None:
+    def divided_us(self, node: Node) -> float | None:
         """The host's minimum time for a node in two parts or more; None if it has no rows to divide.
 
         With three parts or more, the two smallest have at most two thirds of the rows, and the others have at most the
@@ -150,9 +150,9 @@ class LeastTimes:
         if rows < 2:
             return None
         key = likeness(self._graph, node)
-        if key not in self._apart:
-            self._apart[key] = self._in_parts_us(node, rows)
-        return self._apart[key]
+        if key not in self._divided:
+            self._divided[key] = self._in_parts_us(node, rows)
+        return self._divided[key]
 
     def _in_parts_us(self, node: Node, rows: int) -> float:
         whole_us, measured_us = self.whole_us(node, self._host), self._costs.measured_us(node.op)
@@ -170,17 +170,17 @@ class LeastTimes:
         )
         return max(whole_us, min(in_two, in_more))
 
-    def _times(self, node: Node) -> Times:
+    def _times(self, node: Node) -> NodeTimes:
         devices = (self._host, *self._costs.units)
         flows = _flows(self._graph, node)
         if node.op.is_sparse:
             least = tuple(filter(None, (self._sparse(device, node) for device in devices)))
-            return Times(least, divided=False, flows=flows)
+            return NodeTimes(least, divided=False, flows=flows)
         rows = node_rows(self._graph, node) if flows else 1
         columns = self._columns(node, rows)
         inner = self._inner(node)
         least = tuple(filter(None, (self._dense(device, node, rows, columns, inner) for device in devices)))
-        return Times(least, divided=max(rows, columns, inner) > 1, flows=flows)
+        return NodeTimes(least, divided=max(rows, columns, inner) > 1, flows=flows)
 
     def _columns(self, node: Node, rows: int) -> int:
         """The number of columns that the search may divide; 1 if it does not divide them."""
@@ -191,7 +191,7 @@ class LeastTimes:
         """The number of inner elements (K) if the search may divide them; otherwise 1."""
         return node_k(self._graph, node) if self._divides_sums and divides_by_k(self._graph, node) else 1
 
-    def _sparse(self, device: str, node: Node) -> Least | None:
+    def _sparse(self, device: str, node: Node) -> DeviceTimes | None:
         """Sums over edges: their parts read everything that the whole reads, and more.
 
         If the edges can be divided, a unit only needs the time for its part, and nothing is known about the host's.
@@ -200,11 +200,11 @@ class LeastTimes:
         if whole is None:
             return None
         divisions = () if device == self._host else self._costs.edge_divisions(self._graph, node, device)
-        return Least(
+        return DeviceTimes(
             device, min([whole.run_us, *(way.least_us for way in divisions)]), 0.0 if divisions else whole.link_us, 0.0
         )
 
-    def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> Least | None:
+    def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> DeviceTimes | None:
         """Any other node, in shares of its rows, its columns or its K; None if it cannot run there.
 
         An elementwise node takes a launch plus time in proportion to its size: no share of it has a better rate than
@@ -234,17 +234,17 @@ class LeastTimes:
             measured_us = self._costs.measured_us(node.op)
             run_us, first_us = min(run_us, measured_us), min(first_us, measured_us)
         beside_us, around_us = (0.0, 0.0) if device == self._host else self._rest_us(node)
-        return Least(device, run_us, link_us, min(first_us, run_us + link_us), beside_us, around_us)
+        return DeviceTimes(device, run_us, link_us, min(first_us, run_us + link_us), beside_us, around_us)
 
     def _rest_us(self, node: Node) -> tuple[float, float]:
         """The host's minimum time for everything in an operator except its product: the sum, and the longest chain
         through the product."""
-        apart = expand(self._graph, node, elements=False) if is_expandable(node.op) else None
-        if apart is None or isinstance(apart, Refusal):
+        expansion = expand(self._graph, node, elements=False) if is_expandable(node.op) else None
+        if expansion is None or isinstance(expansion, Refusal):
             return 0.0, 0.0
-        others = [item for item in apart.graph.nodes if item.name != apart.product]
-        kernels = {item.name: self._kernel_us(apart.graph, item) for item in others}
-        return sum(kernels.values()), _longest_through(apart, kernels)
+        others = [item for item in expansion.graph.nodes if item.name != expansion.product]
+        kernels = {item.name: self._kernel_us(expansion.graph, item) for item in others}
+        return sum(kernels.values()), _longest_through(expansion, kernels)
 
     def _kernel_us(self, graph: Graph, node: Node) -> float:
         """The time of a node in a kernel of its own on the host; 0 if it may be part of another kernel."""
@@ -283,8 +283,8 @@ class LeastTimes:
         if isinstance(work, Refusal):
             return None
         prices = [self._on_unit(device, graph, node, work, choice) for choice in self._choices[device]]
-        told = [price for price in prices if price is not None]
-        return _Price(*map(min, zip(*told, strict=True))) if told else None
+        known = [price for price in prices if price is not None]
+        return _Price(*map(min, zip(*known, strict=True))) if known else None
 
     def _on_unit(self, device: str, graph: Graph, node: Node, work: Work, choice: str) -> _Price | None:
         placed = node.placed(device=device, choice=choice, fused_into=None)
@@ -331,16 +331,16 @@ def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> fl
     return least
 
 
-def _longest_through(apart: Expansion, kernels: Mapping[str, float]) -> float:
+def _longest_through(expansion: Expansion, kernels: Mapping[str, float]) -> float:
     """The longest chain of kernels that depend on each other and on the product, without the product's own time."""
     ends: dict[str, float] = {}
     through: dict[str, float] = {}
-    for node in apart.graph.nodes:
-        read = [maker.name for maker in map(apart.graph.producer, filter(None, node.inputs)) if maker is not None]
+    for node in expansion.graph.nodes:
+        read = [maker.name for maker in map(expansion.graph.producer, filter(None, node.inputs)) if maker is not None]
         us = kernels.get(node.name, 0.0)
         ends[node.name] = us + max((ends[name] for name in read), default=0.0)
         behind = us + max((through[name] for name in read), default=-math.inf)
-        through[node.name] = ends[node.name] if node.name == apart.product else behind
+        through[node.name] = ends[node.name] if node.name == expansion.product else behind
     return max(through.values())
 
 

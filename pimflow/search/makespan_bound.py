@@ -38,7 +38,7 @@ from pimflow.ir import Graph, Node
 from pimflow.records import dataclass
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.flows import Flow, flow_in
-from pimflow.search.least_times import Costs, LeastTimes, Times
+from pimflow.search.least_times import Costs, LeastTimes, NodeTimes
 from pimflow.search.meeting_bound import meeting_bound
 
 Array = npt.NDArray[np.float64]
@@ -81,11 +81,11 @@ class MakespanBound:
     @property
     def binding(self) -> str:
         """The bound that determines the result, or most of it: "load", "path", "meeting", "transfer" or "host"."""
-        told = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us}
-        most = max(told.values())
+        bounds_us = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us}
+        most = max(bounds_us.values())
         if self.host_us < most + self.transfer_us:
             return "host"
-        return "transfer" if self.transfer_us > most else next(name for name, us in told.items() if us == most)
+        return "transfer" if self.transfer_us > most else next(name for name, us in bounds_us.items() if us == most)
 
     def ratio(self, time_us: float) -> float:
         """The ratio of a time to the bound; 1 if there is nothing to do."""
@@ -115,7 +115,7 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
             node.name: costs.node_cost(graph, node.placed(device=costs.target.host)).time_us for node in graph.nodes
         }
         return MakespanBound(host_us, *parts, _bottlenecks(alone))
-    found = max((load_us, weights), (path_us, path), (meeting_us, meeting), key=lambda told: told[0])
+    found = max((load_us, weights), (path_us, path), (meeting_us, meeting), key=lambda bound: bound[0])
     return MakespanBound(found[0] + transfer_us, *parts, _bottlenecks({**found[1], **transfers}))
 
 
@@ -130,14 +130,14 @@ def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
     return tuple(found)
 
 
-def _behind(graph: Graph, times: Mapping[str, Times], costs: Costs) -> dict[tuple[str, str], float]:
+def _behind(graph: Graph, times: Mapping[str, NodeTimes], costs: Costs) -> dict[tuple[str, str], float]:
     """By node and unit, a lower bound on the host's time if the unit computes the node: for the epilogue, and for the
     rest of an operator if only its product runs on the unit.
 
     An elementwise node takes a launch plus time in proportion to its size: no share of it has a better rate than all of
     it.
     """
-    found = {(name, least.device): least.beside_us for name, time in times.items() for least in time.least}
+    found = {(name, least.device): least.beside_us for name, time in times.items() for least in time.on_devices}
     host = costs.target.host
     for root, members in members_by_root(graph).items():
         for device in costs.units:
@@ -154,10 +154,10 @@ def _alone_us(graph: Graph, node: Node, costs: Costs) -> float:
 
 
 def _load(
-    times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], resources: Sequence[str]
+    times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float], resources: Sequence[str]
 ) -> tuple[float, dict[str, float]]:
     """The load balance, and each node's contribution to it at the optimal prices of the resources."""
-    names = [name for name, time in times.items() if any(least.whole_us for least in time.least)]
+    names = [name for name, time in times.items() if any(least.whole_us for least in time.on_devices)]
     if not names:
         return 0.0, {}
     loads = _loads({name: times[name] for name in names}, behind, resources)
@@ -166,14 +166,14 @@ def _load(
     return float(weights.sum()), dict(zip(names, weights.tolist(), strict=True))
 
 
-def _loads(times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], resources: Sequence[str]) -> Array:
+def _loads(times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float], resources: Sequence[str]) -> Array:
     """The loads of resources by node: [nodes, devices, resources]; nodes with fewer devices repeat their last one."""
     at = {resource: place for place, resource in enumerate(resources)}
-    host, most = resources[0], max(len(time.least) for time in times.values())
+    host, most = resources[0], max(len(time.on_devices) for time in times.values())
     loads = np.zeros((len(times), most, len(resources)))
     for row, (name, time) in zip(loads, times.items(), strict=True):
         for place in range(most):
-            least = time.least[min(place, len(time.least) - 1)]
+            least = time.on_devices[min(place, len(time.on_devices) - 1)]
             row[place, at[host]] = behind.get((name, least.device), 0.0)
             row[place, at[least.device]] += least.whole_us
             if least.link_us:
@@ -242,7 +242,7 @@ class _Reach(NamedTuple):
     ends_behind: str | None
 
 
-def _critical_path(graph: Graph, times: Mapping[str, Times]) -> tuple[float, dict[str, float]]:
+def _critical_path(graph: Graph, times: Mapping[str, NodeTimes]) -> tuple[float, dict[str, float]]:
     """The length of the longest chain, and the contributions of its nodes."""
     reached: dict[str, _Reach] = {}
     for node in graph.nodes:
@@ -253,7 +253,7 @@ def _critical_path(graph: Graph, times: Mapping[str, Times]) -> tuple[float, dic
     return reached[last].end_us, _chain(last, times, reached)
 
 
-def _chain(last: str, times: Mapping[str, Times], reached: Mapping[str, _Reach]) -> dict[str, float]:
+def _chain(last: str, times: Mapping[str, NodeTimes], reached: Mapping[str, _Reach]) -> dict[str, float]:
     """The contributions of the nodes of the chain to a node's end."""
     added: dict[str, float] = {}
     name: str | None = last
@@ -266,7 +266,7 @@ def _chain(last: str, times: Mapping[str, Times], reached: Mapping[str, _Reach])
     return added
 
 
-def _reach(graph: Graph, node: Node, times: Mapping[str, Times], reached: Mapping[str, _Reach]) -> _Reach:
+def _reach(graph: Graph, node: Node, times: Mapping[str, NodeTimes], reached: Mapping[str, _Reach]) -> _Reach:
     """A lower bound on when a node ends.
 
     It starts after the end of any input that it reads whole. If it reads an input row by row, the first rows are enough

@@ -32,7 +32,7 @@ import numpy.typing as npt
 from pimflow.ir import Graph, Node
 from pimflow.records import dataclass
 from pimflow.search.flows import flow_in
-from pimflow.search.least_times import LeastTimes, Times
+from pimflow.search.least_times import LeastTimes, NodeTimes
 
 Array = npt.NDArray[np.float64]
 
@@ -47,18 +47,18 @@ class _Waist:
     Args:
         name: the node's name.
         alone_us: its time in a decision of its own.
-        apart_us: its minimum time on the host in a decision with others; None if it cannot be divided into parts.
+        divided_us: its minimum time on the host in a decision with others; None if it cannot be divided into parts.
         before: the other nodes between the previous waist and this one.
     """
 
     name: str
     alone_us: float
-    apart_us: float | None
+    divided_us: float | None
     before: tuple[str, ...]
 
 
 def meeting_bound(
-    graph: Graph, times: Mapping[str, Times], behind: Mapping[tuple[str, str], float], least: LeastTimes
+    graph: Graph, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float], least: LeastTimes
 ) -> tuple[float, dict[str, float]]:
     """The bound, and each node's contribution to it.
 
@@ -82,7 +82,7 @@ class _Cuts:
         best_us: the minimum time of the first waists, by their number.
     """
 
-    def __init__(self, times: Mapping[str, Times], behind: Mapping[tuple[str, str], float]) -> None:
+    def __init__(self, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float]) -> None:
         self.best_us = [0.0]
         self._times = times
         self._behind = behind
@@ -101,10 +101,10 @@ class _Cuts:
         place = len(self._last)
         single_us = self.best_us[-1] + waist.alone_us
         for name in waist.before:
-            self._spent_us = self._spent_us + self._cost(name, self._times[name].least[0].whole_us)
+            self._spent_us = self._spent_us + self._cost(name, self._times[name].on_devices[0].whole_us)
         begins_us = self.best_us[-1] - self._spent_us
-        if waist.apart_us is not None:
-            self._spent_us = self._spent_us + self._cost(waist.name, waist.apart_us)
+        if waist.divided_us is not None:
+            self._spent_us = self._spent_us + self._cost(waist.name, waist.divided_us)
         else:
             self._open_us = np.full(len(PRICES), np.inf)
             begins_us = self._open_us
@@ -119,7 +119,7 @@ class _Cuts:
     def _cost(self, name: str, host_us: float) -> Array:
         """The cost of a node in a run on its cheapest device, at all prices."""
         found: Array = PRICES * host_us
-        units = self._times[name].least[1:]
+        units = self._times[name].on_devices[1:]
         for unit in units:
             own = (1 - PRICES) / len(units) * unit.whole_us
             found = np.minimum(found, own + PRICES * self._behind.get((name, unit.device), 0.0))
@@ -132,17 +132,17 @@ class _Cuts:
         while stop:
             start, price = self._last[stop - 1]
             for waist in waists[start:stop]:
-                if price is None or waist.apart_us is None:
+                if price is None or waist.divided_us is None:
                     found[waist.name] = waist.alone_us
                     continue
-                found[waist.name] = float(self._cost(waist.name, waist.apart_us)[price])
+                found[waist.name] = float(self._cost(waist.name, waist.divided_us)[price])
                 for name in waist.before if waist is not waists[start] else ():
-                    found[name] = float(self._cost(name, self._times[name].least[0].whole_us)[price])
+                    found[name] = float(self._cost(name, self._times[name].on_devices[0].whole_us)[price])
             stop = start
         return found
 
 
-def _waists(graph: Graph, times: Mapping[str, Times], least: LeastTimes) -> list[_Waist]:
+def _waists(graph: Graph, times: Mapping[str, NodeTimes], least: LeastTimes) -> list[_Waist]:
     """The waists that take time, in order.
 
     In a topological order, all nodes before a node are its ancestors if each of them is read by a node up to this one;
@@ -168,28 +168,30 @@ def _waists(graph: Graph, times: Mapping[str, Times], least: LeastTimes) -> list
     found: list[_Waist] = []
     before: list[str] = []
     for here, node in enumerate(graph.nodes):
-        if not any(least.whole_us for least in times[node.name].least):
+        if not any(least.whole_us for least in times[node.name].on_devices):
             continue
         if latest[here] > here or earliest[here] < here:
             before.append(node.name)
             continue
         alone_us = 0.0 if _may_follow(graph, node, times) else times[node.name].whole_us
-        found.append(_Waist(node.name, alone_us, _apart_us(node, times[node.name], least), tuple(before)))
+        found.append(_Waist(node.name, alone_us, _divided_us(node, times[node.name], least), tuple(before)))
         before = []
     return found
 
 
-def _apart_us(node: Node, times: Times, least: LeastTimes) -> float | None:
+def _divided_us(node: Node, times: NodeTimes, least: LeastTimes) -> float | None:
     """The host's minimum time for a waist in a decision with others: in two parts or more if no unit can run one; None
     if it cannot be divided into parts."""
-    apart_us = least.apart_us(node)
-    return apart_us if apart_us is None or len(times.least) == 1 else times.least[0].whole_us
+    divided_us = least.divided_us(node)
+    return divided_us if divided_us is None or len(times.on_devices) == 1 else times.on_devices[0].whole_us
 
 
-def _may_follow(graph: Graph, node: Node, times: Mapping[str, Times]) -> bool:
+def _may_follow(graph: Graph, node: Node, times: Mapping[str, NodeTimes]) -> bool:
     """Whether a node may be part of the decision that divides another: it is elementwise, and reads such a node or
     another elementwise one."""
     if not node.op.is_elementwise:
         return False
     makers = (graph.producer(name) for name in node.inputs if name)
-    return any(maker is not None and (maker.op.is_elementwise or len(times[maker.name].least) > 1) for maker in makers)
+    return any(
+        maker is not None and (maker.op.is_elementwise or len(times[maker.name].on_devices) > 1) for maker in makers
+    )

@@ -213,8 +213,8 @@ class PartPrices:
         """Price a part's pending work exactly."""
         assert part.pending is not None
         self.priced += 1
-        told = self._costs.unit_time_us(part.pending.device, part.pending.work, part.pending.choice)
-        part.us = math.inf if isinstance(told, Refusal) else told
+        time_us = self._costs.unit_time_us(part.pending.device, part.pending.work, part.pending.choice)
+        part.us = math.inf if isinstance(time_us, Refusal) else time_us
         part.priced, part.pending = part.pending, None
 
     def spent_mj(self, part: Part) -> float:

@@ -82,12 +82,12 @@ def price_space(
     pricer = pricer_of(policy.objective, graph, costs, prices)
     candidates = Candidates(graph, policy, pricer, exhaustive=prune, once=prune)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
-    telling = SearchProgress(what, progress, budget_s)
+    search_progress = SearchProgress(what, progress, budget_s)
     line = Line(candidates, costs.channel_switch_us)
-    search = Search(candidates, pricer, line, telling, prune)
+    search = Search(candidates, pricer, line, search_progress, prune)
     if policy.spaces:
         search.vary(line.with_all_channels())
-        search.pass_over(line.steps(), switch_cost(policy.objective, costs))
+        search.enter_switches(line.steps(), switch_cost(policy.objective, costs))
     for listed in candidates.rounds() if policy.spaces else ():
         search.enter(listed)
         search.improve()
@@ -137,7 +137,7 @@ class Search:
         self._joined: set[Candidate] = set()
         self._cuts: set[int] = set()
         """The places of candidates that are parts of others."""
-        self._apart: dict[int, float] = {}
+        self._parts_cost: dict[int, float] = {}
         """By place of a candidate, the known cost of its parts."""
 
     def enter(self, candidates: Iterable[Candidate]) -> None:
@@ -165,7 +165,7 @@ class Search:
             done += len(self._line.shifts(candidate))
             self._progress.priced(done, total)
 
-    def pass_over(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
+    def enter_switches(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
         """Add the steps between points of the line during which nothing runs."""
         for start, stop, switched in steps:
             self.pool.add(Entry(0, start, stop, (), switch_cost * switched, True))
@@ -223,14 +223,14 @@ class Search:
         cuts: list[tuple[Entry[Decisions], float]] = []
         while True:
             chosen = {taken.entry.place: taken.entry for taken in self.cheapest()}
-            joined = [entry for place, entry in chosen.items() if place in self._apart]
-            equal = [entry for entry in joined if _is_as_cheap(entry.us, self._apart[entry.place])]
+            joined = [entry for place, entry in chosen.items() if place in self._parts_cost]
+            equal = [entry for entry in joined if _is_as_cheap(entry.us, self._parts_cost[entry.place])]
             cut = [entry for place, entry in chosen.items() if place in self._cuts]
             if not equal and not cut:
                 break
             cuts += [(entry, entry.us) for entry in cut]
             for entry in equal:
-                self._reprice(entry, _above(self._apart.pop(entry.place)))
+                self._reprice(entry, _above(self._parts_cost.pop(entry.place)))
             for entry in cut:
                 self._cuts.remove(entry.place)
                 self._reprice(entry, _above(entry.us))
@@ -249,7 +249,7 @@ class Search:
         while True:
             entries = [entry for entry in self.pool.nearly_cheapest(near) if entry.place not in self._cuts]
             known = [
-                entry for entry in entries if entry.priced or entry.us == _above(self._apart.get(entry.place, 0.0))
+                entry for entry in entries if entry.priced or entry.us == _above(self._parts_cost.get(entry.place, 0.0))
             ]
             places = {entry.place for entry in known}
             unsure = [
@@ -262,9 +262,9 @@ class Search:
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
-        apart = self._line.on_order(chosen)
-        starts, costs = [some.start for some in apart], [some.cost for some in apart]
-        for candidate in self._candidates.joins(apart):
+        parts = self._line.on_order(chosen)
+        starts, costs = [some.start for some in parts], [some.cost for some in parts]
+        for candidate in self._candidates.joins(parts):
             first = self._candidates.first_equivalent(candidate)
             if first in self._joined:
                 self.entered += 1
@@ -272,7 +272,7 @@ class Search:
             self._joined.add(first)
             among = slice(bisect_left(starts, candidate.start), bisect_left(starts, candidate.stop))
             if self.has_time():
-                self._enter(first, apart=sum(costs[among]))
+                self._enter(first, parts_cost=sum(costs[among]))
 
     def _vary(self, entry: Entry[Decisions], varied: dict[int, int]) -> None:
         """Enter variations of an entry's decisions, and count them; equivalent ones are in `varied` and are only
@@ -280,13 +280,13 @@ class Search:
         if entry.place in varied:
             self.entered += varied[entry.place]
             return
-        before, apart = self.entered, self._apart.get(entry.place)
+        before, parts_cost = self.entered, self._parts_cost.get(entry.place)
         for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
             self.vary(self._candidates.variations(interval))
             self.vary(self._candidates.pieces(interval, self._cheapest_for))
         varied[entry.place] = self.entered - before
-        if apart:
-            self._apart.update(dict.fromkeys(range(before + 1, self.entered + 1), apart))
+        if parts_cost:
+            self._parts_cost.update(dict.fromkeys(range(before + 1, self.entered + 1), parts_cost))
 
     def _cut(self, chosen: Interval[Decisions]) -> None:
         """Enter both parts of joined decisions, for every way to cut them in two.
@@ -344,17 +344,17 @@ class Search:
                 self._refine_in_pool(entry)
         return ()
 
-    def _enter(self, candidate: Candidate, times: int = 1, apart: float = 0.0) -> None:
-        """Add a candidate, counted `times` times. `apart` is the known cost of its parts: a candidate that costs the
-        same is entered at slightly more, so that it is not refined because of rounding alone."""
+    def _enter(self, candidate: Candidate, times: int = 1, parts_cost: float = 0.0) -> None:
+        """Add a candidate, counted `times` times. `parts_cost` is the known cost of its parts: a candidate that costs
+        the same is entered at slightly more, so that it is not refined because of rounding alone."""
         self.entered += times
         decisions = candidate.decisions
         exactly = candidate.certain or not self._prune
         us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
         if us is not None:
-            if apart:
-                self._apart[self.entered] = apart
-            us = _above(apart) if _is_as_cheap(us, apart) else us
+            if parts_cost:
+                self._parts_cost[self.entered] = parts_cost
+            us = _above(parts_cost) if _is_as_cheap(us, parts_cost) else us
             entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
             self.pool.add(entry, self._line.shifts(candidate))
 
@@ -382,10 +382,10 @@ class Search:
         self._progress.refined(self._refined)
 
 
-def _is_as_cheap(us: float, apart: float) -> bool:
+def _is_as_cheap(us: float, parts_cost: float) -> bool:
     """Whether a joined decision costs the same as its parts, except for rounding."""
-    return abs(us - apart) < _ROUNDING * apart
+    return abs(us - parts_cost) < _ROUNDING * parts_cost
 
 
-def _above(apart: float) -> float:
-    return apart * (1 + _ROUNDING)
+def _above(cost: float) -> float:
+    return cost * (1 + _ROUNDING)

@@ -181,13 +181,13 @@ class Pricer:
         key = key_of(text)
         if key in self._prices:
             return self._prices.get(key), True
-        told = self._bounds.time_from_parts_us(decisions)
-        if told is not None:
-            return self._keep(key, told), True
+        time_us = self._bounds.time_from_parts_us(decisions)
+        if time_us is not None:
+            return self._keep(key, time_us), True
         least_key = key_of(f"at least, above {least.hex()}\n{text}")
-        kept = self._prices.get(least_key)
-        if kept is not None:
-            return kept, False
+        stored = self._prices.get(least_key)
+        if stored is not None:
+            return stored, False
         known = self._bounds.tighten(decisions)
         if known <= least:
             return self._keep(key, self._carried_out_us(decisions)), True
@@ -222,8 +222,8 @@ class Pricer:
         return cost
 
     def _price(self, key: str, decisions: tuple[Decision, ...]) -> float | None:
-        told = self._bounds.time_from_parts_us(decisions)
-        return self._keep(key, self._carried_out_us(decisions) if told is None else told)
+        time_us = self._bounds.time_from_parts_us(decisions)
+        return self._keep(key, self._carried_out_us(decisions) if time_us is None else time_us)
 
     def _keep(self, key: str, us: float | None) -> float | None:
         """The cost for a time, stored in the cache; None for an infinite time, which cannot be carried out."""

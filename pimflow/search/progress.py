@@ -20,7 +20,7 @@ def silent(text: str) -> None:
     """Discard a line of progress."""
 
 
-def telling(progress: object) -> Tell:
+def receiver_of(progress: object) -> Tell:
     """The receiver of progress lines; one that discards them for None.
 
     Raises:

@@ -42,7 +42,7 @@ _MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
 """The marking passes of the clean-up, which are run again."""
 
 
-class Chosen(NamedTuple):
+class ChosenPasses(NamedTuple):
     """The passes that produce the form (none if nothing is rewritten), and records of those that do not pay off."""
 
     passes: tuple[Pass, ...]
@@ -94,7 +94,9 @@ class Form:
         return dict(found)
 
 
-def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Sequence[Kind] = RELATIONAL) -> Chosen:
+def relational_form(
+    graph: Graph, costs: CostModel, options: Options, kinds: Sequence[Kind] = RELATIONAL
+) -> ChosenPasses:
     """The passes that rewrite relational layers into their cheapest form among those that fit into memory.
 
     Args:
@@ -104,12 +106,12 @@ def relational_form(graph: Graph, costs: CostModel, options: Options, kinds: Seq
         kinds: the passes that may run.
     """
     if options.relations == "never" or not any(node.op.is_sparse for node in graph.nodes):
-        return Chosen(())
+        return ChosenPasses(())
     everything = Form(tuple(kinds))
     if not any(True for _ in _sites(graph, everything)):
-        return Chosen(())
+        return ChosenPasses(())
     if options.relations == "always":
-        return Chosen((*(made for made, _ in everything.steps(graph)), *_MARKS))
+        return ChosenPasses((*(made for made, _ in everything.steps(graph)), *_MARKS))
     fastest = Fastest.of(costs, options)
     found = _cheapest(graph, everything, lambda made: _price(made, fastest))
     return _with_records(graph, everything, found, costs)
@@ -137,7 +139,7 @@ def training_form(
     return tuple(made for made, _ in best.steps(graph))
 
 
-class _Found(NamedTuple):
+class _Best(NamedTuple):
     """The best form with its price, and the prices of all subsets of the passes."""
 
     best: Form
@@ -145,7 +147,7 @@ class _Found(NamedTuple):
     prices: Mapping[tuple[Kind, ...], Price]
 
 
-def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -> _Found:
+def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -> _Best:
     """The best subset of passes, with the nodes that each pass is better off leaving alone.
 
     A pass that pays off only at some of its nodes may not be in the best subset, so the best subset that contains it is
@@ -166,7 +168,7 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -
         prices[grouped.kinds] = price(_made(graph, grouped))
         grouped, cost = _with_less(graph, grouped, prices[grouped.kinds], price, (_LAST,))
         best, least = (grouped, cost) if cost < least else (best, least)
-    return _Found(best, least, prices)
+    return _Best(best, least, prices)
 
 
 def _with_less(
@@ -189,7 +191,7 @@ def _with_less(
     return best, least
 
 
-def _with_records(graph: Graph, everything: Form, found: _Found, costs: CostModel) -> Chosen:
+def _with_records(graph: Graph, everything: Form, found: _Best, costs: CostModel) -> ChosenPasses:
     """The passes of the best form, its cost and memory next to those of the export, and the cost of passes that do not
     pay off."""
     records = []
@@ -201,10 +203,10 @@ def _with_records(graph: Graph, everything: Form, found: _Found, costs: CostMode
     passes = tuple(made for made, _ in found.best.steps(graph))
     if passes:
         records.append(PassRecord(passes[0].name, 0.0, False, len(graph.nodes), (_peaks(graph, found, costs),)))
-    return Chosen((*passes, *_MARKS) if passes else (), tuple(records))
+    return ChosenPasses((*passes, *_MARKS) if passes else (), tuple(records))
 
 
-def _peaks(graph: Graph, found: _Found, costs: CostModel) -> str:
+def _peaks(graph: Graph, found: _Best, costs: CostModel) -> str:
     """The peak use of the GPU's memory in the chosen form, and as exported."""
     made = _marked(_made(graph, found.best))
     chosen, exported = (gigabytes(needed_bytes(one, costs)) for one in (made, graph))

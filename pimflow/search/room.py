@@ -22,7 +22,7 @@ class Price(NamedTuple):
     @classmethod
     def of_step(cls, needed: int, us: float, costs: CostModel) -> Price:
         """The price of a training step that needs this many bytes of the GPU's memory."""
-        return cls(not _has(needed, costs), us)
+        return cls(not _has_room(needed, costs), us)
 
     @classmethod
     def of(cls, graph: Graph, fastest: Fastest) -> Price:
@@ -43,10 +43,10 @@ def needed_bytes(graph: Graph, costs: CostModel) -> int:
 
 def _fits(graph: Graph, costs: CostModel) -> bool:
     """Whether a graph fits into the GPU's memory; always true if the target does not say how large it is."""
-    return _has(_bytes_of_all(graph, costs), costs) or _has(needed_bytes(graph, costs), costs)
+    return _has_room(_bytes_of_all(graph, costs), costs) or _has_room(needed_bytes(graph, costs), costs)
 
 
-def _has(needed: int, costs: CostModel) -> bool:
+def _has_room(needed: int, costs: CostModel) -> bool:
     """Whether this many bytes fit."""
     memory = costs.target.memory
     return memory is None or needed <= memory.gpu.usable_bytes

@@ -68,15 +68,15 @@ class LoadPricer(Pricer):
     def loads(self, decisions: tuple[Decision, ...]) -> Loads | None:
         """The loads of the decisions; None if they cannot be carried out."""
         key = key_of(f"loads of\n{self.content_text(decisions)}")
-        kept = self._prices.texts.get(key)
-        if kept is not None:
-            told: dict[str, str] | None = json.loads(kept)
-            return None if told is None else {resource: float.fromhex(text) for resource, text in told.items()}
+        text = self._prices.texts.get(key)
+        if text is not None:
+            hex_loads: dict[str, str] | None = json.loads(text)
+            return None if hex_loads is None else {resource: float.fromhex(us) for resource, us in hex_loads.items()}
         rewritten = self._rewritten(decisions)
         timeline = None if rewritten is None else self._timeline(rewritten)
         busy = None if timeline is None else {name: us for name, us in timeline.busy_us.items() if us > 0}
-        told = None if busy is None else {name: us.hex() for name, us in busy.items()}
-        self._prices.put_text(key, json.dumps(told, separators=(",", ":")))
+        hex_loads = None if busy is None else {name: us.hex() for name, us in busy.items()}
+        self._prices.put_text(key, json.dumps(hex_loads, separators=(",", ":")))
         return busy
 
 

@@ -13,7 +13,7 @@ from pimflow.ir import Builder, Graph
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
-from pimflow.search.least_times import LeastTimes, Times
+from pimflow.search.least_times import LeastTimes, NodeTimes
 from pimflow.search.makespan_bound import makespan_bound
 from pimflow.search.meeting_bound import meeting_bound
 from pimflow.search.parts import row_part_alone
@@ -36,7 +36,7 @@ def alternating(strided: bool = False) -> Graph:
 
 
 @cache
-def times_of(graph: Graph, costs: CostModel) -> tuple[LeastTimes, dict[str, Times]]:
+def times_of(graph: Graph, costs: CostModel) -> tuple[LeastTimes, dict[str, NodeTimes]]:
     least = LeastTimes(graph, costs)
     return least, {node.name: least.of(node) for node in graph.nodes}
 
@@ -58,9 +58,9 @@ def cheapest_cut(graph: Graph, costs: CostModel) -> float:
             return times[run[0]].whole_us
         total = np.zeros(len(prices))
         for name in run:
-            on_host, *on_units = times[name].least
-            apart_us = least.apart_us(graph.node(name)) or np.inf
-            options = [prices * (on_host.whole_us if on_units else apart_us)]
+            on_host, *on_units = times[name].on_devices
+            divided_us = least.divided_us(graph.node(name)) or np.inf
+            options = [prices * (on_host.whole_us if on_units else divided_us)]
             options += [(1 - prices) * unit.whole_us for unit in on_units]
             total += np.min(options, axis=0)
         return float(total.max())
@@ -108,11 +108,11 @@ def test_a_split_node_takes_one_kernel_per_part() -> None:
     least, times = times_of(graph, COSTS)
     for name, time in times.items():
         if time.whole_us:
-            apart_us = least.apart_us(graph.node(name))
+            divided_us = least.divided_us(graph.node(name))
             exact = in_two_parts_or_more(graph, name)
-            assert apart_us is not None
-            assert max(time.least[0].whole_us, 0.85 * exact) <= apart_us <= exact * ROUNDING
-            assert apart_us > time.least[0].whole_us
+            assert divided_us is not None
+            assert max(time.on_devices[0].whole_us, 0.85 * exact) <= divided_us <= exact * ROUNDING
+            assert divided_us > time.on_devices[0].whole_us
 
 
 @pytest.mark.parametrize(
