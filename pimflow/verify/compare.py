@@ -311,8 +311,8 @@ def _signal(
     """
     if not graph.inputs:
         return {}
-    others = {name: _scaled(array, share) for name, array in random_inputs(graph, seed + 1).items()}
     try:
+        others = {name: _scaled(array, share) for name, array in random_inputs(graph, seed + 1).items()}
         other = run_original(original, {**bound, **others})
     except PimflowError:  # random data are not valid inputs of this model
         return {}

@@ -52,6 +52,18 @@ def test_a_declared_size_that_depends_on_data_and_is_another_is_named(options: M
         compiled.verify(**options)
 
 
+@pytest.mark.parametrize("options", [{}, {"arena": True}, {"pim": "values"}])
+def test_inputs_of_a_kind_that_is_not_drawn_are_those_given(options: Mapping[str, Any]) -> None:
+    model = model_of([helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)], {"x": ()})
+    given = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 8)))
+    model.graph.input[0].type.CopyFrom(given)
+    for objective in ("latency", "throughput"):
+        compiled = pimflow.compile(model, objective=objective, check=False, use_cache=False)
+        sequence: Any = [np.ones((2, 8), np.float32), np.zeros((2, 8), np.float32)]
+        result = compiled.verify(inputs={"x": sequence}, **options)
+        assert result.passed, result.text()
+
+
 @pytest.fixture(scope="module")
 def half() -> CompiledModel:
     target = override(load_target("pimflow"), pim_channels=1)

@@ -19,7 +19,7 @@ import numpy as np
 from pimflow.errors import GraphError
 from pimflow.ir import Array, Concat, Graph, Node
 from pimflow.records import dataclass
-from pimflow.runtime.execute.ort import NodeKernels, check_inputs
+from pimflow.runtime.execute.ort import NodeKernels, check_inputs, operands
 from pimflow.runtime.memory import ArenaRegion, MemoryPlan, ValuePlace
 from pimflow.runtime.timeline import regions
 
@@ -146,8 +146,8 @@ class ArenaInference:
 
     def take(self, inputs: Mapping[str, Array]) -> None:
         """Writes the inputs to their places."""
-        for name in self.graph.inputs:
-            self._write(name, np.asarray(inputs[name]))
+        for name, item in operands(self.graph, inputs).items():
+            self._write(name, item)
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs."""

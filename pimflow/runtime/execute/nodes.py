@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-import numpy as np
-
 from pimflow.ir import Array, Graph, Node
-from pimflow.runtime.execute.ort import NodeKernels, check_inputs
+from pimflow.runtime.execute.ort import NodeKernels, operands
 
 Execute = Callable[[Node, Sequence[Array | None]], Sequence[Array]]
 """A node's results (one for each output that has a name) from its operands; None for absent ones."""
@@ -35,9 +33,8 @@ class NodeRun:
     """
 
     def __init__(self, graph: Graph, inputs: Mapping[str, Array], execute: Execute | None = None) -> None:
-        check_inputs(graph, inputs)
         self.graph = graph
-        self.values: dict[str, Array] = {**graph.constants, **{name: np.asarray(inputs[name]) for name in graph.inputs}}
+        self.values: dict[str, Array] = {**graph.constants, **operands(graph, inputs)}
         self._execute = execute or NodeKernels(graph).run
 
     def steps(self) -> Iterator[Node]:
