@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.frontend.recovery.edges import EdgeValues
-from pimflow.frontend.recovery.scene import Ints, Rows, Scene, Segments, is_within
+from pimflow.frontend.recovery.rewriter import Ints, Rewriter, Rows, Segments, is_in_range
 from pimflow.frontend.recovery.typed import Typed, TypedRows, match_typed, sizes_of, write_typed
 from pimflow.frontend.structure import along_rows, compact, is_uniform
 from pimflow.ir import Elementwise, Node, Refusal, Reshape, SegmentReduce, Spmm
@@ -52,9 +52,9 @@ class Scatter(NamedTuple):
 class Aggregations:
     """Rewrites scatters as sparse ops."""
 
-    def __init__(self, scene: Scene) -> None:
-        self._scene = scene
-        self._edges = EdgeValues(scene)
+    def __init__(self, rewriter: Rewriter) -> None:
+        self._rewriter = rewriter
+        self._edges = EdgeValues(rewriter)
 
     def recover(self, node: Node) -> Refusal | None:
         """Replaces a scatter by a sparse op, or returns why it cannot."""
@@ -62,12 +62,12 @@ class Aggregations:
         found = self._reduction(node, base)
         if isinstance(found, Refusal):
             return found
-        computed = base not in self._scene.known
+        computed = base not in self._rewriter.known
         made = self._aggregate(found, updates, node)
-        made = self._scene.moved(made, 0, found.axis, f"{node.name}/back")
+        made = self._rewriter.move_axis(made, 0, found.axis, f"{node.name}/back")
         if computed:
-            made = self._scene.write(Elementwise(_COMBINES[found.op.reduce]), base, made, like=f"{node.name}/start")
-        self._scene.finish(node, made)
+            made = self._rewriter.write(Elementwise(_COMBINES[found.op.reduce]), base, made, like=f"{node.name}/start")
+        self._rewriter.finish(node, made)
         return None
 
     def _base(self, node: Node) -> str:
@@ -77,48 +77,48 @@ class Aggregations:
         updates themselves (`torch_geometric.utils.scatter`): no maximum over edges is smaller. Minima are handled
         likewise. NaN is an exception: it would reach all vertices.
         """
-        scene, base = self._scene, node.inputs[0]
-        first = scene.maker(scene.peel(base))
-        if first is None or first.op != node.op or not self._have_one_index(first, node):
+        rewriter, base = self._rewriter, node.inputs[0]
+        first = rewriter.maker(rewriter.peel(base))
+        if first is None or first.op != node.op or not self._have_equal_indices(first, node):
             return base
-        bound = extreme_of_all(scene, first.inputs[2])
-        if bound is None or bound.kind != _BOUNDS.get(scene.node_attributes(node).get("reduction", "none")):
+        bound = global_extreme(rewriter, first.inputs[2])
+        if bound is None or bound.kind != _BOUNDS.get(rewriter.node_attributes(node).get("reduction", "none")):
             return base
-        return first.inputs[0] if scene.peel(bound.inputs[0]) == scene.peel(node.inputs[2]) else base
+        return first.inputs[0] if rewriter.peel(bound.inputs[0]) == rewriter.peel(node.inputs[2]) else base
 
-    def _have_one_index(self, one: Node, other: Node) -> bool:
-        arrays = [self._scene.known.get(node.inputs[1]) for node in (one, other)]
-        known = [self._scene.key(array) for array in arrays if array is not None]
+    def _have_equal_indices(self, one: Node, other: Node) -> bool:
+        arrays = [self._rewriter.known.get(node.inputs[1]) for node in (one, other)]
+        known = [self._rewriter.key(array) for array in arrays if array is not None]
         return len(known) == 2 and known[0] == known[1]
 
     def _reduction(self, node: Node, base: str) -> Scatter | Refusal:
         """The reduction of a scatter into a base, or why it cannot be recovered."""
-        scene, shape = self._scene, self._scene.shape(node.output)
-        reduction = scene.node_attributes(node).get("reduction", "none")
-        kind, dtype = REDUCTIONS.get(reduction), scene.value(node.output).dtype
+        rewriter, shape = self._rewriter, self._rewriter.shape(node.output)
+        reduction = rewriter.node_attributes(node).get("reduction", "none")
+        kind, dtype = REDUCTIONS.get(reduction), rewriter.value(node.output).dtype
         if kind is None:
             does = (
                 "replaces elements: one of several updates stays" if reduction == "none" else f"reduces by {reduction}"
             )
             return Refusal(f"{node.name}: it {does}")
-        if node.inputs[1] not in scene.known or not shape:
+        if node.inputs[1] not in rewriter.known or not shape:
             return Refusal(f"{node.name}: its index is computed when the model runs")
-        where = scene.destinations(node)
+        where = rewriter.destinations(node)
         if where is None:
             return Refusal(f"{node.name}: its index differs between columns")
-        if not is_within(where.index, shape[where.axis]):
+        if not is_in_range(where.index, shape[where.axis]):
             return Refusal(f"{node.name}: its index is out of range")
-        if base not in scene.known and kind != "sum" and not dtype.startswith("float"):
+        if base not in rewriter.known and kind != "sum" and not dtype.startswith("float"):
             return Refusal(f"{node.name}: its {kind} starts from integers that are computed when the model runs")
-        segments = scene.segments(where.index, shape[where.axis])
-        op = self._started(kind, base, segments, where.axis)
+        segments = rewriter.segments(where.index, shape[where.axis])
+        op = self._with_initial_values(kind, base, segments, where.axis)
         if op is None:
             return Refusal(f"{node.name}: its initial values differ between rows")
         return Scatter(op, segments, where.axis)
 
-    def _started(self, kind: str, base: str, segments: Segments, axis: int) -> Reduction | None:
+    def _with_initial_values(self, kind: str, base: str, segments: Segments, axis: int) -> Reduction | None:
         """The reduction with the initial values of its rows; a computed base is combined with its result afterwards."""
-        array = self._scene.known.get(base)
+        array = self._rewriter.known.get(base)
         if array is None:
             return Reduction(kind, _NEUTRAL[kind], _NEUTRAL[kind])
         small = compact(np.moveaxis(array, axis, 0))
@@ -134,34 +134,38 @@ class Aggregations:
     def _aggregate(self, found: Scatter, updates: str, node: Node) -> str:
         """Writes the reduction over rows along the first axis; returns its result."""
         op, segments, axis = found
-        scene, fields = self._scene, (op.reduce, op.start, op.empty)
+        rewriter, fields = self._rewriter, (op.reduce, op.start, op.empty)
         messages = self._messages(updates, axis)
-        if messages is None or len(scene.shape(messages.rows.x)) < 2:
+        if messages is None or len(rewriter.shape(messages.rows.x)) < 2:
             ordered = self._ordered(updates, found, node)
-            return scene.write(SegmentReduce(*fields), ordered, segments.rowptr, like=node.name)
+            return rewriter.write(SegmentReduce(*fields), ordered, segments.rowptr, like=node.name)
         x, col = messages.rows.x, messages.rows.index
         if messages.typed is not None:
-            x, col = write_typed(scene, TypedRows(messages.rows, messages.typed), node.name)
-        operands = [scene.moved(x, axis, 0, f"{node.name}/rows"), segments.rowptr, scene.sources(col, segments)]
+            x, col = write_typed(rewriter, TypedRows(messages.rows, messages.typed), node.name)
+        operands = [
+            rewriter.move_axis(x, axis, 0, f"{node.name}/rows"),
+            segments.rowptr,
+            rewriter.sources(col, segments),
+        ]
         if messages.weights:
             operands.append(self._weight(messages.weights, segments, node))
-        return scene.write(Spmm(*fields), *operands, like=node.name)
+        return rewriter.write(Spmm(*fields), *operands, like=node.name)
 
     def _ordered(self, updates: str, found: Scatter, node: Node) -> str:
         if not found.axis:
             return self._edges.ordered(updates, found.segments)
-        rows = self._scene.moved(updates, found.axis, 0, f"{node.name}/rows")
+        rows = self._rewriter.move_axis(updates, found.axis, 0, f"{node.name}/rows")
         return self._edges.permuted(rows, found.segments)
 
     # ---- the scattered values
 
     def _messages(self, name: str, axis: int) -> Messages | None:
-        scene = self._scene
-        name = scene.peel(name)
-        rows = scene.rows(name, axis)
+        rewriter = self._rewriter
+        name = rewriter.peel(name)
+        rows = rewriter.rows(name, axis)
         if rows is not None:
             return Messages(rows)
-        node = scene.maker(name)
+        node = rewriter.maker(name)
         if node is None:
             return None
         if node.kind in ("Squeeze", "Reshape", "Einsum"):
@@ -170,16 +174,16 @@ class Aggregations:
             return None
         pairs = [(node.inputs[0], node.inputs[1])] + ([(node.inputs[1], node.inputs[0])] if node.kind == "Mul" else [])
         for messages, weights in pairs:
-            weight = self._as_weight(weights, scene.shape(name), axis, inverse=node.kind == "Div")
+            weight = self._as_weight(weights, rewriter.shape(name), axis, inverse=node.kind == "Div")
             found = None if weight is None else self._messages(messages, axis)
-            if weight is not None and found is not None and scene.shape(messages) == scene.shape(name):
+            if weight is not None and found is not None and rewriter.shape(messages) == rewriter.shape(name):
                 return found._replace(weights=(*found.weights, weight))
         return None
 
     def _as_weight(self, name: str, shape: tuple[int, ...], axis: int, *, inverse: bool) -> Weight | None:
         """A factor of messages of a given shape, if it is one number per edge, or one per edge and head."""
-        scene = self._scene
-        own, array = scene.shape(name), scene.known.get(name)
+        rewriter = self._rewriter
+        own, array = rewriter.shape(name), rewriter.known.get(name)
         if axis:
             return None if array is None else _weight_along(array, shape, axis, inverse)
         if len(own) != len(shape) or own[0] != shape[0]:
@@ -192,54 +196,54 @@ class Aggregations:
 
     def _typed(self, node: Node) -> Messages | None:
         """A product with matrices selected by type, squeezed from [E, 1, N], or an Einsum with the result [E, N]."""
-        scene = self._scene
-        product = node if node.kind == "Einsum" else scene.maker(scene.peel(node.inputs[0]))
-        found = match_typed(scene, product)
+        rewriter = self._rewriter
+        product = node if node.kind == "Einsum" else rewriter.maker(rewriter.peel(node.inputs[0]))
+        found = match_typed(rewriter, product)
         if found is None:
             return None
-        heads, _, columns = sizes_of(scene, found.typed)
+        heads, _, columns = sizes_of(rewriter, found.typed)
         made = (len(found.rows.index), *heads, columns)
-        return Messages(found.rows, (), found.typed) if scene.shape(node.output) == made else None
+        return Messages(found.rows, (), found.typed) if rewriter.shape(node.output) == made else None
 
     # ---- operands
 
     def _weight(self, weights: tuple[Weight, ...], segments: Segments, node: Node) -> str:
         """The product of all weights of each edge as one operand, [E] or [E, H]."""
-        scene = self._scene
+        rewriter = self._rewriter
         arrays = [weight for weight in weights if weight.array is not None]
         names = [self._computed_weight(weight, segments, node) for weight in weights if weight.array is None]
         if arrays:
             per_head = any(weight.per_head for weight in (*arrays, *(item for item in weights if item.array is None)))
             product = _product([weight.array for weight in arrays if weight.array is not None], per_head)
-            names.append(scene.arranged("weight", product, segments))
-        ranks = {len(scene.shape(name)) for name in names}
+            names.append(rewriter.in_csr_order("weight", product, segments))
+        ranks = {len(rewriter.shape(name)) for name in names}
         if len(ranks) > 1:
-            names = [self._column(name, node) if len(scene.shape(name)) == 1 else name for name in names]
+            names = [self._column(name, node) if len(rewriter.shape(name)) == 1 else name for name in names]
         total = names[0]
         for name in names[1:]:
-            total = scene.write(Elementwise("Mul"), total, name, like=f"{node.name}/weight")
+            total = rewriter.write(Elementwise("Mul"), total, name, like=f"{node.name}/weight")
         return total
 
     def _column(self, name: str, node: Node) -> str:
-        edges = self._scene.shape(name)[0]
-        return self._scene.write(Reshape((edges, 1)), name, like=f"{node.name}/weight")
+        edges = self._rewriter.shape(name)[0]
+        return self._rewriter.write(Reshape((edges, 1)), name, like=f"{node.name}/weight")
 
     def _computed_weight(self, weight: Weight, segments: Segments, node: Node) -> str:
-        scene = self._scene
+        rewriter = self._rewriter
         ordered = self._edges.ordered(weight.name, segments)
-        shape = scene.shape(ordered)
+        shape = rewriter.shape(ordered)
         target = shape[:2] if weight.per_head else shape[:1]
-        return ordered if shape == target else scene.write(Reshape(target), ordered, like=f"{node.name}/weight")
+        return ordered if shape == target else rewriter.write(Reshape(target), ordered, like=f"{node.name}/weight")
 
 
-def extreme_of_all(scene: Scene, name: str) -> Node | None:
+def global_extreme(rewriter: Rewriter, name: str) -> Node | None:
     """The node that reduces a whole value to one number, if all elements of `name` are that number; else None."""
-    node = scene.maker(scene.peel(name))
+    node = rewriter.maker(rewriter.peel(name))
     while node is not None and node.kind not in _BOUNDS.values():
-        parts = [item for item in node.inputs[: None if node.kind == "Add" else 1] if (scene.array(item) != 0).any()]
+        parts = [item for item in node.inputs[: None if node.kind == "Add" else 1] if (rewriter.array(item) != 0).any()]
         passes_on = node.kind in ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Add") and len(parts) == 1
-        node = scene.maker(parts[0]) if passes_on and math.prod(scene.shape(parts[0])) == 1 else None
-    return node if node is not None and math.prod(scene.shape(node.output)) == 1 else None
+        node = rewriter.maker(parts[0]) if passes_on and math.prod(rewriter.shape(parts[0])) == 1 else None
+    return node if node is not None and math.prod(rewriter.shape(node.output)) == 1 else None
 
 
 def _weight_along(array: npt.NDArray[Any], shape: tuple[int, ...], axis: int, inverse: bool) -> Weight | None:

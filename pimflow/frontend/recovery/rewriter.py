@@ -24,11 +24,11 @@ SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 
 _SOURCES = "col"
 
-_PASSES_ON = frozenset(
+_COPYING = frozenset(
     {"Identity", "Slice", "Reshape", "Expand", "Cast", "Squeeze", "Unsqueeze", "Flatten", "Max", "Min", "Sum", "Concat"}
 )
 """Operators that copy their first input if its shape and type stay the same and they read no second tensor."""
-_OF_ONE = frozenset({"Max", "Min", "Sum", "Concat"})
+_SINGLE_OPERAND = frozenset({"Max", "Min", "Sum", "Concat"})
 """Those of them that do so only with a single operand."""
 
 
@@ -69,7 +69,7 @@ class Destinations:
     index: Ints
 
 
-class Scene:
+class Rewriter:
     """A graph whose nodes are being replaced.
 
     Args:
@@ -122,9 +122,9 @@ class Scene:
         return name
 
     def _is_copy(self, node: Node) -> bool:
-        if node.kind not in _PASSES_ON or not isinstance(node.op, OnnxOp) or node.op.domain:
+        if node.kind not in _COPYING or not isinstance(node.op, OnnxOp) or node.op.domain:
             return False
-        if node.kind in _OF_ONE and len(node.inputs) != 1:
+        if node.kind in _SINGLE_OPERAND and len(node.inputs) != 1:
             return False
         if node.kind == "Slice" and len(node.inputs) > 4 and (self.array(node.inputs[4]) != 1).any():
             return False
@@ -158,7 +158,7 @@ class Scene:
         if not by_rows and (along or not picked):
             return None
         positions: Ints = index.reshape(len(index))
-        return Rows(x, _wrapped(positions, shape[along])) if is_within(positions, shape[along]) else None
+        return Rows(x, _wrapped(positions, shape[along])) if is_in_range(positions, shape[along]) else None
 
     def destinations(self, node: Node) -> Destinations | None:
         """The rows that a scatter by a known index writes to; None if the index differs between columns."""
@@ -226,7 +226,7 @@ class Scene:
             self._segments[known] = Segments(known[0], rows, len(index), rowptr, counts, order)
         return self._segments[known]
 
-    def arranged(self, what: str, array: Array, segments: Segments) -> str:
+    def in_csr_order(self, what: str, array: Array, segments: Segments) -> str:
         """A constant: an array's rows (one per edge, in the exporter's order) in CSR order; shared by all layers."""
         place = (what, memory_of(array), segments.key)
         if place not in self._arranged:
@@ -240,13 +240,13 @@ class Scene:
 
     def sources(self, index: Ints, segments: Segments) -> str:
         """The constant `col`: an index with one element per edge, in CSR order."""
-        return self.arranged(_SOURCES, index, segments)
+        return self.in_csr_order(_SOURCES, index, segments)
 
     def picks(self, index: Ints) -> str:
         """A constant for an index of rows, in the exporter's order."""
         return self.constant("rows", _narrowed(index))
 
-    def moved(self, name: str, source: int, target: int, like: str) -> str:
+    def move_axis(self, name: str, source: int, target: int, like: str) -> str:
         """A value with one axis moved; moving it only past axes of size 1 is a view."""
         if source == target:
             return name
@@ -267,7 +267,7 @@ def _narrowed(index: Ints) -> Ints:
     return index.astype(np.int32) if not len(index) or index.max() < 2**31 else index
 
 
-def is_within(index: Ints, rows: int) -> bool:
+def is_in_range(index: Ints, rows: int) -> bool:
     """Whether all elements of an index are valid rows; negative ones count from the end."""
     return not len(index) or (bool(index.max() < rows) and bool(index.min() >= -rows))
 
@@ -277,41 +277,41 @@ def _wrapped(index: Ints, rows: int) -> Ints:
     return np.where(index < 0, index + rows, index) if len(index) and index.min() < 0 else index
 
 
-def placed_constants(scene: Scene) -> None:
+def fold_known_values(rewriter: Rewriter) -> None:
     """Replaces live values that follow from the bound graph by constants, repetitive ones by an Expand."""
-    graph, editor = scene.graph, scene.editor
+    graph, editor = rewriter.graph, rewriter.editor
     for node in graph.nodes:
         names = [name for name in node.outputs if name]
-        if not names or not _follows_from_graph(scene, node, names):
+        if not names or not _follows_from_graph(rewriter, node, names):
             continue
-        if any(name not in scene.known for name in names):
+        if any(name not in rewriter.known for name in names):
             editor.replace_node(node.name, ())  # released: only structure read it
         elif any(name in graph.outputs for name in names):
-            _make_output(scene, node)
-        elif len(names) == 1 and held_bytes(scene.known[names[0]]) < scene.known[names[0]].nbytes:
-            _make_expanded(scene, node)
+            _make_output(rewriter, node)
+        elif len(names) == 1 and held_bytes(rewriter.known[names[0]]) < rewriter.known[names[0]].nbytes:
+            _make_expanded(rewriter, node)
         else:
             for name in names:
-                editor.set_constant(name, scene.known[name])
+                editor.set_constant(name, rewriter.known[name])
             editor.replace_node(node.name, ())
 
 
-def _follows_from_graph(scene: Scene, node: Node, names: Sequence[str]) -> bool:
+def _follows_from_graph(rewriter: Rewriter, node: Node, names: Sequence[str]) -> bool:
     """Whether all results of a node follow from a bound graph: from its edges or, as for a Shape, from their number."""
-    if all(name in scene.structural for name in names):
+    if all(name in rewriter.structural for name in names):
         return True
-    return all(name in scene.known for name in names) and not scene.structural.isdisjoint(node.inputs)
+    return all(name in rewriter.known for name in names) and not rewriter.structural.isdisjoint(node.inputs)
 
 
-def _make_output(scene: Scene, node: Node) -> None:
+def _make_output(rewriter: Rewriter, node: Node) -> None:
     """Makes a known graph output an Identity of a constant, because outputs need a producer."""
-    array = scene.known[node.output]
-    name = scene.editor.new_constant(f"{node.output}_known", np.ascontiguousarray(array))
-    scene.editor.replace_node(node.name, (replace(node, op=OnnxOp("Identity"), inputs=(name,)),))
+    array = rewriter.known[node.output]
+    name = rewriter.editor.new_constant(f"{node.output}_known", np.ascontiguousarray(array))
+    rewriter.editor.replace_node(node.name, (replace(node, op=OnnxOp("Identity"), inputs=(name,)),))
 
 
-def _make_expanded(scene: Scene, node: Node) -> None:
-    array = scene.known[node.output]
-    small = scene.constant(f"{node.output}_compact", compact(array))
-    shape = scene.constant(f"{node.output}_shape", np.array(array.shape, np.int64))
-    scene.editor.replace_node(node.name, (replace(node, op=OnnxOp("Expand"), inputs=(small, shape)),))
+def _make_expanded(rewriter: Rewriter, node: Node) -> None:
+    array = rewriter.known[node.output]
+    small = rewriter.constant(f"{node.output}_compact", compact(array))
+    shape = rewriter.constant(f"{node.output}_shape", np.array(array.shape, np.int64))
+    rewriter.editor.replace_node(node.name, (replace(node, op=OnnxOp("Expand"), inputs=(small, shape)),))
