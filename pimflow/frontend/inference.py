@@ -22,7 +22,7 @@ from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
-from pimflow.onnxio.session import ort_dtype, ran_out
+from pimflow.onnxio.session import ort_dtype, ran_out_of_resources
 from pimflow.onnxio.tensors import (
     MOST_DIMS,
     MOST_ELEMENTS,
@@ -235,7 +235,7 @@ class _ShapeInference:
             feeds = {v.name: self.known[v.name] if v.name in self.known else _example(v, 0) for v in fed}
             session.run(feeds, limit_s=TRIAL_S)
         except ModelError as error:
-            return ran_out(error)
+            return ran_out_of_resources(error)
         return True
 
     def _reads_computed_integers(self, node: Node) -> bool:

@@ -27,7 +27,7 @@ class GraphEditor:
         self._replacements: dict[str, tuple[Node, ...]] = {}
         self._renames: dict[str, str] = {}
         self._rename_targets: set[str] = set()
-        self._ends: dict[str, str] = {}
+        self._resolved: dict[str, str] = {}
         self._value_names = FreshNames(graph.values)
         self._node_names = FreshNames(graph.node_by_name)
 
@@ -88,17 +88,17 @@ class GraphEditor:
         """
         self._renames[old] = new
         self._rename_targets.add(new)
-        self._ends.clear()
+        self._resolved.clear()
 
     def _resolve(self, name: str) -> str:
         """The final name of a value after all renames; cached, so that a chain of renames is walked only once."""
-        way = []
+        path = []
         while name in self._renames:
-            way.append(name)
-            if len(way) > len(self._renames):
+            path.append(name)
+            if len(path) > len(self._renames):
                 raise GraphError(f"renames of the value {name!r} go in a circle")
-            name = self._ends.get(name, self._renames[name])
-        self._ends.update(dict.fromkeys(way, name))
+            name = self._resolved.get(name, self._renames[name])
+        self._resolved.update(dict.fromkeys(path, name))
         return name
 
     def _renamed(self, node: Node) -> Node:
@@ -151,12 +151,14 @@ class GraphEditor:
         names: dict[str, str] = {}
         copies: dict[str, Node] = {}
         produced = {output for node in nodes for output in node.outputs}
-        moved = {public: actual for public, actual in zip(self.graph.outputs, outputs, strict=True) if public != actual}
-        for public, actual in moved.items():
+        renames = {
+            public: actual for public, actual in zip(self.graph.outputs, outputs, strict=True) if public != actual
+        }
+        for public, actual in renames.items():
             if public in self.graph.inputs:
                 raise GraphError(f"the graph output {public!r} is an input too: it cannot become {actual!r}")
             if public in produced or public in self._constants:
-                names[public] = self._make_room(public)
+                names[public] = self._free_name(public)
             if actual in produced and actual not in self.graph.outputs and actual not in names:
                 names[actual] = public
             else:
@@ -171,7 +173,7 @@ class GraphEditor:
         kept = [replace(node, inputs=renamed(node.inputs), outputs=renamed(node.outputs)) for node in nodes]
         return kept + [replace(node, inputs=renamed(node.inputs)) for node in copies.values()]
 
-    def _make_room(self, public: str) -> str:
+    def _free_name(self, public: str) -> str:
         """Adds a new value for one whose name a graph output takes over; returns the new name."""
         old = self._values[public]
         new = self.new_value(f"{public}_before", old.shape, old.dtype)

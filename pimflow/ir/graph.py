@@ -254,9 +254,9 @@ def topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
             if state[index] == 2:
                 stack.pop()
                 continue
-            waiting = [producer[name] for name in nodes[index].inputs if name in producer]
-            waiting = [other for other in waiting if state[other] != 2]
-            if not waiting:
+            pending = [producer[name] for name in nodes[index].inputs if name in producer]
+            pending = [other for other in pending if state[other] != 2]
+            if not pending:
                 state[index] = 2
                 order.append(nodes[index])
                 stack.pop()
@@ -264,7 +264,7 @@ def topological_order(nodes: Sequence[Node]) -> tuple[Node, ...]:
             if state[index] == 1:
                 raise GraphError(f"the nodes form a cycle through {nodes[index].name!r}")
             state[index] = 1
-            stack.extend(reversed(waiting))
+            stack.extend(reversed(pending))
     return tuple(order)
 
 

@@ -44,11 +44,11 @@ class Packed:
             return None
         along = self._axis(elements) == axis
         window = (slice(None),) * axis + (slice(start, stop),)
-        beside = [
+        scales = [
             array[start:stop] if along and array is not None and array.size > 1 else array
             for array in self.operands[1:]
         ]
-        return Packed(part, self.op, (np.ascontiguousarray(elements[window]), *beside))
+        return Packed(part, self.op, (np.ascontiguousarray(elements[window]), *scales))
 
     def scaled(self, axis: int, factors: Sequence[float] | _Array) -> Packed | None:
         """The packed form of the elements times one factor per index along an axis: new scales, all positive.
@@ -64,9 +64,9 @@ class Packed:
         with np.errstate(over="ignore"):
             step = (scale.reshape(-1) * np.where(wanted == 0, 1.0, np.abs(wanted))).astype(scale.dtype)
         least = 0 if zero is None else _along(zero, axis, elements.ndim).astype(np.int32)
-        turned = least + (elements.astype(np.int32) - least) * _along(np.sign(wanted), axis, elements.ndim)
-        whole = turned.astype(elements.dtype)
-        if not (np.isfinite(step) & (step > 0)).all() or (whole.astype(np.int32) != turned).any():
+        signed = least + (elements.astype(np.int32) - least) * _along(np.sign(wanted), axis, elements.ndim)
+        whole = signed.astype(elements.dtype)
+        if not (np.isfinite(step) & (step > 0)).all() or (whole.astype(np.int32) != signed).any():
             return None
         zeros = None if zero is None else np.broadcast_to(zero.reshape(-1), step.shape)
         op = replace(self.op, attributes=(("axis", axis),))

@@ -117,11 +117,11 @@ def passes_condition_on(loop: OnnxOp) -> bool:
     body = graph_attribute(loop, "body")
     if len(body.input) < 2 or not body.output:
         return False
-    handed_on = {body.input[1].name}
+    copies = {body.input[1].name}
     for inner in body.node:
-        if inner.op_type == "Identity" and handed_on.intersection(inner.input):
-            handed_on.update(inner.output)
-    return body.output[0].name in handed_on
+        if inner.op_type == "Identity" and copies.intersection(inner.input):
+            copies.update(inner.output)
+    return body.output[0].name in copies
 
 
 def graph_attribute(op: OnnxOp, name: str) -> onnx.GraphProto:

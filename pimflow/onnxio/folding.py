@@ -20,7 +20,7 @@ from pimflow.onnxio.export import PACKED
 from pimflow.onnxio.session import GraphSession, ort_dtype
 from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto, brief, is_boundless, sparse_to_array, to_array
 
-DRAWING = frozenset(
+RANDOM_OPERATORS = frozenset(
     {"RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Bernoulli"}
 )
 """Operators that draw random numbers, different ones in each run unless they have a seed."""
@@ -105,15 +105,17 @@ def unpacked(graph: Graph) -> Graph:
 
 def is_random(op: Op) -> bool:
     """Whether an operator, or a node of its bodies, may give a different result in each run."""
-    return isinstance(op, OnnxOp) and (_draws(op.op_type) or any(map(_has_draws, _bodies(op))))
+    return isinstance(op, OnnxOp) and (_is_random_type(op.op_type) or any(map(_has_random_nodes, _bodies(op))))
 
 
-def _draws(op_type: str) -> bool:
-    return op_type in DRAWING or op_type == "Dropout"  # in training
+def _is_random_type(op_type: str) -> bool:
+    return op_type in RANDOM_OPERATORS or op_type == "Dropout"  # in training
 
 
-def _has_draws(body: GraphProto) -> bool:
-    return any(_draws(node.op_type) or any(map(_has_draws, subgraphs(node.attribute))) for node in body.node)
+def _has_random_nodes(body: GraphProto) -> bool:
+    return any(
+        _is_random_type(node.op_type) or any(map(_has_random_nodes, subgraphs(node.attribute))) for node in body.node
+    )
 
 
 def _bodies(op: OnnxOp) -> Iterable[GraphProto]:
@@ -209,9 +211,9 @@ def _run(
     limit_bytes = max(limit_bytes, GROWTH_LIMIT * given)
     if node.kind == "Range":  # ONNX Runtime takes its constant operands only as scalars, its inputs also as vectors
         arrays = [array.reshape(()) if array is not None and array.size == 1 else array for array in arrays]
-    baked = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
+    constants = {name: array for name, array in zip(node.inputs, arrays, strict=True) if name and array is not None}
     try:
-        session = node_session(node, graph, values, baked)
+        session = node_session(node, graph, values, constants)
     except ModelError as error:  # it may still run in the whole model, where less is known about its inputs
         return Refusal(f"{node.name}: {error.what}")
     if session.widened:
@@ -236,7 +238,7 @@ def node_session(node: Node, graph: Graph, values: Mapping[str, Value], constant
     """
     names = tuple(dict.fromkeys(name for name in node.inputs if name))
     outputs = tuple(name for name in node.outputs if name)
-    alone = Graph(
+    single = Graph(
         name=node.name,
         inputs=tuple(name for name in names if name not in constants),
         outputs=outputs,
@@ -245,4 +247,4 @@ def node_session(node: Node, graph: Graph, values: Mapping[str, Value], constant
         constants={name: constants[name] for name in names if name in constants},
         opset=graph.opset,
     )
-    return GraphSession(alone, threads=1, optimise=False)
+    return GraphSession(single, threads=1, optimise=False)

@@ -72,10 +72,10 @@ def serialised(model: onnx.ModelProto, inside: Mapping[str, Array]) -> Iterator[
     """
     tensors = [_tensor(tensor, inside.get(tensor.name)) for tensor in model.graph.initializer]
     del model.graph.initializer[:]
-    nodes, values = _around(model.graph, "initializer")
+    nodes, values = _split_at(model.graph, "initializer")
     graph = [nodes, *(piece for tensor in tensors for piece in _field(_INITIALIZER, tensor)), values]
     model.ClearField("graph")
-    before, after = _around(model, "graph")
+    before, after = _split_at(model, "graph")
     yield from (before, *_field(_GRAPH, graph), after)
 
 
@@ -92,7 +92,7 @@ def _field(number: int, content: Sequence[Buffer]) -> list[Buffer]:
     return [_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, content))), *content]
 
 
-def _around(message: Message, field: str) -> tuple[Buffer, Buffer]:
+def _split_at(message: Message, field: str) -> tuple[Buffer, Buffer]:
     """A message's bytes before and after a field that is not set: fields are in the order of their numbers.
 
     Clears the fields before it.

@@ -22,7 +22,7 @@ from pimflow.onnxio.widening import NARROW, is_narrow, single_precision, widened
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue, RunOptions, SessionOptions
 
-_CRASHES = "MatmulTransposeFusion"
+_CRASHING_OPTIMISER = "MatmulTransposeFusion"
 """An optimiser that is disabled in every session, because it crashes. If a Cast lies between a Transpose and a product
 (ONNX Runtime inserts one there itself in fp16), it inserts a new Transpose after the Cast; if it then fuses nothing,
 the graph is not resolved again, and the next pass reads the new node's schema through a null pointer, which ends the
@@ -56,7 +56,7 @@ def session_options(
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads sleep
     if not fuse_quantised:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
-    options.add_session_config_entry("optimization.disable_specified_optimizers", _CRASHES)
+    options.add_session_config_entry("optimization.disable_specified_optimizers", _CRASHING_OPTIMISER)
     if not optimise:
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     if not (optimise if prepack is None else prepack):
@@ -89,7 +89,7 @@ def lend(constants: Mapping[str, Array], options: SessionOptions) -> dict[str, O
 
 
 @contextmanager
-def ended_after(limit_s: float | None) -> Iterator[RunOptions | None]:
+def time_limited(limit_s: float | None) -> Iterator[RunOptions | None]:
     """Run options that end a run after `limit_s` seconds, at the next node; None if there is no limit."""
     if limit_s is None:
         yield None
@@ -110,12 +110,12 @@ def lacks_kernel(error: ModelError) -> bool:
     return "Could not find an implementation" in error.what
 
 
-def ran_out(error: ModelError) -> bool:
+def ran_out_of_resources(error: ModelError) -> bool:
     """Whether a run ended for lack of time or memory, rather than because of a fault in the model."""
-    return any(words in error.what for words in _OUT_OF_MEANS)
+    return any(words in error.what for words in _OUT_OF_RESOURCES)
 
 
-_OUT_OF_MEANS = ("terminate flag", "Failed to allocate memory", "bad_alloc", "bad allocation")
+_OUT_OF_RESOURCES = ("terminate flag", "Failed to allocate memory", "bad_alloc", "bad allocation")
 
 
 def _single(item: Any) -> Any:
@@ -147,7 +147,7 @@ class GraphSession:
             self.session = self._open(widened(graph), threads, optimise, fuse_quantised)
 
     def _open(self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> InferenceSession:
-        model, lent = split_model(_with_carried_outputs(graph), INLINE_LIMIT_BYTES)
+        model, lent = split_model(_with_cast_outputs(graph), INLINE_LIMIT_BYTES)
         options = session_options(threads, optimise, fuse_quantised)
         self._lent = lend(lent, options)
         text = model.SerializeToString()
@@ -168,18 +168,18 @@ class GraphSession:
             ModelError: ONNX Runtime fails, or is ended.
         """
         names = self.outputs if fetch is None else tuple(fetch)
-        carried = [self._carried(name) for name in names]
+        fetched = [self._fetched_name(name) for name in names]
         if self.widened:
             feeds = {name: _single(item) for name, item in feeds.items()}
-        with ended_after(limit_s) as options:
+        with time_limited(limit_s) as options:
             try:
-                as_they_are = any(_is_of_four_bits(self._dtypes[name]) for name in names)
-                if as_they_are or any(map(needs_ort_value, feeds.values())):
+                has_four_bits = any(_is_of_four_bits(self._dtypes[name]) for name in names)
+                if has_four_bits or any(map(needs_ort_value, feeds.values())):
                     lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
-                    given = self.session.run_with_ort_values(carried, lent, options)
+                    given = self.session.run_with_ort_values(fetched, lent, options)
                     results = [self._array(name, value) for name, value in zip(names, given, strict=True)]
                 else:
-                    results = self.session.run(carried, dict(feeds), options)
+                    results = self.session.run(fetched, dict(feeds), options)
             except runtime_errors() as error:
                 refuse(self.name, error)
         found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
@@ -189,19 +189,19 @@ class GraphSession:
         dtype = self._dtypes[name]
         return from_ort_value(value, dtype) if _is_of_four_bits(dtype) else value.numpy()
 
-    def _carried(self, name: str) -> str:
+    def _fetched_name(self, name: str) -> str:
         dtype = self._dtypes[name]
         if self.widened and dtype in NARROW:
             return name
-        return _carried_name(name) if _carrier(dtype) else name
+        return _cast_name(name) if _carrier_dtype(dtype) else name
 
     def _restore(self, name: str, result: Any) -> Any:
         dtype = self._dtypes[name]
         narrowed = self.widened and dtype in NARROW
-        return result.astype(numpy_dtype(dtype)) if narrowed or _carrier(dtype) else result
+        return result.astype(numpy_dtype(dtype)) if narrowed or _carrier_dtype(dtype) else result
 
 
-def _carrier(dtype: str) -> str:
+def _carrier_dtype(dtype: str) -> str:
     """The type in which ONNX Runtime returns values for which it has no numpy type; "" if it has one.
 
     Four-bit values are read directly: before opset 21, Cast does not accept those that ONNX Runtime's own operators
@@ -218,23 +218,23 @@ def _carrier(dtype: str) -> str:
     return "int8" if dtype.startswith("int") else "uint8" if dtype.startswith("uint") else "float32"
 
 
-def _carried_name(name: str) -> str:
+def _cast_name(name: str) -> str:
     return f"{name}@carried"
 
 
-def _with_carried_outputs(graph: Graph) -> Graph:
+def _with_cast_outputs(graph: Graph) -> Graph:
     """The graph with a Cast after each output whose type ONNX Runtime cannot return."""
-    carriers = {name: _carrier(graph.value(name).dtype) for name in graph.outputs}
+    carriers = {name: _carrier_dtype(graph.value(name).dtype) for name in graph.outputs}
     if not any(carriers.values()):
         return graph
-    outputs = [_carried_name(name) if carrier else name for name, carrier in carriers.items()]
+    outputs = [_cast_name(name) if carrier else name for name, carrier in carriers.items()]
     casts = [
-        Node(OnnxOp("Cast", "", (("to", dtype_code(carrier)),)), (name,), (_carried_name(name),), f"{name}@cast")
+        Node(OnnxOp("Cast", "", (("to", dtype_code(carrier)),)), (name,), (_cast_name(name),), f"{name}@cast")
         for name, carrier in carriers.items()
         if carrier
     ]
     values = {
-        _carried_name(name): Value(_carried_name(name), graph.value(name).shape, carrier)
+        _cast_name(name): Value(_cast_name(name), graph.value(name).shape, carrier)
         for name, carrier in carriers.items()
         if carrier
     }
@@ -271,7 +271,7 @@ def to_ort_value(array: Array) -> OrtValue:
     if array.dtype.name in NUMPY_NATIVE or array.dtype == object:
         value: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy(contiguous)
         return value
-    bits = _in_pairs(contiguous) if _is_of_four_bits(array.dtype.name) else contiguous.view(f"u{array.dtype.itemsize}")
+    bits = _pack(contiguous) if _is_of_four_bits(array.dtype.name) else contiguous.view(f"u{array.dtype.itemsize}")
     wrapped: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
     return wrapped
 
@@ -280,7 +280,7 @@ def _is_of_four_bits(dtype: str) -> bool:
     return dtype in ("int4", "uint4")
 
 
-def _in_pairs(array: Array) -> Array:
+def _pack(array: Array) -> Array:
     """Four-bit elements in ONNX Runtime's layout: two per byte, the lower bits first, followed by unused bytes.
 
     ONNX Runtime's tensor has the array's shape, and uses the first half of its bytes.
@@ -313,7 +313,7 @@ _NOISE = re.compile(
 """Prefixes of messages: a place in ONNX Runtime's source with a condition or a function's signature, or a note that a
 file failed to load."""
 
-_COMPLAINTS = (
+_MESSAGES = (
     (
         r"Unsupported model IR version: (\d+), max supported IR version: (\d+)",
         r"it has ONNX IR version \1; \2 is the newest that this version supports",
@@ -349,8 +349,8 @@ def refuse(name: str, error: Exception) -> NoReturn:
     text = " ".join(str(error).split())
     text = text.split(" : ", 3)[-1] if text.startswith("[ONNXRuntimeError]") else text
     text, hint = _NOISE.sub("", text).rstrip(".") or text, ""
-    for pattern, said, advice in _COMPLAINTS:
+    for pattern, replacement, advice in _MESSAGES:
         if found := re.search(pattern, text):
-            text, hint = text.replace(found[0], found.expand(said)), found.expand(advice)
+            text, hint = text.replace(found[0], found.expand(replacement)), found.expand(advice)
             break
     raise ModelError(f"ONNX Runtime refuses model {name!r}: {text[:600]}", hint) from error

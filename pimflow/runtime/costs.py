@@ -30,7 +30,7 @@ from pimflow.codegen.host import HostBackend, HostCost
 from pimflow.codegen.work import Work
 from pimflow.errors import GraphError, choice
 from pimflow.ir import Graph, Node, Op, Refusal
-from pimflow.ir.analysis.host_tables import fetches, is_run
+from pimflow.ir.analysis.host_tables import fetches, is_consecutive
 from pimflow.ir.analysis.movement import movement_of
 from pimflow.ir.analysis.placing import bound_to_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -291,7 +291,7 @@ class CostModel:
         key: Hashable = (len(read), table.shape) if index is None else id(index)
         key = (key, width, *row, node.placement.access)
         if key not in self._accesses:
-            brought = TableRead(read, width * math.prod(row), width, is_run(read))
+            brought = TableRead(read, width * math.prod(row), width, is_consecutive(read))
             placement = choice("access", node.placement.access or "", PLACEMENTS)
             self._accesses[key] = (read if index is None else index, self._features.cost(placement, brought))
         return self._accesses[key][1]

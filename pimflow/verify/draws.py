@@ -15,7 +15,7 @@ from onnx import helper
 
 from pimflow.ir import Graph, Node, OnnxOp
 from pimflow.onnxio.export import ModelContent, SplitModel
-from pimflow.onnxio.folding import DRAWING
+from pimflow.onnxio.folding import RANDOM_OPERATORS
 
 _SEED = "seed"
 
@@ -46,7 +46,7 @@ def _draws(node: Node) -> bool:
 
 
 def _draws_unseeded(domain: str, op_type: str, attributes: Iterable[str]) -> bool:
-    return domain in ("", "ai.onnx") and op_type in DRAWING and _SEED not in attributes
+    return domain in ("", "ai.onnx") and op_type in RANDOM_OPERATORS and _SEED not in attributes
 
 
 def _seeded(node: Node) -> Node:

@@ -13,7 +13,7 @@ from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.runtime import return_memory
-from pimflow.onnxio.session import ran_out
+from pimflow.onnxio.session import ran_out_of_resources
 from pimflow.onnxio.sparse_patterns import pattern_bytes
 from pimflow.runtime.execute.original import load_original, run_original
 from pimflow.runtime.execute.ort import random_inputs
@@ -131,7 +131,7 @@ def require_running(
     if refusal is None:
         return ""
     complaint = _with_operands(refusal.what, graph)
-    if ran_out(refusal) or _may_depend_on_data(refusal.what, graph):
+    if ran_out_of_resources(refusal) or _may_depend_on_data(refusal.what, graph):
         return complaint
     raise ModelError(complaint) from refusal
 
@@ -139,7 +139,7 @@ def require_running(
 def _run(content: ModelContent, feeds: Mapping[str, Array]) -> ModelError | None:
     """Runs a model optimised, as its users do; if that fails, runs it as written, with its own names of nodes."""
     optimised = _refusal(content, feeds, optimise=True)
-    if optimised is None or ran_out(optimised):
+    if optimised is None or ran_out_of_resources(optimised):
         return optimised
     return _refusal(content, feeds, optimise=False) or ModelError(
         f"{optimised.what} (the model runs as written, but not with the optimisations of ONNX Runtime)"

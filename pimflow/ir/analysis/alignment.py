@@ -37,11 +37,11 @@ def align(first: Graph, second: Graph) -> Alignment:
     pairs: dict[str, str] = {}
     for first_key, second_key in zip(_keys(first), _keys(second), strict=True):
         taken = set(pairs.values())
-        waiting: dict[Hashable, list[str]] = {}
+        candidates: dict[Hashable, list[str]] = {}
         for node in second.nodes:
             if node.name not in taken:
-                waiting.setdefault(second_key(node), []).append(node.name)
-        queues = {key: iter(names) for key, names in waiting.items()}
+                candidates.setdefault(second_key(node), []).append(node.name)
+        queues = {key: iter(names) for key, names in candidates.items()}
         for node in first.nodes:
             if node.name not in pairs:
                 found = next(queues.get(first_key(node), iter(())), None)

@@ -23,7 +23,7 @@ def fetches(graph: Graph) -> tuple[Node, ...]:
     return tuple(node for node in graph.nodes if node.placement.access is not None)
 
 
-def is_run(index: Array) -> bool:
+def is_consecutive(index: Array) -> bool:
     """Whether an index selects consecutive rows."""
     flat = index.reshape(-1)
     return len(flat) > 0 and int(flat[-1]) - int(flat[0]) == len(flat) - 1 and bool((np.diff(flat) == 1).all())
@@ -38,7 +38,7 @@ def in_host(graph: Graph) -> frozenset[str]:
     for node in fetches(graph):
         table, index, *_ = node.inputs
         array = graph.constants.get(index)
-        by_host = array is not None and (node.placement.access not in ZERO_COPY or is_run(array))
+        by_host = array is not None and (node.placement.access not in ZERO_COPY or is_consecutive(array))
         found[table] = found.get(table, True)
         found[index] = found.get(index, True) and by_host
     read = {name for node in graph.nodes if node.placement.access is None for name in node.inputs}

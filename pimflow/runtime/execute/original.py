@@ -14,7 +14,6 @@ from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.runtime import runtime_errors
 from pimflow.onnxio.session import (
     GraphSession,
-    ended_after,
     from_ort_value,
     lacks_kernel,
     lend,
@@ -23,6 +22,7 @@ from pimflow.onnxio.session import (
     ort_dtype,
     refuse,
     session_options,
+    time_limited,
     to_ort_value,
     unaliased,
 )
@@ -77,7 +77,7 @@ def run_original(
     known = {item.name for item in session.ort.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
     exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
-    with ended_after(limit_s) as options:
+    with time_limited(limit_s) as options:
         try:
             if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
                 results = session.ort.run(list(types), feeds, options)

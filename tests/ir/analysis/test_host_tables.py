@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pimflow.ir import Builder, GatherRows, Graph
-from pimflow.ir.analysis.host_tables import fetches, in_host, is_run, reads_rows
+from pimflow.ir.analysis.host_tables import fetches, in_host, is_consecutive, reads_rows
 
 
 def reading(access: str, index: list[int], *, also: bool = False) -> Graph:
@@ -49,7 +49,7 @@ def test_tables_that_the_gpu_also_reads_are_on_the_gpu() -> None:
     ("index", "told"), [([3, 4, 5], True), ([3], True), ([3, 5, 4, 6], False), ([], False), ([3, 3], False)]
 )
 def test_a_run_is_consecutive_rows(index: list[int], told: bool) -> None:
-    assert is_run(np.array(index, np.int64)) is told
+    assert is_consecutive(np.array(index, np.int64)) is told
 
 
 def test_a_gather_along_the_first_dim_reads_rows() -> None:
