@@ -52,7 +52,7 @@ class KSplit(DecisionPass):
     def refusal(self, graph: Graph) -> Refusal | None:
         """Why the node cannot be split this way, or None."""
         node = graph.node(self.node)
-        refused = device_refusal(node, self.device, self.host) or whole_k(graph, node)
+        refused = device_refusal(node, self.device, self.host) or k_refusal(graph, node)
         if refused is not None:
             return refused
         inner = node_k(graph, node)
@@ -103,7 +103,7 @@ class KSplit(DecisionPass):
         return site.editor.new_constant(f"{name}_{device}", part, packed)
 
 
-def whole_k(graph: Graph, node: Node) -> Refusal | None:
+def k_refusal(graph: Graph, node: Node) -> Refusal | None:
     """Why a node cannot be divided along the dimension that it sums over, or None."""
     op = node.op
     if not isinstance(op, Contraction):

@@ -29,7 +29,7 @@ from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import gaps_between, open_cache, solve_for
-from pimflow.search.weighed import Spent
+from pimflow.search.weighted import Spent
 from pimflow.targets import TargetRecord
 
 _GAIN = 1e-9

@@ -30,7 +30,7 @@ from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy
 from pimflow.search.pricing import Costs
 from pimflow.search.switching import Line, with_unit_channels
-from pimflow.search.weighed import Spent, WeighedPricer
+from pimflow.search.weighted import Spent, WeightedPricer
 
 Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
@@ -68,7 +68,7 @@ class Gaps:
         self,
         graph: Graph,
         policy: Policy,
-        pricer: WeighedPricer,
+        pricer: WeightedPricer,
         corners: Sequence[Plan],
         budget_s: float | None = None,
     ) -> None:

@@ -39,13 +39,13 @@ from pimflow.ir.analysis.regions import node_columns, node_k, node_rows, part_fi
 from pimflow.ir.plan import Single, singles
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.decision import device_refusal
-from pimflow.passes.k_split import whole_k
+from pimflow.passes.k_split import k_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import Job, makespan_us
 from pimflow.search.joined_parts import JoinedItem, join_parts, joined_item
 from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
-from pimflow.search.part_steps import Steps, shortest, side_by_side
+from pimflow.search.part_steps import Steps, independent_steps, least_makespan_us
 from pimflow.search.parts import divides_by_columns
 from pimflow.search.run_parts import End, RunParts, Shares, Where, by_stage, devices_of
 
@@ -71,7 +71,7 @@ class Bounds:
 
     def least_us(self, decisions: tuple[Decision, ...]) -> float:
         """A lower bound on the time of the decisions, by arithmetic alone; infinite if they cannot be carried out."""
-        return sum(map(shortest, self._steps_of(decisions)))
+        return sum(map(least_makespan_us, self._steps_of(decisions)))
 
     def split_us(self, split: SplitRows) -> float:
         """A lower bound on the time of a split from the parts of its node alone, without laying them out."""
@@ -187,13 +187,13 @@ class Bounds:
         `least_us` returns the same bound afterwards. If it has not risen, nothing is left to price.
         """
         steps = self._steps_of(decisions)
-        before = after = sum(map(shortest, steps))
+        before = after = sum(map(least_makespan_us, steps))
         while after <= before:
             pending = [part for some in steps for part in some.parts if part.pending is not None]
             if not pending:
                 break
             self._prices.price(max(pending, key=lambda part: part.us))
-            after = sum(map(shortest, steps))
+            after = sum(map(least_makespan_us, steps))
         return after
 
     def _steps_of(self, decisions: tuple[Decision, ...]) -> Sequence[Steps]:
@@ -221,11 +221,11 @@ class Bounds:
         if isinstance(decision, SplitRows):
             return self._row_steps(decision)
         if isinstance(decision, SplitColumns):
-            return side_by_side(self._column_parts(decision))
+            return independent_steps(self._column_parts(decision))
         if isinstance(decision, SplitK):
             return self._k_steps(decision)
         if isinstance(decision, SplitEdges):
-            return side_by_side([(decision.device, Part(self._dense_us(decision), complete=False))])
+            return independent_steps([(decision.device, Part(self._dense_us(decision), complete=False))])
         return Steps()
 
     def _joined_item(self, decision: Single, where: Mapping[str, str]) -> JoinedItem:
@@ -255,7 +255,7 @@ class Bounds:
         """The parts of a layout, each with the parts that it reads."""
         layout = self._layout_parts(decision)
         if layout is None:
-            return side_by_side([(self._host, REFUSED)])
+            return independent_steps([(self._host, REFUSED)])
         devices = [part.device for part in layout.parts]
         parts = [
             self._row_part(part, device, "" if part.root is None else devices[part.root], decision.choice)
@@ -355,16 +355,16 @@ class Bounds:
     def _k_steps(self, split: SplitK) -> Steps:
         """The two parts of a split sum, and the host's kernel that adds them up."""
         node = self._graph.node(split.node)
-        if whole_k(self._graph, node) is not None or not 0 < split.gpu_k < node_k(self._graph, node):
-            return side_by_side([(self._host, REFUSED)])
+        if k_refusal(self._graph, node) is not None or not 0 < split.gpu_k < node_k(self._graph, node):
+            return independent_steps([(self._host, REFUSED)])
         parts = [
             self._prices.of_k(node, 0, split.gpu_k, self._host, ""),
             self._prices.of_k(node, split.gpu_k, node_k(self._graph, node), split.device, split.choice),
-            self._prices.added(node),
+            self._prices.of_addition(node),
         ]
         return Steps([self._host, split.device, self._host], parts, [(), (), (0, 1)])
 
     def added_us(self, split: SplitK) -> float:
         """A lower bound on the host's time for adding up both parts of a split sum."""
-        added = self._prices.added(self._graph.node(split.node))
+        added = self._prices.of_addition(self._graph.node(split.node))
         return added.us - added.avoidable_us

@@ -12,7 +12,7 @@ from itertools import islice
 
 from pimflow.ir import Graph, Node
 from pimflow.search.order import ForkJoin, Unit
-from pimflow.search.parts import likeness
+from pimflow.search.parts import price_key
 
 
 class Equivalents:
@@ -109,5 +109,5 @@ def _kinds(graph: Graph, order: Sequence[Node], regions: Sequence[ForkJoin], lon
         into = node.placement.fused_into
         fused = near(index - place[into]) if into in place else into
         wiring = tuple(operands), tuple(results), fused, node.placement.access, tuple(inside[index])
-        found.append(numbers.setdefault((likeness(graph, node), wiring), len(numbers)))
+        found.append(numbers.setdefault((price_key(graph, node), wiring), len(numbers)))
     return tuple(found)

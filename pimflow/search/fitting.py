@@ -287,15 +287,15 @@ class _Label:
         return found[::-1]
 
 
-def _close_gap(space: _Space[Payload], known: _Incumbent, most_labels: int) -> _Incumbent | None:
+def _close_gap(space: _Space[Payload], incumbent: _Incumbent, most_labels: int) -> _Incumbent | None:
     """The cheapest cover that fits; None if there are more than `most_labels` partial covers, or no time."""
-    if known.cover.cost - known.bound <= _ROUNDING * known.cover.cost:
-        return known
-    ceiling = known.cover.cost + known.price * space.memories
-    near = _near(space, known.price, ceiling)
+    if incumbent.cover.cost - incumbent.bound <= _ROUNDING * incumbent.cover.cost:
+        return incumbent
+    ceiling = incumbent.cover.cost + incumbent.price * space.memories
+    near = _near(space, incumbent.price, ceiling)
     if near is None or len(near) > most_labels:
         return None
-    rest = space.pool.behind(space.least(space.charged(known.price)))
+    rest = space.pool.behind(space.least(space.charged(incumbent.price)))
     starting: dict[int, list[_Step]] = {}
     for step in near:
         starting.setdefault(space.entries[step.place].start + step.shift, []).append(step)
@@ -308,14 +308,14 @@ def _close_gap(space: _Space[Payload], known: _Incumbent, most_labels: int) -> _
             for label in alive:
                 shares = tuple([a + b for a, b in zip(label.shares, its_shares, strict=True)])
                 cost = label.cost + its_cost
-                if _fits(shares) and cost + known.price * sum(shares) + rest[stop] < ceiling:
+                if _fits(shares) and cost + incumbent.price * sum(shares) + rest[stop] < ceiling:
                     labels.setdefault(stop, []).append(_Label(cost, shares, step, label))
                     most_labels -= 1
         if most_labels < 0:
             return None
     found = min(labels.get(len(rest) - 1, ()), key=attrgetter("cost"), default=None)
-    better = known.cover if found is None or found.cost >= known.cover.cost else space.cover(found.steps())
-    return _Incumbent(better, better.cost, known.price)
+    better = incumbent.cover if found is None or found.cost >= incumbent.cover.cost else space.cover(found.steps())
+    return _Incumbent(better, better.cost, incumbent.price)
 
 
 def _near(space: _Space[Payload], price: float, ceiling: float) -> list[_Step] | None:

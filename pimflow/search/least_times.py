@@ -22,12 +22,12 @@ from pimflow.records import dataclass
 from pimflow.search import part_prices
 from pimflow.search.parts import (
     FEW_ROWS,
-    columns_alone,
     divides_by_columns,
     divides_by_k,
-    k_alone,
-    likeness,
-    row_part_alone,
+    extract_columns,
+    extract_k,
+    extract_row_part,
+    price_key,
 )
 
 SLACK = 0.002
@@ -106,11 +106,11 @@ class _Price(NamedTuple):
 
 
 _KNOWN: WeakKeyDictionary[Costs, dict[Hashable, NodeTimes]] = WeakKeyDictionary()
-"""By likeness, for the lifetime of a cost model: the search and the bound ask for the same times."""
+"""By `price_key`, for the lifetime of a cost model: the search and the bound ask for the same times."""
 
 
 class LeastTimes:
-    """Lower bounds on the times of nodes; nodes of equal likeness share one computation."""
+    """Lower bounds on the times of nodes; nodes with the same `price_key` share one computation."""
 
     def __init__(self, graph: Graph, costs: Costs) -> None:
         self._graph = graph
@@ -135,7 +135,7 @@ class LeastTimes:
         """A node's times. They are 0 for fused nodes, movements and copies from the host."""
         if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:
             return NodeTimes((DeviceTimes(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
-        key = likeness(self._graph, node)
+        key = price_key(self._graph, node)
         if key not in self._known:
             self._known[key] = self._times(node)
         return self._known[key]
@@ -149,7 +149,7 @@ class LeastTimes:
         rows = node_rows(self._graph, node) if self.of(node).flows else 1
         if rows < 2:
             return None
-        key = likeness(self._graph, node)
+        key = price_key(self._graph, node)
         if key not in self._divided:
             self._divided[key] = self._in_parts_us(node, rows)
         return self._divided[key]
@@ -222,13 +222,13 @@ class LeastTimes:
             first_us = sum(self._rows(device, node, rows, 1))
         if columns > 1:
             by_columns = _least_share(
-                lambda count: self._part(device, columns_alone(self._graph, node, count)), whole, columns
+                lambda count: self._part(device, extract_columns(self._graph, node, count)), whole, columns
             )
             run_us, link_us = min(run_us, by_columns.run_us), min(link_us, by_columns.link_us)
         if inner > 1:
             found = _Price(run_us, link_us)
             run_us, link_us = _least_share(
-                lambda count: self._part(device, k_alone(self._graph, node, 0, count)), found, inner
+                lambda count: self._part(device, extract_k(self._graph, node, 0, count)), found, inner
             )
         if device == self._host:
             measured_us = self._costs.measured_us(node.op)
@@ -265,13 +265,13 @@ class LeastTimes:
     def _rows(self, device: str, node: Node, rows: int, count: int) -> _Price:
         """The time of `count` rows where they are cheapest: at the top or at the bottom, where windows reach into the
         padding."""
-        parts = (row_part_alone(self._graph, node, start, start + count) for start in {0, rows - count})
+        parts = (extract_row_part(self._graph, node, start, start + count) for start in {0, rows - count})
         prices = [self._part(device, part) for part in parts if part is not None]
         return _Price(*map(min, zip(*prices, strict=True))) if prices else _Price(0.0, 0.0)
 
-    def _part(self, device: str, alone: Graph) -> _Price:
+    def _part(self, device: str, part: Graph) -> _Price:
         """The time of a part; 0 if it cannot run alone, so that it constrains nothing."""
-        return self._price(device, alone, alone.nodes[0]) or _Price(0.0, 0.0)
+        return self._price(device, part, part.nodes[0]) or _Price(0.0, 0.0)
 
     def _price(self, device: str, graph: Graph, node: Node) -> _Price | None:
         """The minimum time of a node or a part of one; None if it cannot run there."""

@@ -20,7 +20,7 @@ from pimflow.passes import ExplicitPadding
 from pimflow.records import dataclass
 from pimflow.runtime.timeline import NodePrice
 from pimflow.search.epilogues import members_by_root, own_kernels
-from pimflow.search.parts import added_alone, columns_alone, k_alone, likeness, rows_alone
+from pimflow.search.parts import extract_addition, extract_columns, extract_k, extract_rows, price_key
 from pimflow.targets import Target
 
 
@@ -142,7 +142,7 @@ class PartPrices:
         self._parts: dict[tuple[str, int, int, str, str], Part] = {}
         self._works: dict[tuple[Pending, bool], Part] = {}
         self._kinds: dict[Hashable, int] = {}
-        self._likeness: dict[str, int] = {}
+        self._numbers: dict[str, int] = {}
         self._shared: dict[Hashable, Part] = {}
         self._kernels: dict[tuple[str, str], bool] = {}
         self._members = members_by_root(graph)
@@ -181,32 +181,32 @@ class PartPrices:
         """Some columns of a node, the first or the last."""
         key = (node.name, -1, count, device, choice if device != self._host else "")
         if key not in self._parts:
-            alone = columns_alone(self._graph, node, count)
-            placed = alone.nodes[0].placed(device=device, fused_into=None)
+            subgraph = extract_columns(self._graph, node, count)
+            placed = subgraph.nodes[0].placed(device=device, fused_into=None)
             if device == self._host:
-                self._parts[key] = self._padded_part(alone, placed)
+                self._parts[key] = self._padded_part(subgraph, placed)
             else:
-                self._parts[key] = self._unit_part(alone, placed, device, choice)
+                self._parts[key] = self._unit_part(subgraph, placed, device, choice)
         return self._parts[key]
 
     def of_k(self, node: Node, start: int, stop: int, device: str, choice: str) -> Part:
         """A sum over some of a node's inner elements or input channels."""
         key = (self._kind(node), start, stop, device, choice)
         if key not in self._shared:
-            alone = k_alone(self._graph, node, start, stop)
-            placed = alone.nodes[0].placed(device=device, fused_into=None)
+            subgraph = extract_k(self._graph, node, start, stop)
+            placed = subgraph.nodes[0].placed(device=device, fused_into=None)
             if device == self._host:
-                self._shared[key] = self._host_part(alone, [placed])
+                self._shared[key] = self._host_part(subgraph, [placed])
             else:
-                self._shared[key] = self._unit_part(alone, placed, device, choice)
+                self._shared[key] = self._unit_part(subgraph, placed, device, choice)
         return self._shared[key]
 
-    def added(self, node: Node) -> Part:
+    def of_addition(self, node: Node) -> Part:
         """The host's kernel that adds up both parts of a split sum."""
         key = (self._kind(node), "added")
         if key not in self._shared:
-            alone = added_alone(self._graph, node)
-            self._shared[key] = self._host_part(alone, [alone.nodes[0].placed(device=self._host)])
+            subgraph = extract_addition(self._graph, node)
+            self._shared[key] = self._host_part(subgraph, [subgraph.nodes[0].placed(device=self._host)])
         return self._shared[key]
 
     def price(self, part: Part) -> None:
@@ -225,7 +225,7 @@ class PartPrices:
         return part.energy_mj
 
     def _shared_part(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
-        """Some rows of a node, cached for all nodes of equal likeness, and for all rows that read equally many."""
+        """Some rows of a node, cached for all nodes with the same `price_key` and all rows that read equally many."""
         if any(callable(span) for span in part.spans) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
         read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
@@ -236,11 +236,11 @@ class PartPrices:
         return known
 
     def _kind(self, node: Node) -> int:
-        """A number shared by all nodes of equal likeness."""
-        if node.name not in self._likeness:
-            kind = likeness(self._graph, node)
-            self._likeness[node.name] = self._kinds.setdefault(kind, len(self._kinds))
-        return self._likeness[node.name]
+        """A number shared by all nodes with the same `price_key`."""
+        if node.name not in self._numbers:
+            kind = price_key(self._graph, node)
+            self._numbers[node.name] = self._kinds.setdefault(kind, len(self._kinds))
+        return self._numbers[node.name]
 
     def _part_of(self, node: Node, part: RowPart, rows: tuple[int, int] | None, device: str, choice: str) -> Part:
         """Some rows of a node on a device; free, but not `complete`, for a movement that has not been classified."""
@@ -248,21 +248,21 @@ class PartPrices:
             return UNKNOWN
         if rows is None and device == self._host and not any(uneven_padding(node.op)):
             return self._host_part(self._graph, [node.placed(device=device, fused_into=None)])
-        alone = self._graph if rows is None else rows_alone(self._graph, node, part, rows)
-        placed = (node if rows is None else alone.nodes[0]).placed(device=device, fused_into=None)
+        subgraph = self._graph if rows is None else extract_rows(self._graph, node, part, rows)
+        placed = (node if rows is None else subgraph.nodes[0]).placed(device=device, fused_into=None)
         if device != self._host:
-            return self._unit_part(alone, placed, device, choice)
+            return self._unit_part(subgraph, placed, device, choice)
         if rows is None:
-            alone = cut_subgraph(self._graph, [node.name])
-        return self._padded_part(alone, placed)
+            subgraph = cut_subgraph(self._graph, [node.name])
+        return self._padded_part(subgraph, placed)
 
-    def _padded_part(self, alone: Graph, placed: Node) -> Part:
+    def _padded_part(self, subgraph: Graph, placed: Node) -> Part:
         """A node on the host with the movements that its padding may need."""
         if not any(uneven_padding(placed.op)):
-            return self._host_part(alone, [placed])
-        alone = ExplicitPadding(self._costs.symmetric_padding).run(alone.replace(nodes=[placed])).graph
-        priced = [item for item in alone.nodes if not item.op.is_movement or item.placement.movement is not None]
-        return self._host_part(alone, priced, complete=len(priced) == len(alone.nodes))
+            return self._host_part(subgraph, [placed])
+        subgraph = ExplicitPadding(self._costs.symmetric_padding).run(subgraph.replace(nodes=[placed])).graph
+        priced = [item for item in subgraph.nodes if not item.op.is_movement or item.placement.movement is not None]
+        return self._host_part(subgraph, priced, complete=len(priced) == len(subgraph.nodes))
 
     def _host_part(self, graph: Graph, nodes: Sequence[Node], complete: bool = True) -> Part:
         prices = [self._costs.node_cost(graph, node) for node in nodes]

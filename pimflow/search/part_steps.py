@@ -42,12 +42,12 @@ class Steps(NamedTuple):
         return found
 
 
-def side_by_side(parts: Sequence[tuple[str, Part]]) -> Steps:
+def independent_steps(parts: Sequence[tuple[str, Part]]) -> Steps:
     """Parts with their devices, none of which reads another."""
     return Steps([device for device, _ in parts], [part for _, part in parts], [()] * len(parts))
 
 
-def shortest(steps: Steps) -> float:
+def least_makespan_us(steps: Steps) -> float:
     """A lower bound on the length of any schedule of the parts."""
     devices, parts, reads = steps.devices, steps.parts, steps.reads
     if len(parts) == 1:

@@ -11,7 +11,7 @@ from pimflow.ir.analysis.padding import uneven_padding
 from pimflow.ir.analysis.regions import column_axis, k_axes, node_columns, node_k, node_part
 from pimflow.ir.ops.base import ConstantCut
 from pimflow.ir.ops.contraction import Contraction
-from pimflow.passes.k_split import whole_k
+from pimflow.passes.k_split import k_refusal
 
 FEW_ROWS = 16
 """Convolutions with at least this many rows are divided by rows only: they have enough."""
@@ -21,7 +21,7 @@ Range = tuple[int, int, int]
 """An axis, and where a part starts and stops on it."""
 
 
-def likeness(graph: Graph, node: Node) -> Hashable:
+def price_key(graph: Graph, node: Node) -> Hashable:
     """A key shared by nodes whose parts take the same time: op, operands, results, and what is decided about them."""
     operands = tuple(
         (None if value is None else (value.shape, value.dtype), name in graph.constants)
@@ -32,19 +32,19 @@ def likeness(graph: Graph, node: Node) -> Hashable:
     return node.op, operands, results, content_of(graph, node), where.movement, where.padding, where.narrow
 
 
-def rows_alone(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:
+def extract_rows(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:
     """Some output rows of a node as a graph of their own; inputs are named by their position."""
     cuts = [(-2, *span) if isinstance(span, tuple) else span for span in part.spans]
-    return _alone(graph, node, part.op, cuts, (-2, *rows))
+    return _extract(graph, node, part.op, cuts, (-2, *rows))
 
 
-def row_part_alone(graph: Graph, node: Node, start: int, stop: int) -> Graph | None:
+def extract_row_part(graph: Graph, node: Node, start: int, stop: int) -> Graph | None:
     """Rows start .. stop-1 of a node as a graph of their own; None if they cannot be computed by themselves."""
     part = node_part(graph, node, start, stop)
-    return None if isinstance(part, Refusal) else rows_alone(graph, node, part, (start, stop))
+    return None if isinstance(part, Refusal) else extract_rows(graph, node, part, (start, stop))
 
 
-def columns_alone(graph: Graph, node: Node, count: int) -> Graph:
+def extract_columns(graph: Graph, node: Node, count: int) -> Graph:
     """The first columns of a contraction with constant weights as a graph of their own."""
     assert isinstance(node.op, Contraction), "only contractions are divided by columns"
     columns, cuts = node_columns(graph, node), []
@@ -53,20 +53,20 @@ def columns_alone(graph: Graph, node: Node, count: int) -> Graph:
         axis = 0 if shape is None else node.op.channel_axis % len(shape) if index == 1 else len(shape) - 1
         divided = shape is not None and axis < len(shape) and shape[axis] == columns
         cuts.append((axis, 0, count) if divided else None)
-    return _alone(graph, node, node.op, cuts, (column_axis(graph, node), 0, count))
+    return _extract(graph, node, node.op, cuts, (column_axis(graph, node), 0, count))
 
 
-def k_alone(graph: Graph, node: Node, start: int, stop: int) -> Graph:
+def extract_k(graph: Graph, node: Node, start: int, stop: int) -> Graph:
     """The sum of a contraction over inner elements start .. stop-1 as a graph of its own; the first part has the
     bias."""
     over, down = k_axes(graph, node)
     cuts: list[Range | None] = [(over, start, stop), (down, start, stop), *(None,) * len(node.inputs[2:])]
     names = node.inputs if start == 0 else node.inputs[:2]
     part = replace(node, inputs=names)
-    return _alone(graph, part, node.op, cuts[: len(names)], (-1, 0, graph.shape(node.output)[-1]))
+    return _extract(graph, part, node.op, cuts[: len(names)], (-1, 0, graph.shape(node.output)[-1]))
 
 
-def added_alone(graph: Graph, node: Node) -> Graph:
+def extract_addition(graph: Graph, node: Node) -> Graph:
     """The sum of two parts of a node's result as a graph of its own."""
     value = graph.value(node.output)
     values = {name: replace(value, name=name) for name in ("in0", "in1", "out")}
@@ -76,7 +76,7 @@ def added_alone(graph: Graph, node: Node) -> Graph:
 
 def divides_by_k(graph: Graph, node: Node) -> bool:
     """Whether the search divides the dimension that a node sums over: it can be divided and is not too small."""
-    return whole_k(graph, node) is None and node_k(graph, node) >= LEAST_K
+    return k_refusal(graph, node) is None and node_k(graph, node) >= LEAST_K
 
 
 def divides_by_columns(graph: Graph, node: Node) -> bool:
@@ -86,7 +86,7 @@ def divides_by_columns(graph: Graph, node: Node) -> bool:
     return node.inputs[1] in graph.constants and len(graph.shape(node.inputs[1])) >= 2 <= len(graph.shape(node.output))
 
 
-def _alone(graph: Graph, node: Node, op: Op, cuts: Sequence[Range | ConstantCut | None], made: Range) -> Graph:
+def _extract(graph: Graph, node: Node, op: Op, cuts: Sequence[Range | ConstantCut | None], made: Range) -> Graph:
     values: dict[str, Value] = {}
     constants: dict[str, Array] = {}
     names: list[str] = []

@@ -21,7 +21,7 @@ from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Costs, Pricer, host_alone
 from pimflow.search.progress import SearchProgress, Tell, silent
 from pimflow.search.switching import Line
-from pimflow.search.weighed import pricer_of
+from pimflow.search.weighted import pricer_of
 
 Decisions = tuple[Decision, ...]
 

@@ -115,11 +115,11 @@ class End:
         self._grids: dict[int, Grid] = {}
         self._runs: set[int] = set()
         fits = min(stage_rows, default=0) > 0 and sum(stage_rows) == node_rows(graph, node)
-        self._is_told = fits and self._add(node)
+        self._is_derived = fits and self._add(node)
 
     def reaches(self, run: Sequence[str]) -> bool:
         """Whether this is the end of a run of two nodes or more whose parts can be derived."""
-        if not self._is_told or len(run) < 2:
+        if not self._is_derived or len(run) < 2:
             return False
         backwards = tuple(run[::-1])
         known = len(self._names)

@@ -48,7 +48,7 @@ from pimflow.search.pricing import Costs, host_alone, rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.run_cache import RunCache
 from pimflow.search.stream_cache import StreamCache
-from pimflow.search.weighed import WeighedPricer
+from pimflow.search.weighted import WeightedPricer
 
 if TYPE_CHECKING:
     from pimflow.search.between import Gaps
@@ -121,7 +121,7 @@ def gaps_between(
     """A search for plans between those that are optimal at some energy price, with the time budget of the options."""
     from pimflow.search.between import Gaps
 
-    return Gaps(graph, policy, WeighedPricer(graph, costs, prices, ENERGY), corners, options.time_budget_s)
+    return Gaps(graph, policy, WeightedPricer(graph, costs, prices, ENERGY), corners, options.time_budget_s)
 
 
 class BoundCosts(least_times.Costs, Protocol):
@@ -205,7 +205,7 @@ def _search(
     space = price_space(graph, chosen, costs, prices, budget_s, progress)
     complete = not space.search.out_of_time
     if not complete:
-        space = _or_without_runs(space, graph, chosen, costs, prices, budget_s or 0.0, progress)
+        space = _retry_without_runs(space, graph, chosen, costs, prices, budget_s or 0.0, progress)
     best = _best_in_pim_mode(space)
     if not _fits(best, costs):
         best = _best_that_fits(space, best.cost, costs)
@@ -227,7 +227,7 @@ def _search(
     )
 
 
-def _or_without_runs(
+def _retry_without_runs(
     space: PricedSpace,
     graph: Graph,
     chosen: Policy,

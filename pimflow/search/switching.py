@@ -89,9 +89,11 @@ class Line:
         ]
 
 
-def with_unit_channels(some: Interval[Decisions]) -> Interval[Decisions]:
+def with_unit_channels(chosen: Interval[Decisions]) -> Interval[Decisions]:
     """The same decisions while the units hold their channels."""
-    return replace(some, payload=tuple(map(_with_unit_channels, some.payload))) if _all_channels(some.payload) else some
+    if not _all_channels(chosen.payload):
+        return chosen
+    return replace(chosen, payload=tuple(map(_with_unit_channels, chosen.payload)))
 
 
 def _all_channels(decisions: Decisions) -> bool:

@@ -145,8 +145,8 @@ class Scene:
 
     def units_within(self, start: int, stop: int) -> tuple[Unit, ...]:
         """The units that lie completely within some positions."""
-        begun = self.units[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
-        return begun if not begun or begun[-1].stop <= stop else begun[:-1]
+        found = self.units[bisect_left(self._starts, start) : bisect_left(self._starts, stop)]
+        return found if not found or found[-1].stop <= stop else found[:-1]
 
     def read_by(self, start: int) -> set[int]:
         """The starts of the units that the unit starting at a position reads."""

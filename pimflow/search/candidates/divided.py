@@ -135,9 +135,9 @@ def _ends(places: Sequence[int]) -> Sequence[int]:
     return tuple(dict.fromkeys((*places[:1], *places[-1:])))
 
 
-def _half(now: int, most: int) -> list[int]:
+def _half(current: int, most: int) -> list[int]:
     """Half of the rows if all of them are on one device."""
-    return [most // 2] if now in (0, most) and most > 1 else []
+    return [most // 2] if current in (0, most) and most > 1 else []
 
 
 def _on_host(pipeline: Pipeline, place: int, rows: tuple[int, ...], host: str) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ from pimflow.search.candidates import Candidates
 from pimflow.search.policy import ENERGY, LATENCY, Policy, find_policy, policies
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.solver import solve
-from pimflow.search.weighed import WeighedPricer
+from pimflow.search.weighted import WeightedPricer
 from pimflow.targets import load_target, override
 from support.costs import FakeCosts
 from support.covers import covers, whole_run
@@ -81,7 +81,7 @@ def test_energy_and_latency_ask_for_different_plans() -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
     costs, graph = FakeCosts(symmetric_padding=("gpu",)), PassManager(CLEANUP).run(GRAPHS[name]).graph
-    pricer = WeighedPricer(graph, costs, PriceCache(None, ""), ENERGY)
+    pricer = WeightedPricer(graph, costs, PriceCache(None, ""), ENERGY)
     told = 0
     for candidate in Candidates(graph, find_policy(policy), pricer):
         energy_mj = pricer.cost(candidate.decisions)

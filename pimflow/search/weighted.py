@@ -23,7 +23,7 @@ class Spent:
     energy_mj: float
 
 
-class WeighedPricer(Pricer):
+class WeightedPricer(Pricer):
     """Prices decisions over nodes of one graph by an objective, each content once, whatever the objective."""
 
     def __init__(self, graph: Graph, costs: Costs, prices: PriceCache, objective: Objective) -> None:
@@ -86,4 +86,4 @@ class WeighedPricer(Pricer):
 
 def pricer_of(objective: Objective, graph: Graph, costs: Costs, prices: PriceCache) -> Pricer:
     """The pricer for an objective: one that counts only time does not compute energies."""
-    return WeighedPricer(graph, costs, prices, objective) if objective.mj else Pricer(graph, costs, prices)
+    return WeightedPricer(graph, costs, prices, objective) if objective.mj else Pricer(graph, costs, prices)
