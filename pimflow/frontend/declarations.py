@@ -38,9 +38,9 @@ def _of_results(proto: onnx.GraphProto, graph: Graph) -> Iterator[str]:
         if value is None or _agree(info, value):
             continue
         node = graph.producer(info.name)
-        maker = "it" if node is None else f"node {node.name!r} ({node.kind})"
+        subject = "it" if node is None else f"node {node.name!r} ({node.kind})"
         made = "is" if node is None else "makes"
-        yield f"the value {info.name!r} is declared as {_spell(info)}, {maker} {made} {value.type_text}"
+        yield f"the value {info.name!r} is declared as {_spell(info)}, {subject} {made} {value.type_text}"
 
 
 def _agree(info: onnx.ValueInfoProto, value: Value) -> bool:

@@ -47,12 +47,12 @@ def _array(value: Value, given: Number | tuple[Number, ...]) -> Array:
             f"input {value.name!r} ({shape}) is fixed to {len(numbers)} numbers, but has {value.elements} elements",
             "give all of them in row-major order, or one for all",
         )
-    array = np.array([_held(value, number) for number in numbers], value.dtype)
+    array = np.array([_checked(value, number) for number in numbers], value.dtype)
     filled: Array = np.broadcast_to(array, value.elements).reshape(value.shape).copy()
     return filled
 
 
-def _held(value: Value, number: Number) -> Number:
+def _checked(value: Value, number: Number) -> Number:
     """The number, if the input's type can hold it: floats may be rounded, but not to infinity."""
     dtype = np.dtype(value.dtype)
     if dtype.kind == "b":

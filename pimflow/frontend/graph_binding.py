@@ -165,8 +165,8 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
     pairs = [(found.edge_index, 1, edges)]
     pairs += [(item, 0, edges) for item in (found.weight, found.edge_type, *found.edges) if item is not None]
     pairs += [(item, axis, vertices) for item, axis in _of_vertices(found, shapes, vertices)]
-    baked = [(item, axis) for item, axis, size in pairs if _given_size(item, axis, shapes) not in (None, size)]
-    if baked:
+    mismatched = [(item, axis) for item, axis, size in pairs if _given_size(item, axis, shapes) not in (None, size)]
+    if mismatched:
         _refuse_other_size(found, adjacency, shapes)
     sizes: dict[str, tuple[int, ...] | int] = {}
     for item, axis, size in pairs:

@@ -134,9 +134,9 @@ def _bind(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -
 
 
 def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
-    twice = next((name for name in given.fixed if name in bound.arrays()), None)
-    if twice is not None:
-        raise OptionError(f"input {twice!r} is fixed, but also bound to the graph", "leave one out")
+    both = next((name for name in given.fixed if name in bound.arrays()), None)
+    if both is not None:
+        raise OptionError(f"input {both!r} is fixed, but also bound to the graph", "leave one out")
     from pimflow.frontend.recovery import recover
 
     opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))

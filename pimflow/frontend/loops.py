@@ -119,7 +119,7 @@ def _condition_nodes(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[l
 
     None if that takes nodes with subgraphs.
     """
-    makers = {name: place for place, inner in enumerate(body.node) for name in inner.output if name}
+    producers = {name: place for place, inner in enumerate(body.node) for name in inner.output if name}
     inputs = {info.name: place for place, info in enumerate(body.input)}
     constants = {tensor.name for tensor in body.initializer} | {one.values.name for one in body.sparse_initializer}
     nodes: set[int] = set()
@@ -135,9 +135,9 @@ def _condition_nodes(body: onnx.GraphProto, outer: Mapping[str, str]) -> tuple[l
             if place > 1:
                 carried.add(place)
                 worklist.append(body.output[place - 1].name)
-        elif name in makers and not list(subgraphs(body.node[makers[name]].attribute)):
-            nodes.add(makers[name])
-            worklist += body.node[makers[name]].input
+        elif name in producers and not list(subgraphs(body.node[producers[name]].attribute)):
+            nodes.add(producers[name])
+            worklist += body.node[producers[name]].input
         else:
             return None
     return [body.node[place] for place in sorted(nodes)], sorted(carried)

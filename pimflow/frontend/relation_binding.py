@@ -12,7 +12,7 @@ from pimflow.frontend.graph_binding import as_input, is_edge_list
 from pimflow.ir import Array
 from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
-from pimflow.sparse.relations import called
+from pimflow.sparse.relations import find_list
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBi
     given = dict(shapes)
     for item in lists:
         _bind(given, item, found[item.name].shape[1])
-    unread = sorted(set(names) - {called(item.name, names) for item in lists})
+    unread = sorted(set(names) - {find_list(item.name, names) for item in lists})
     return BoundRelations(
         adjacency, given, lists, tuple(f"{name}: the model does not read this list" for name in unread)
     )
@@ -71,7 +71,7 @@ def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBi
 def _by_input(lists: Sequence[Declared], adjacency: Adjacency) -> dict[str, Array]:
     """The edge lists of a graph, by the inputs that they replace."""
     found = adjacency.edge_lists()
-    return {item.name: found[name] for item in lists if (name := called(item.name, found))}
+    return {item.name: found[name] for item in lists if (name := find_list(item.name, found))}
 
 
 def _bind(given: dict[str, tuple[int, ...] | int], item: Declared, edges: int) -> None:

@@ -91,20 +91,20 @@ def _check_calls(proto: onnx.ModelProto) -> None:
     functions = {function_key(function): function for function in proto.functions}
     sizes: dict[FunctionKey, int] = {}
 
-    def size(nodes: Iterable[onnx.NodeProto], within: tuple[FunctionKey, ...]) -> int:
-        return sum(1 + called(node, within) for node in all_nodes(nodes))
+    def size(nodes: Iterable[onnx.NodeProto], callers: tuple[FunctionKey, ...]) -> int:
+        return sum(1 + called(node, callers) for node in all_nodes(nodes))
 
-    def called(node: onnx.NodeProto, within: tuple[FunctionKey, ...]) -> int:
+    def called(node: onnx.NodeProto, callers: tuple[FunctionKey, ...]) -> int:
         key = function_key(node)
         if key not in functions:
             return 0
         _check_call(node, functions[key])
-        if key in within:
+        if key in callers:
             raise ModelError(f"the function {key[1]!r} calls itself", "ONNX has no recursion")
-        if len(within) >= DEEPEST_CALLS:
+        if len(callers) >= DEEPEST_CALLS:
             raise ModelError(f"function calls are nested deeper than {DEEPEST_CALLS}")
         if key not in sizes:
-            sizes[key] = size(functions[key].node, (*within, key))
+            sizes[key] = size(functions[key].node, (*callers, key))
         return sizes[key]
 
     total = size(proto.graph.node, ())
@@ -164,10 +164,10 @@ def _check_content(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None
     """
     held = {field.name for field, _ in attribute.ListFields() if field.name in _FIELDS.values()}
     if held and _FIELDS.get(attribute.type) not in held:
-        said = AttributeProto.AttributeType.Name(attribute.type) if attribute.type in _FIELDS else "nothing"
+        declared = AttributeProto.AttributeType.Name(attribute.type) if attribute.type in _FIELDS else "nothing"
         found = ", ".join(AttributeProto.AttributeType.Name(kind) for kind, name in _FIELDS.items() if name in held)
         raise ModelError(
-            f"node {_label(node)}: the attribute {attribute.name!r} is declared as {said} but holds {found}",
+            f"node {_label(node)}: the attribute {attribute.name!r} is declared as {declared} but holds {found}",
             "export or download the model again",
         )
 

@@ -18,7 +18,7 @@ from pimflow.report.epoch import Epoch
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import FeatureAccess, TableRead
 from pimflow.sparse.checks import Longs
-from pimflow.sparse.relations import called
+from pimflow.sparse.relations import find_list
 from pimflow.sparse.sampling import TypedBatch, sample_typed
 from pimflow.targets import Target, load_target
 
@@ -156,7 +156,7 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
     others = by_name.pop(OTHERS, None)
     known = {}
     for name, hops in by_name.items():
-        relation = called(name, relations)
+        relation = find_list(name, relations)
         if relation is None:
             raise OptionError(
                 f"'fan_outs' has {name!r}, which is not a relation of the graph", f"it has {_list(relations)}"

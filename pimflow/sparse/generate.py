@@ -112,17 +112,17 @@ def block_model(
     weights = np.ones(vertices) if max_degree is None else _log_normal(vertices, edges / vertices, max_degree, random)
     block_of = np.arange(vertices, dtype=np.int64) * blocks // vertices
     ends = _stubs(weights, edges // 2, random)
-    stays = random.random(len(ends), np.float32) >= mixing
-    inner, outer = ends[stays], ends[~stays]
+    is_inner = random.random(len(ends), np.float32) >= mixing
+    inner, outer = ends[is_inner], ends[~is_inner]
     src = np.concatenate((inner, outer))  # vertices ascend in both, so blocks are sorted
     partners = _shuffled(inner, random)
     narrow = np.int16 if blocks < 2**15 else np.int64
     partners = partners[np.argsort(block_of.astype(narrow)[partners], kind="stable")]
     dst = np.concatenate((partners, _shuffled(outer, random)))
     if not in_order:
-        names = random.permutation(vertices).astype(np.int32)
-        src, dst = names[src], names[dst]
-    return _both_ways(src, dst, vertices)
+        ids = random.permutation(vertices).astype(np.int32)
+        src, dst = ids[src], ids[dst]
+    return _symmetric(src, dst, vertices)
 
 
 def rmat(
@@ -183,14 +183,14 @@ def road_grid(rows: int, columns: int, missing: float = 0.1, *, in_order: bool =
     """
     check_memory(4 * rows * columns, "the graph")
     random = np.random.default_rng(seed)
-    names = np.arange(rows * columns, dtype=np.int32)
+    ids = np.arange(rows * columns, dtype=np.int32)
     if not in_order:
-        names = random.permutation(names)
-    grid = names.reshape(rows, columns)
+        ids = random.permutation(ids)
+    grid = ids.reshape(rows, columns)
     src = np.concatenate((grid[:, :-1].ravel(), grid[:-1].ravel()))
     dst = np.concatenate((grid[:, 1:].ravel(), grid[1:].ravel()))
-    there = random.random(len(src), np.float32) >= missing
-    return _both_ways(src[there], dst[there], rows * columns)
+    present = random.random(len(src), np.float32) >= missing
+    return _symmetric(src[present], dst[present], rows * columns)
 
 
 def uniform(vertices: int, edges: int, seed: int = 0) -> Graph:
@@ -237,5 +237,5 @@ def _shuffled(ids: Ints, random: Random) -> Ints:
     return shuffled
 
 
-def _both_ways(src: Ints, dst: Ints, vertices: int) -> Graph:
+def _symmetric(src: Ints, dst: Ints, vertices: int) -> Graph:
     return Graph.from_edges(np.concatenate((src, dst)), np.concatenate((dst, src)), vertices, vertices)

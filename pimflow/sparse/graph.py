@@ -163,7 +163,7 @@ class Graph:
                 _defensive_copy(weight, edge_weight),
                 _defensive_copy(kinds, edge_type),
             )
-        return cls(rowptr, col, num_src, order, _arranged(weight, order), _arranged(kinds, order))
+        return cls(rowptr, col, num_src, order, _in_csr_order(weight, order), _in_csr_order(kinds, order))
 
     @classmethod
     def from_edge_lists(cls, lists: Mapping[Any, npt.ArrayLike], *, where: str = "graph") -> Graph:
@@ -175,9 +175,9 @@ class Graph:
         Raises:
             GraphDataError: there is no list, or they are not those of a graph.
         """
-        from pimflow.sparse.relations import joined, spelled
+        from pimflow.sparse.relations import concatenated, list_name
 
-        src, dst, relations = joined({spelled(name): _as_array(pairs) for name, pairs in lists.items()}, where)
+        src, dst, relations = concatenated({list_name(name): _as_array(pairs) for name, pairs in lists.items()}, where)
         sizes = (sum(item.num_src for item in relations), sum(item.num_dst for item in relations))
         return replace(cls.from_edges(src, dst, *sizes, where=where), relations=relations)
 
@@ -374,7 +374,7 @@ def _rows_of(src: Ints, dst: Ints, num_src: int, num_dst: int) -> tuple[Longs, I
     return rows.indptr.astype(np.int64), rows.indices.astype(np.int32, copy=False), rows.data
 
 
-def _arranged(values: npt.NDArray[Number] | None, order: Ids) -> npt.NDArray[Number] | None:
+def _in_csr_order(values: npt.NDArray[Number] | None, order: Ids) -> npt.NDArray[Number] | None:
     return None if values is None else values[order]
 
 

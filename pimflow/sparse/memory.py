@@ -11,7 +11,7 @@ _UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
 
 def available_bytes() -> int:
     """Bytes of memory available to this process; a very large number if no limit is known."""
-    limits = [limit for limit in (_of_machine(), _of_group(), _of_process()) if limit is not None]
+    limits = [limit for limit in (_machine_bytes(), _cgroup_bytes(), _process_bytes()) if limit is not None]
     return min(limits, default=sys.maxsize)
 
 
@@ -21,7 +21,7 @@ def size_text(count: int) -> str:
     return f"{count / 1024**power:,.{1 if power else 0}f} {_UNITS[power]}"
 
 
-def _of_machine() -> int | None:
+def _machine_bytes() -> int | None:
     """The memory that Linux reports as available, including caches that it can drop; elsewhere the machine's total."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
@@ -35,17 +35,17 @@ def _of_machine() -> int | None:
         return None
 
 
-def _of_group() -> int | None:
+def _cgroup_bytes() -> int | None:
     """The memory left in the container (version 2 of Linux's control groups)."""
     folder = Path("/sys/fs/cgroup")
     try:
         limit, used = ((folder / name).read_text().strip() for name in ("memory.max", "memory.current"))
     except OSError:
         return None
-    return None if limit == "max" else max(int(limit) - int(used) + _reclaimable(folder), 0)
+    return None if limit == "max" else max(int(limit) - int(used) + _reclaimable_bytes(folder), 0)
 
 
-def _reclaimable(folder: Path) -> int:
+def _reclaimable_bytes(folder: Path) -> int:
     """Bytes of the file cache, which count as used but can be reclaimed."""
     try:
         lines = (folder / "memory.stat").read_text().splitlines()
@@ -54,7 +54,7 @@ def _reclaimable(folder: Path) -> int:
     return sum(int(line.split()[1]) for line in lines if line.startswith(("inactive_file ", "active_file ")))
 
 
-def _of_process() -> int | None:
+def _process_bytes() -> int | None:
     """The memory left under `ulimit -v`."""
     try:
         import resource

@@ -139,12 +139,12 @@ def write_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises:
         OutputError: the file cannot be written.
     """
-    beside = path.with_name(f".{path.name}.{os.getpid()}.part")
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        _write(beside, arrays)
-        beside.replace(path)
+        _write(temporary, arrays)
+        temporary.replace(path)
     except OSError as error:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
         raise OutputError(f"cannot write {path}: {error.strerror or error}", "choose another file") from None
 
 

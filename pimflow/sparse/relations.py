@@ -17,7 +17,7 @@ SEPARATOR = "__"
 """The separator in a list's name SOURCE__RELATION__DESTINATION, PyTorch Geometric's notation for edge types."""
 
 
-def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids, tuple[Relation, ...]]:
+def concatenated(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids, tuple[Relation, ...]]:
     """The sources and destinations of all lists, concatenated, and the lists' descriptions.
 
     The numbers of sources and destinations of a list follow from its largest ids.
@@ -47,12 +47,12 @@ def joined(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids, Ids,
     return src, dst, tuple(found)
 
 
-def spelled(name: str | tuple[str, ...]) -> str:
+def list_name(name: str | tuple[str, ...]) -> str:
     """The name of a list as a string; PyTorch Geometric's triples are joined."""
     return name if isinstance(name, str) else SEPARATOR.join(name)
 
 
-def called(name: str, lists: Iterable[str]) -> str | None:
+def find_list(name: str, lists: Iterable[str]) -> str | None:
     """The list with a given name: the full name, or the relation if only one list has it; None if there is none."""
     names = tuple(lists)
     alike = [known for known in names if known.split(SEPARATOR)[1:2] == [name]]

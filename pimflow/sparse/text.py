@@ -40,12 +40,12 @@ def read_text(path: Path, progress: Progress) -> Edges:
         GraphDataError: a line is neither.
         OSError, EOFError, zlib.error: the file cannot be read.
     """
-    with _opened(path) as file:
+    with _open(path) as file:
         head = file.read(len(MATRIX_MARKET))
     return _read_matrix(path, progress) if head.lower() == MATRIX_MARKET.lower() else _read_list(path, progress)
 
 
-def _opened(path: Path) -> IO[bytes]:
+def _open(path: Path) -> IO[bytes]:
     with path.open("rb") as file:
         is_packed = file.read(len(GZIP)) == GZIP
     return gzip.open(path) if is_packed else path.open("rb")  # type: ignore[return-value]
@@ -57,11 +57,11 @@ def _read_matrix(path: Path, progress: Progress) -> Edges:
     # From 1.15 on, scipy has an option for which of its two interfaces to return; the attributes read here are the
     # same.
     which = {"spmatrix": False} if "spmatrix" in signature(mmread).parameters else {}
-    with _opened(path) as file:
+    with _open(path) as file:
         stated = _stated_entries(path, file)
         check_memory(stated, str(path))
     progress(f"reading {stated:,} entries of {path.name}")
-    with _opened(path) as file:
+    with _open(path) as file:
         try:
             matrix = mmread(file, **which)
         except (ValueError, OverflowError, IndexError) as error:
@@ -89,7 +89,7 @@ def _stated_entries(path: Path, file: IO[bytes]) -> int:
 
 
 @dataclass
-class _List:
+class _EdgeList:
     """A partially read edge list."""
 
     where: str
@@ -187,15 +187,15 @@ class _List:
 
 
 def _read_list(path: Path, progress: Progress) -> Edges:
-    found = _List(str(path))
+    found = _EdgeList(str(path))
     stated: int | None = None
     total = path.stat().st_size
     for done, piece in _whole_lines(path):
         if not found.lines:
             if b"\0" in piece[:4096]:
                 raise GraphDataError(f"{path} is neither text nor an .npz file", "give a graph")
-            says = _VERTICES.search(piece[:65536])
-            stated = int(says.group(1)) if says else None
+            match = _VERTICES.search(piece[:65536])
+            stated = int(match.group(1)) if match else None
         found.add(piece)
         progress(f"reading {path.name}: {100 * min(done / total, 1.0):.0f} %, {found.edges:,} edges")
     src, dst = (_joined([ids[:, side] for ids in found.ids], np.int32) for side in (0, 1))

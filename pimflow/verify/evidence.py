@@ -207,8 +207,8 @@ class Evidence:
 
         This is a share of the largest magnitude.
         """
-        maker = self.graph.producer(name) if name in self.graph.values else None
-        source = maker.inputs[0] if maker is not None and maker.kind == "Cast" else name
+        producer = self.graph.producer(name) if name in self.graph.values else None
+        source = producer.inputs[0] if producer is not None and producer.kind == "Cast" else name
         dtypes = (self.graph.value(each).dtype for each in (name, source) if each in self.graph.values)
         return max((STEP.get(dtype, 0.0) for dtype in dtypes), default=0.0)
 

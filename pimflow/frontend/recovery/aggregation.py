@@ -78,7 +78,7 @@ class Aggregations:
         likewise. NaN is an exception: it would reach all vertices.
         """
         rewriter, base = self._rewriter, node.inputs[0]
-        first = rewriter.maker(rewriter.peel(base))
+        first = rewriter.producer(rewriter.peel(base))
         if first is None or first.op != node.op or not self._have_equal_indices(first, node):
             return base
         bound = global_extreme(rewriter, first.inputs[2])
@@ -165,7 +165,7 @@ class Aggregations:
         rows = rewriter.rows(name, axis)
         if rows is not None:
             return Messages(rows)
-        node = rewriter.maker(name)
+        node = rewriter.producer(name)
         if node is None:
             return None
         if node.kind in ("Squeeze", "Reshape", "Einsum"):
@@ -197,7 +197,7 @@ class Aggregations:
     def _typed(self, node: Node) -> Messages | None:
         """A product with matrices selected by type, squeezed from [E, 1, N], or an Einsum with the result [E, N]."""
         rewriter = self._rewriter
-        product = node if node.kind == "Einsum" else rewriter.maker(rewriter.peel(node.inputs[0]))
+        product = node if node.kind == "Einsum" else rewriter.producer(rewriter.peel(node.inputs[0]))
         found = match_typed(rewriter, product)
         if found is None:
             return None
@@ -238,11 +238,11 @@ class Aggregations:
 
 def global_extreme(rewriter: Rewriter, name: str) -> Node | None:
     """The node that reduces a whole value to one number, if all elements of `name` are that number; else None."""
-    node = rewriter.maker(rewriter.peel(name))
+    node = rewriter.producer(rewriter.peel(name))
     while node is not None and node.kind not in _BOUNDS.values():
         parts = [item for item in node.inputs[: None if node.kind == "Add" else 1] if (rewriter.array(item) != 0).any()]
         passes_on = node.kind in ("Expand", "Reshape", "Identity", "Squeeze", "Unsqueeze", "Add") and len(parts) == 1
-        node = rewriter.maker(parts[0]) if passes_on and math.prod(rewriter.shape(parts[0])) == 1 else None
+        node = rewriter.producer(parts[0]) if passes_on and math.prod(rewriter.shape(parts[0])) == 1 else None
     return node if node is not None and math.prod(rewriter.shape(node.output)) == 1 else None
 
 

@@ -46,7 +46,7 @@ class EdgeValues:
         rows = rewriter.rows(name)
         if rows is not None:
             return self._gathered(rows, segments, name)
-        node = rewriter.maker(name)
+        node = rewriter.producer(name)
         if node is None or sum(map(bool, node.outputs)) != 1:
             return self.permuted(name, segments)
         return (
@@ -135,7 +135,7 @@ class EdgeValues:
     def _dot(self, node: Node, segments: Segments) -> str | None:
         """A sum over the last dim of a product of two ends."""
         rank = len(self._rewriter.shape(node.inputs[0])) if node.inputs else 0
-        product = self._rewriter.maker(self._rewriter.peel(node.inputs[0])) if node.kind == "ReduceSum" else None
+        product = self._rewriter.producer(self._rewriter.peel(node.inputs[0])) if node.kind == "ReduceSum" else None
         if product is None or product.kind != "Mul" or self._axes(node, rank) != {rank - 1}:
             return None
         if self._rewriter.node_attributes(node).get("keepdims", 1):

@@ -41,7 +41,7 @@ def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
     _refuse_lost_duplicates(rewriter)
     rules, refusals = Aggregations(rewriter), {}
     for node in inferred.graph.nodes:
-        if rewriter.maker(node.output) is None:
+        if rewriter.producer(node.output) is None:
             continue
         if node.kind in SCATTERS:
             refusals[node.name] = rules.recover(node)
@@ -113,7 +113,7 @@ def _products_by_type(rewriter: Rewriter) -> None:
     found = {
         node.name: match_typed(rewriter, node)
         for node in rewriter.graph.nodes
-        if rewriter.maker(node.output) is not None
+        if rewriter.producer(node.output) is not None
     }
     products = {name: product for name, product in found.items() if product is not None}
     if not products:
@@ -148,7 +148,7 @@ def _why_unrecovered(rewriter: Rewriter, node: Node) -> str:
 
 def _readers(rewriter: Rewriter, name: str) -> int:
     """The number of nodes that read a value when the model runs, plus one if it is a graph output."""
-    readers = [user for user in rewriter.graph.users(name) if rewriter.maker(user.output) is not None]
+    readers = [user for user in rewriter.graph.users(name) if rewriter.producer(user.output) is not None]
     return len(readers) + (name in rewriter.graph.outputs)
 
 

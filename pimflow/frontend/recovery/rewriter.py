@@ -105,7 +105,7 @@ class Rewriter:
         """A value's shape; () if it has none."""
         return self.value(name).shape or ()
 
-    def maker(self, name: str) -> Node | None:
+    def producer(self, name: str) -> Node | None:
         """The original node that computes a value when the model runs; None for known values."""
         return None if name in self.known else self.graph.producer(name)
 
@@ -115,10 +115,10 @@ class Rewriter:
 
     def peel(self, name: str) -> str:
         """The value that `name` is a copy of, through full Slices, Identities, Reshapes to the same shape and so on."""
-        node = self.maker(name)
+        node = self.producer(name)
         while node is not None and self._is_copy(node):
             name = node.inputs[0]
-            node = self.maker(name)
+            node = self.producer(name)
         return name
 
     def _is_copy(self, node: Node) -> bool:
@@ -145,7 +145,7 @@ class Rewriter:
     def rows(self, name: str, along: int = 0) -> Rows | None:
         """The value as rows of another one, selected by a known index (by a Gather or equivalent); else None."""
         name = self.peel(name)
-        node = self.maker(name)
+        node = self.producer(name)
         if node is None or not isinstance(node.op, OnnxOp) or node.op.domain or len(node.inputs) < 2:
             return None
         x, index = node.inputs[0], self.known.get(node.inputs[1])

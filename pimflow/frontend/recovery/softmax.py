@@ -23,8 +23,8 @@ def match_softmax(rewriter: Rewriter, node: Node, segments: Segments) -> Softmax
     if node.kind != "Div":
         return None
     powers = rewriter.peel(node.inputs[0])
-    exp = rewriter.maker(powers)
-    shifted = rewriter.maker(rewriter.peel(exp.inputs[0])) if exp is not None and exp.kind == "Exp" else None
+    exp = rewriter.producer(powers)
+    shifted = rewriter.producer(rewriter.peel(exp.inputs[0])) if exp is not None and exp.kind == "Exp" else None
     if shifted is None or shifted.kind != "Sub":
         return None
     logits = rewriter.peel(shifted.inputs[0])
@@ -42,7 +42,7 @@ def destinations_of(rewriter: Rewriter, node: Node) -> Rows | None:
 
 def match_scatter(rewriter: Rewriter, name: str, reduction: str, updates: str, segments: Segments) -> Node | None:
     """The node that makes a value by reducing these updates by destination; None if it is made otherwise."""
-    node = rewriter.maker(rewriter.peel(name))
+    node = rewriter.producer(rewriter.peel(name))
     if node is None or node.kind not in SCATTERS or node.inputs[1] not in rewriter.known:
         return None
     where = rewriter.destinations(node)
@@ -65,7 +65,7 @@ def _floor(rewriter: Rewriter, name: str, logits: str, segments: Segments) -> fl
     if node is None:
         return None
     base = rewriter.peel(node.inputs[0])
-    filler = rewriter.maker(base)
+    filler = rewriter.producer(base)
     if filler is not None:  # the smallest of all logits is scattered first: no row's maximum is smaller
         bound = rewriter.peel(filler.inputs[2]) if len(filler.inputs) > 2 else ""
         least = match_scatter(rewriter, base, "max", bound, segments)
@@ -92,15 +92,15 @@ def _start_of_rows(rewriter: Rewriter, name: str, segments: Segments) -> float |
 
 def _is_minimum(rewriter: Rewriter, name: str, logits: str) -> bool:
     """Whether a value is the smallest of all logits, possibly expanded or with zeros added."""
-    node = rewriter.maker(rewriter.peel(name))
+    node = rewriter.producer(rewriter.peel(name))
     while node is not None and node.kind in ("Expand", "Add", "Reshape", "Unsqueeze", "Identity"):
         if node.kind == "Add":
             terms = [term for term in node.inputs if not _is_zero(rewriter, term)]
             if len(terms) != 1:
                 return False
-            node = rewriter.maker(terms[0])
+            node = rewriter.producer(terms[0])
         else:
-            node = rewriter.maker(node.inputs[0])
+            node = rewriter.producer(node.inputs[0])
     if node is None or node.kind != "ReduceMin" or rewriter.peel(node.inputs[0]) != logits:
         return False
     return rewriter.value(node.output).elements == 1
@@ -124,7 +124,7 @@ def _eps(rewriter: Rewriter, name: str, powers: str, segments: Segments) -> floa
 
 def _without_addend(rewriter: Rewriter, name: str) -> tuple[str, float]:
     """A value without a known number that is added to it, and that number."""
-    node = rewriter.maker(rewriter.peel(name))
+    node = rewriter.producer(rewriter.peel(name))
     if node is None or node.kind != "Add":
         return name, 0.0
     for term, other in (node.inputs, node.inputs[::-1]):

@@ -65,10 +65,10 @@ def _writes(rewriter: Rewriter, node: Node) -> Iterator[Node]:
     last: Node | None = node
     while last is not None and last.kind == "ScatterND":
         if not len(rewriter.array(last.inputs[1])):
-            last = rewriter.maker(rewriter.peel(last.inputs[0]))
+            last = rewriter.producer(rewriter.peel(last.inputs[0]))
             continue
         yield last
-        last = rewriter.maker(rewriter.peel(last.inputs[0]))
+        last = rewriter.producer(rewriter.peel(last.inputs[0]))
 
 
 def _rows_written(rewriter: Rewriter, node: Node) -> Ints | None:
@@ -86,7 +86,7 @@ def _rows_written(rewriter: Rewriter, node: Node) -> Ints | None:
 
 
 def _match_type(rewriter: Rewriter, node: Node, rows: Ints) -> _TypeSoftmax | None:
-    made = rewriter.maker(_as_rows(rewriter, node.inputs[2], (len(rows), *rewriter.shape(node.output)[1:])))
+    made = rewriter.producer(_as_rows(rewriter, node.inputs[2], (len(rows), *rewriter.shape(node.output)[1:])))
     destinations = None if made is None else destinations_of(rewriter, made)
     if made is None or destinations is None:
         return None
@@ -100,6 +100,6 @@ def _match_type(rewriter: Rewriter, node: Node, rows: Ints) -> _TypeSoftmax | No
 def _as_rows(rewriter: Rewriter, name: str, shape: tuple[int, ...]) -> str:
     """The value of a given shape that updates are a flat view of; the updates themselves if they are not."""
     flat = rewriter.peel(name)
-    node = rewriter.maker(flat)
+    node = rewriter.producer(flat)
     is_view = node is not None and node.kind == "Reshape" and rewriter.shape(node.inputs[0]) == shape
     return rewriter.peel(node.inputs[0]) if node is not None and is_view else flat

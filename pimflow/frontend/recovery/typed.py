@@ -60,7 +60,8 @@ def match_typed(rewriter: Rewriter, product: Node | None) -> TypedRows | None:
     if product.kind == "Reshape":
         return _of_blocks(rewriter, product)
     for factors in _of_einsum(rewriter, product) if product.kind == "Einsum" else _of_product(rewriter, product):
-        typed = _match_gather(rewriter, rewriter.maker(rewriter.peel(factors.matrices)), transposed=factors.transposed)
+        gather = rewriter.producer(rewriter.peel(factors.matrices))
+        typed = _match_gather(rewriter, gather, transposed=factors.transposed)
         if typed is None:
             continue
         rows = rewriter.rows(factors.vectors) or Rows(factors.vectors, np.arange(len(typed.types)))
@@ -74,13 +75,13 @@ def match_typed(rewriter: Rewriter, product: Node | None) -> TypedRows | None:
 
 def _of_blocks(rewriter: Rewriter, view: Node) -> TypedRows | None:
     """Rows viewed as blocks, [E, H K] as [E H, 1, K], times matrices selected by type, [E H, K, N], viewed as rows."""
-    product = rewriter.maker(rewriter.peel(view.inputs[0]))
+    product = rewriter.producer(rewriter.peel(view.inputs[0]))
     if product is None or not rewriter.is_product(product):
         return None
-    blocks, matrices = (rewriter.maker(rewriter.peel(name)) for name in product.inputs[:2])
+    blocks, matrices = (rewriter.producer(rewriter.peel(name)) for name in product.inputs[:2])
     if blocks is None or matrices is None or (blocks.kind, matrices.kind) != ("Reshape", "Reshape"):
         return None
-    typed = _match_gather(rewriter, rewriter.maker(rewriter.peel(matrices.inputs[0])), transposed=False)
+    typed = _match_gather(rewriter, rewriter.producer(rewriter.peel(matrices.inputs[0])), transposed=False)
     if typed is None or len(rewriter.shape(typed.weights)) != 4:
         return None
     heads, depth, columns = rewriter.shape(typed.weights)[1:]
@@ -104,7 +105,7 @@ def _of_product(rewriter: Rewriter, product: Node) -> Iterator[_Factors]:
         return
     first, second = product.inputs
     for vectors, matrices, ones in ((first, second, (1, 0)), (second, first, (0, 1))):
-        view = rewriter.maker(rewriter.peel(vectors))
+        view = rewriter.producer(rewriter.peel(vectors))
         if view is None or view.kind not in ("Unsqueeze", "Reshape"):
             continue
         factors = _Factors(view.inputs[0], matrices, ones == (0, 1), ones)

@@ -36,10 +36,10 @@ def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:
 
 def _index_source(graph: Graph, node: Node, name: str) -> str:
     """The source of an index that is an Expand of the same rank; any other operand itself."""
-    maker = graph.producer(name) if isinstance(node.op, OnnxOp) and not node.op.has_bodies else None
-    if maker is None or maker.kind != "Expand":
+    producer = graph.producer(name) if isinstance(node.op, OnnxOp) and not node.op.has_bodies else None
+    if producer is None or producer.kind != "Expand":
         return name
-    source = maker.inputs[0]
+    source = producer.inputs[0]
     return source if len(graph.values[source].shape or ()) == len(graph.values[name].shape or ()) else name
 
 

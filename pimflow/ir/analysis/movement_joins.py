@@ -161,7 +161,7 @@ def _is_part(walk: Walk, node: Node, name: str) -> bool:
     If Concats of the whole graph have placed some of them in a buffer that other regions write as well, the others are
     placed next to them.
     """
-    maker = walk.graph.producer(name)
-    if not walk.region_of or maker is None or walk.region_of[maker.name] != walk.region_of[node.name]:
+    producer = walk.graph.producer(name)
+    if not walk.region_of or producer is None or walk.region_of[producer.name] != walk.region_of[node.name]:
         return False
-    return isinstance(maker.op, Concat) or not maker.op.is_movement
+    return isinstance(producer.op, Concat) or not producer.op.is_movement

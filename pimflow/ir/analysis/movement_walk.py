@@ -198,11 +198,11 @@ class Walk:
             return "is made outside the region at a fixed place"
         return ""
 
-    def reordered_strides(self, name: str, maker: Node) -> Index | None:
+    def reordered_strides(self, name: str, producer: Node) -> Index | None:
         """The strides in which a node was decided to write its result; None for the layout's own."""
         if name in self.reordered:
             return strides_for_views(self.graph, name)
-        views = [] if maker.op.is_movement and not isinstance(maker.op, Concat) else views_after(self.graph, name)
+        views = [] if producer.op.is_movement and not isinstance(producer.op, Concat) else views_after(self.graph, name)
         verdicts = [node.placement.movement for node in views]
         if not views or any(verdict is None or not verdict.free or verdict.composed for verdict in verdicts):
             return None

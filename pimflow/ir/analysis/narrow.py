@@ -90,22 +90,22 @@ def _are_bytes(array: Array) -> bool:
 
 def _source_step(scope: tuple[Graph, ...], name: str) -> float | Refusal:
     """The scale of a left-hand side that was dequantised and then only moved."""
-    home, maker = _maker(scope, name)
-    while maker is not None and _only_moves(maker.op):
-        home, maker = _maker(scope, maker.inputs[0])
-    if maker is None or not isinstance(maker.op, OnnxOp) or maker.op.op_type != "DequantizeLinear":
+    home, producer = _producer(scope, name)
+    while producer is not None and _only_moves(producer.op):
+        home, producer = _producer(scope, producer.inputs[0])
+    if producer is None or not isinstance(producer.op, OnnxOp) or producer.op.op_type != "DequantizeLinear":
         return Refusal("its left-hand side is not dequantised")
-    scale = next((part.constants[maker.inputs[1]] for part in scope if part.is_constant(maker.inputs[1])), None)
-    if home.value(maker.inputs[0]).dtype not in _BYTES or scale is None or scale.size != 1:
+    scale = next((part.constants[producer.inputs[1]] for part in scope if part.is_constant(producer.inputs[1])), None)
+    if home.value(producer.inputs[0]).dtype not in _BYTES or scale is None or scale.size != 1:
         return Refusal("its left-hand side does not have 8 bits and one scale that is known before the run")
     step = float(scale.reshape(-1)[0])
     return step if 0 < step < math.inf else Refusal("the scale of its left-hand side is not a positive number")
 
 
-def _maker(scope: tuple[Graph, ...], name: str) -> tuple[Graph, Node | None]:
+def _producer(scope: tuple[Graph, ...], name: str) -> tuple[Graph, Node | None]:
     """The graph and the node that make a value."""
     found = ((graph, graph.producer(name)) for graph in scope)
-    return next(((graph, maker) for graph, maker in found if maker is not None), (scope[0], None))
+    return next(((graph, producer) for graph, producer in found if producer is not None), (scope[0], None))
 
 
 def _only_moves(op: Op) -> bool:

@@ -159,7 +159,7 @@ class OperandReads(NamedTuple):
 
     refusal: Refusal | None
     whole: tuple[int, ...]
-    makers: tuple[int, ...]
+    producers: tuple[int, ...]
 
 
 def operand_reads(graph: Graph) -> Callable[[str], OperandReads]:
@@ -171,11 +171,11 @@ def operand_reads(graph: Graph) -> Callable[[str], OperandReads]:
     def reads_of(name: str) -> OperandReads:
         node = graph.node(name)
         part = part_of(node, 0, max(node_rows(graph, node), 1))
-        makers = sorted({position[maker.name] for maker in _producers(graph, node)}, reverse=True)
+        producers = sorted({position[producer.name] for producer in _producers(graph, node)}, reverse=True)
         if isinstance(part, Refusal):
-            return OperandReads(part, (), tuple(makers))
+            return OperandReads(part, (), tuple(producers))
         read_whole = (graph.producer(name) for name, span in zip(node.inputs, part.spans, strict=True) if span is None)
-        return OperandReads(None, tuple(position[maker.name] for maker in read_whole if maker), tuple(makers))
+        return OperandReads(None, tuple(position[whole.name] for whole in read_whole if whole), tuple(producers))
 
     return reads_of
 
@@ -205,15 +205,15 @@ class GrowingRun:
         if self.refusal is not None:
             return
         place, members, unread = self._graph.position[node.name], self._members, self._unread
-        refusal, whole, makers = self._reads_of(node.name)
+        refusal, whole, producers = self._reads_of(node.name)
         members.add(place)
         first = self._first = min(self._first, place)
         stays_inside = True
-        for maker in makers:
-            if maker < first:
+        for producer in producers:
+            if producer < first:
                 break
-            stays_inside = stays_inside and maker in members
-            unread.discard(maker)
+            stays_inside = stays_inside and producer in members
+            unread.discard(producer)
         unread.add(place)
         self.refusal = refusal or self._reading_whole(node, whole)
         if self.refusal is None and not stays_inside:
@@ -241,21 +241,21 @@ def _first(graph: Graph, members: Iterable[str]) -> int:
 def _outside_dependence(graph: Graph, node: Node, members: Container[str], first: int) -> Refusal | None:
     """`outside_dependence`, given the position of the first member."""
     position = graph.position
-    seen: set[str] = set()
-    waiting = [node]
-    while waiting:
-        reader = waiting.pop()
-        for maker in _producers(graph, reader):
-            if maker.name in seen or position[maker.name] < first:
+    visited: set[str] = set()
+    worklist = [node]
+    while worklist:
+        reader = worklist.pop()
+        for producer in _producers(graph, reader):
+            if producer.name in visited or position[producer.name] < first:
                 continue
-            if maker.name in members:
+            if producer.name in members:
                 if reader is node:
                     continue
                 return Refusal(f"{node.name}: reads a value from outside the region that depends on the region")
-            seen.add(maker.name)
-            if len(seen) > _LOOK_BACK:
+            visited.add(producer.name)
+            if len(visited) > _LOOK_BACK:
                 return Refusal(f"{node.name}: reads a value from outside the region that may depend on the region")
-            waiting.append(maker)
+            worklist.append(producer)
     return None
 
 

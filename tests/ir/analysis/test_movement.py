@@ -349,12 +349,12 @@ def test_a_concat_whose_channels_are_shuffled_is_one_copy_with_it() -> None:
     left, right = build.split(build.conv(build.input(1, 3, 4, 4), 6), 1, 3, 3)
     joined = build.concat(1, left, build.conv(right, 3))
     graph = build.graph(build.conv(shuffled(build, joined), 2))
-    maker = graph.producer(joined)
-    assert maker is not None
-    assert [name for name, verdict in movement(graph).items() if verdict.composed] == [maker.name]
+    producer = graph.producer(joined)
+    assert producer is not None
+    assert [name for name, verdict in movement(graph).items() if verdict.composed] == [producer.name]
     assert kept_bytes(graph) == [2 * 6 * 16 * F]
     plan = plan_memory(graph)
-    assert plan.composed[joined] == maker.inputs
+    assert plan.composed[joined] == producer.inputs
     assert joined not in {*plan.places, *plan.outside}
 
 
