@@ -297,16 +297,16 @@ class _Writer:
 
     def write(self) -> TrainingStep:
         """Forward, loss, backward, optimiser."""
-        forward = [new for node in self.graph.nodes for new in self._trained(node)]
+        forward = [new for node in self.graph.nodes for new in self._training_form(node)]
         self.tape.set_scope("loss")
         loss = self._loss()
         count = len(forward) + len(self.tape.nodes)
         self._backward(forward)
         self.tape.set_scope("step")
-        gradients = {name: self._own(self._gradient(name), f"{name}.gradient") for name in self.targets}
+        gradients = {name: self._as_output(self._gradient(name), f"{name}.gradient") for name in self.targets}
         results = {f"{name}.gradient": gradient for name, gradient in gradients.items()}
         if self.options.optimiser != "none":
-            results = self._optimised(gradients)
+            results = self._optimiser_step(gradients)
         names = {made: wanted for wanted, made in {"loss": loss, **results}.items() if wanted not in self.tape.values}
         nodes = [renamed(node, names) for node in (*forward, *self.tape.nodes)]
         step = self._graph(nodes, names, [names.get(name, name) for name in (loss, *results.values())])
@@ -327,7 +327,7 @@ class _Writer:
             packed={name: packed for name, packed in self.graph.packed.items() if name in used},
         )
 
-    def _trained(self, node: Node) -> tuple[Node, ...]:
+    def _training_form(self, node: Node) -> tuple[Node, ...]:
         """The nodes that make a node's outputs in training, not yet placed."""
         node = replace(node, placement=UNPLACED)
         form = TRAINING_FORMS.get(type(node.op))
@@ -347,7 +347,7 @@ class _Writer:
                 raise ModelError(f"{self.graph.name!r} has the output {name!r}, {sizes}", "train the part before it")
         if self.options.loss == "cross-entropy":
             return self._cross_entropy(outputs[0])
-        term = self._times_gradient if self.options.loss == "sum" else self._squared
+        term = self._inner_product if self.options.loss == "sum" else self._mean_squared_error
         total = ""
         for name in dict.fromkeys(outputs):
             made = term(name)
@@ -365,18 +365,18 @@ class _Writer:
         axes = tuple(range(len(tape.shape(x))))
         return tape.reduce(kind, x, axes, keepdims=False) if axes else tape.onnx("Identity", (x,), ())
 
-    def _times_gradient(self, name: str) -> str:
+    def _inner_product(self, name: str) -> str:
         tape = self.tape
         given = self._input(f"{name}.gradient", tape.shape(name), tape.dtype(name))
         tape.add_gradient(name, given)
         return self._total(tape.mul(name, given))
 
-    def _squared(self, name: str) -> str:
+    def _mean_squared_error(self, name: str) -> str:
         tape = self.tape
         target = self._input(f"{name}.target", tape.shape(name), tape.dtype(name))
-        apart = tape.sub(name, target)
-        tape.add_gradient(name, tape.scaled(apart, 2 / max(1, tape.value(name).elements)))
-        return self._total(tape.mul(apart, apart), "ReduceMean")
+        difference = tape.sub(name, target)
+        tape.add_gradient(name, tape.scaled(difference, 2 / max(1, tape.value(name).elements)))
+        return self._total(tape.mul(difference, difference), "ReduceMean")
 
     def _cross_entropy(self, name: str) -> str:
         """-mean of log softmax at the classes; its gradient is (softmax - 1 at the class) over the number of rows."""
@@ -386,14 +386,16 @@ class _Writer:
         axis, rows = len(shape) - 1, tape.value(name).elements // max(1, shape[-1])
         target = self._input(f"{name}.target", shape[:-1], "int64")
         index = tape.reshape(target, (*shape[:-1], 1))
-        logs = tape.onnx("LogSoftmax", (name,), shape, axis=axis)
+        log_probabilities = tape.onnx("LogSoftmax", (name,), shape, axis=axis)
         loss = tape.neg(
-            self._total(tape.onnx("GatherElements", (logs, index), (*shape[:-1], 1), axis=axis), "ReduceMean")
+            self._total(
+                tape.onnx("GatherElements", (log_probabilities, index), (*shape[:-1], 1), axis=axis), "ReduceMean"
+            )
         )
-        shares = tape.elementwise("Exp", logs)
-        less = tape.plus(tape.onnx("GatherElements", (shares, index), (*shape[:-1], 1), axis=axis), -1)
-        apart = tape.onnx("ScatterElements", (shares, index, less), shape, axis=axis)
-        tape.add_gradient(name, tape.scaled(apart, 1 / max(1, rows)))
+        probabilities = tape.elementwise("Exp", log_probabilities)
+        shifted = tape.plus(tape.onnx("GatherElements", (probabilities, index), (*shape[:-1], 1), axis=axis), -1)
+        residual = tape.onnx("ScatterElements", (probabilities, index, shifted), shape, axis=axis)
+        tape.add_gradient(name, tape.scaled(residual, 1 / max(1, rows)))
         return loss
 
     # ---- backward
@@ -405,13 +407,15 @@ class _Writer:
             if not any(map(self.tape.wants, node.inputs)):
                 continue
             self.tape.set_scope(f"{node.name}.gradient")
-            coming = tuple(self.tape.gradient(name) if name else "" for name in node.outputs)
-            if any(coming):
-                self._through(node, coming)
+            output_gradients = tuple(self.tape.gradient(name) if name else "" for name in node.outputs)
+            if any(output_gradients):
+                self._propagate(node, output_gradients)
 
-    def _through(self, node: Node, coming: tuple[str, ...]) -> None:
+    def _propagate(self, node: Node, gradients: tuple[str, ...]) -> None:
         rule = GRADIENTS.find(node.op)
-        made = Refusal(f"{node.kind} has no gradient rule") if rule is None else rule(self.tape, node, node.op, coming)
+        made = (
+            Refusal(f"{node.kind} has no gradient rule") if rule is None else rule(self.tape, node, node.op, gradients)
+        )
         if isinstance(made, Refusal):
             remedy = made.remedy or "train only what comes after it: name the parameters there"
             raise ModelError(f"{node.name!r} has no gradient: {made.reason}", remedy)
@@ -422,7 +426,7 @@ class _Writer:
         """A target's gradient; zeros if the loss does not depend on it."""
         return self.tape.gradient(name) or self.tape.zeros(self.tape.shape(name), name)
 
-    def _own(self, value: str, name: str) -> str:
+    def _as_output(self, value: str, name: str) -> str:
         """A value that is made by a node and is no other output; a copy if the given one is not."""
         made = {output for node in self.tape.nodes for output in node.outputs}
         if value in made and value not in self._taken:
@@ -432,7 +436,7 @@ class _Writer:
 
     # ---- optimiser
 
-    def _optimised(self, gradients: dict[str, str]) -> dict[str, str]:
+    def _optimiser_step(self, gradients: dict[str, str]) -> dict[str, str]:
         """The new parameters, and the state for the next step, by name."""
         made: dict[str, str] = {}
         for name, gradient in gradients.items():

@@ -91,14 +91,14 @@ def _extend(graph: Graph, node: Node, chains: dict[str, _Affine], ends: dict[str
     scale, shift = step
     old = chains.get(root.name)
     if old is not None:
-        longer = _Affine(old.scale * scale, old.shift * scale + shift, node.output, (*old.steps, node.name))
+        extended = _Affine(old.scale * scale, old.shift * scale + shift, node.output, (*old.steps, node.name))
     else:
-        longer = _Affine(scale, shift, node.output, (node.name,))
-    objection = _objection(graph, root, longer.scale)
+        extended = _Affine(scale, shift, node.output, (node.name,))
+    objection = _objection(graph, root, extended.scale)
     if objection:
         notes.append(f"{node.name}: {objection}")
         return False
-    chains[root.name] = longer
+    chains[root.name] = extended
     del ends[source]
     ends[node.output] = root
     return True
@@ -125,8 +125,8 @@ def _packed(graph: Graph, node: Node, factors: Vector) -> Packed | None:
     """The quantised weights of a contraction with their columns scaled; None if they are not quantised or cannot stay
     so."""
     assert isinstance(node.op, Contraction)
-    whole, rank = graph.packed_form(node.inputs[1]), graph.constants[node.inputs[1]].ndim
-    return None if whole is None else whole.scaled(node.op.channel_axis % rank, factors)
+    packed, rank = graph.packed_form(node.inputs[1]), graph.constants[node.inputs[1]].ndim
+    return None if packed is None else packed.scaled(node.op.channel_axis % rank, factors)
 
 
 def _leaves_range(weights: Array, axis: int, factors: Vector) -> bool:
@@ -203,12 +203,12 @@ def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
         return _folded_norm(editor, node, affine)
     assert isinstance(node.op, Contraction)
     weights = editor.graph.constants[node.inputs[1]]
-    along = [1] * weights.ndim
-    along[node.op.channel_axis] = -1
+    broadcast_shape = [1] * weights.ndim
+    broadcast_shape[node.op.channel_axis] = -1
     scaled = node.inputs[1]
     if np.any(affine.scale != 1):
         packed = _packed(editor.graph, node, affine.scale)
-        array = (weights.astype(np.float64) * affine.scale.reshape(along)).astype(weights.dtype)
+        array = (weights.astype(np.float64) * affine.scale.reshape(broadcast_shape)).astype(weights.dtype)
         scaled = editor.new_constant(f"{node.inputs[1]}_folded", packed.array if packed else array, packed)
     bias = _bias(editor.graph, node, node.op) * affine.scale + affine.shift
     name = editor.new_constant(f"{node.name}_bias", bias.astype(weights.dtype))

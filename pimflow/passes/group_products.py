@@ -38,7 +38,7 @@ class GroupProducts(Pass):
         write = RowWriter(graph)
         for group in groups:
             _write(write, group)
-        sites = tuple(one.node.name for group in groups for one in group)
+        sites = tuple(member.node.name for group in groups for member in group)
         return PassResult(write.finish(), True, sites=sites)
 
 
@@ -51,12 +51,12 @@ class _Member(NamedTuple):
 
 def _groups(graph: Graph, left: set[str]) -> list[list[_Member]]:
     """Products of the same shape and the same depth in products, so that none reads another's result."""
-    behind: dict[str, int] = {}
+    depths: dict[str, int] = {}
     groups: dict[object, list[_Member]] = {}
     weights: set[str] = set()
     for node in graph.nodes:
-        depth = max((behind.get(name, 0) for name in node.inputs), default=0) + node.op.is_matrix_product
-        behind.update(dict.fromkeys(node.outputs, depth))
+        depth = max((depths.get(name, 0) for name in node.inputs), default=0) + node.op.is_matrix_product
+        depths.update(dict.fromkeys(node.outputs, depth))
         product = product_of(graph, node.output) if node.op.is_matrix_product else None
         if product is None or node.name in left or node.inputs[1] in weights:  # weights that are read twice stay shared
             continue
@@ -68,25 +68,27 @@ def _groups(graph: Graph, left: set[str]) -> list[list[_Member]]:
 
 def _write(write: RowWriter, group: Sequence[_Member]) -> None:
     first, made = group[0].node, list[Node]()
-    tables = list(dict.fromkeys(one.product.x for one in group))
+    tables = list(dict.fromkeys(member.product.x for member in group))
     begins = dict(zip(tables, np.cumsum([0, *(write.shape(name)[0] for name in tables)]).tolist(), strict=False))
-    counts = [write.shape(one.product.x)[0] for one in group]
+    counts = [write.shape(member.product.x)[0] for member in group]
     pointers = np.cumsum([0, *counts]).astype(np.int64)
-    rows = np.concatenate([begins[one.product.x] + np.arange(count) for one, count in zip(group, counts, strict=True)])
+    rows = np.concatenate(
+        [begins[member.product.x] + np.arange(count) for member, count in zip(group, counts, strict=True)]
+    )
     x = tables[0]
     if len(tables) > 1:
         made.append(write.node(Concat(0), tables, f"{first.name}_tables"))
         x = made[-1].output
-    inputs = [x, write.constant("weights", np.stack([one.product.weights for one in group]))]
+    inputs = [x, write.constant("weights", np.stack([member.product.weights for member in group]))]
     inputs.append(write.constant("types", pointers))
     inputs.append("" if np.array_equal(rows, np.arange(len(rows))) else write.index("rows", rows))
-    if any(one.product.bias.any() for one in group):
-        inputs.append(write.constant("biases", np.stack([one.product.bias for one in group])))
+    if any(member.product.bias.any() for member in group):
+        inputs.append(write.constant("biases", np.stack([member.product.bias for member in group])))
     while not inputs[-1]:
         inputs.pop()
     made.append(write.node(TypedLinear(), inputs, f"{first.name}_group"))
-    whole = made[-1].output
-    for one, start, stop in zip(group, pointers[:-1].tolist(), pointers[1:].tolist(), strict=True):
-        part = write.node(Slice(0, start, stop), (whole,), one.node.name, one.node.output)
-        write.editor.replace_node(one.node.name, (*made, part))
+    products = made[-1].output
+    for member, start, stop in zip(group, pointers[:-1].tolist(), pointers[1:].tolist(), strict=True):
+        part = write.node(Slice(0, start, stop), (products,), member.node.name, member.node.output)
+        write.editor.replace_node(member.node.name, (*made, part))
         made = []

@@ -46,10 +46,10 @@ class ReorderLinear(Pass):
 
 def _one_product(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     second = _second(graph, node)
-    return _reordered(graph, node, second._replace(fold=fold)) if isinstance(second, Second) else second
+    return _reordered(graph, node, second._replace(fold=fold)) if isinstance(second, SecondProduct) else second
 
 
-class Second(NamedTuple):
+class SecondProduct(NamedTuple):
     """A product of rows with weights.
 
     Args:
@@ -71,7 +71,7 @@ class Second(NamedTuple):
     fold: bool = True
 
 
-def _second(graph: Graph, node: Node) -> Second | Refusal | None:
+def _second(graph: Graph, node: Node) -> SecondProduct | Refusal | None:
     """A node as a product; None if it is not one, a refusal if it multiplies rows of edges in an unsupported way."""
     if isinstance(node.op, OnnxOp):
         return _dot_of_heads(graph, node)
@@ -81,7 +81,7 @@ def _second(graph: Graph, node: Node) -> Second | Refusal | None:
             return Refusal("the types of its rows are only known at run time")
         if len(node.inputs) > 3:
             return Refusal("it already reads its rows by an index or adds a bias")
-        return Second(node.inputs[0], node.inputs[1], pointers=pointers)
+        return SecondProduct(node.inputs[0], node.inputs[1], pointers=pointers)
     if not node.op.is_matrix_product or len(graph.shape(node.inputs[0])) != 2:
         return None
     if len(graph.shape(node.inputs[1])) != 2 or not _follows_typed(graph, node.inputs[0]):
@@ -90,7 +90,7 @@ def _second(graph: Graph, node: Node) -> Second | Refusal | None:
     if gemm.trans_a or gemm.alpha != 1.0 or gemm.beta != 1.0:
         return Refusal("its first operand is transposed, or a part is scaled")
     bias = node.inputs[2] if len(node.inputs) > 2 else ""
-    return Second(node.inputs[0], node.inputs[1], transposed=gemm.trans_b, bias=bias)
+    return SecondProduct(node.inputs[0], node.inputs[1], transposed=gemm.trans_b, bias=bias)
 
 
 def _follows_typed(graph: Graph, name: str) -> bool:
@@ -98,7 +98,7 @@ def _follows_typed(graph: Graph, name: str) -> bool:
     return maker is not None and isinstance(maker.op, TypedLinear)
 
 
-def _dot_of_heads(graph: Graph, node: Node) -> Second | None:
+def _dot_of_heads(graph: Graph, node: Node) -> SecondProduct | None:
     """ReduceSum(rows [E, H, C] * constant [1, H, C]) over the last dimension."""
     assert isinstance(node.op, OnnxOp)
     if node.op.op_type != "ReduceSum" or node.op.domain:
@@ -114,11 +114,11 @@ def _dot_of_heads(graph: Graph, node: Node) -> Second | None:
     for rows, weights in (product.inputs, product.inputs[::-1]):
         vector = graph.constants.get(weights)
         if vector is not None and vector.size == shape[1] * shape[2] and vector.shape[-2:] == shape[1:]:
-            return Second(rows, weights, heads=True) if _follows_typed(graph, rows) else None
+            return SecondProduct(rows, weights, heads=True) if _follows_typed(graph, rows) else None
     return None
 
 
-def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | None:
+def _reordered(graph: Graph, node: Node, second: SecondProduct) -> Graph | Refusal | None:
     """The graph with one product instead of two; None if no product comes before the second."""
     rows, picks = picked(graph, second.rows)
     first = graph.producer(rows)
@@ -131,11 +131,11 @@ def _reordered(graph: Graph, node: Node, second: Second) -> Graph | Refusal | No
     if isinstance(first.op, TypedLinear) and len(first.inputs) > 3:
         return Refusal(f"{first.name}, before it, already reads its rows by an index or adds a bias")
     if isinstance(first.op, TypedLinear):
-        return _behind_typed(graph, node, second, first, picks)
+        return _after_typed(graph, node, second, first, picks)
     return _write(graph, node, second, first, picks, None)
 
 
-def _behind_typed(graph: Graph, node: Node, second: Second, first: Node, picks: Ints | None) -> Graph | Refusal:
+def _after_typed(graph: Graph, node: Node, second: SecondProduct, first: Node, picks: Ints | None) -> Graph | Refusal:
     pointers = graph.constants.get(first.inputs[2])
     if pointers is None:
         return Refusal(f"{first.name}, before it, has types that are only known at run time")
@@ -153,7 +153,7 @@ def _behind_typed(graph: Graph, node: Node, second: Second, first: Node, picks: 
 
 
 def _write(
-    graph: Graph, node: Node, second: Second, first: Node, picks: Ints | None, of_type: Ints | None
+    graph: Graph, node: Node, second: SecondProduct, first: Node, picks: Ints | None, of_type: Ints | None
 ) -> Graph | Refusal:
     """Replace both products by one `TypedLinear`.
 
@@ -166,19 +166,19 @@ def _write(
         of_type: by type of the second, the weights of the first that it uses; None if one of the two has no types.
     """
     write, made = RowWriter(graph), list[Node]()
-    weights, bias = _product(write, made, node, second, first, of_type), _biases(graph, second, first)
+    weights, bias = _weight_product(write, made, node, second, first, of_type), _biases(graph, second, first)
     if isinstance(weights, Refusal):
         return weights
     if isinstance(bias, Refusal):
         return bias
     rows = first.inputs[0]
-    behind = second.pointers is None  # rows are picked where there are the fewest columns
-    if not behind and picks is not None:
+    picks_last = second.pointers is None  # rows are picked where there are the fewest columns
+    if not picks_last and picks is not None:
         made.append(write.node(GatherRows(), (rows, write.index("rows", picks)), f"{node.name}_rows"))
         rows = made[-1].output
     pointers = first.inputs[2] if second.pointers is None else node.inputs[2]
     made.append(write.node(TypedLinear(), (rows, weights, pointers), f"{node.name}_reordered"))
-    if behind and picks is not None:
+    if picks_last and picks is not None:
         made.append(write.node(GatherRows(), (made[-1].output, write.index("rows", picks)), f"{node.name}_rows"))
     if bias is not None and second.pointers is not None:
         inputs = (write.constant("bias_of_types", bias), write.index("types", types_of_rows(second.pointers)))
@@ -186,15 +186,15 @@ def _write(
         made += [of_rows, write.node(Elementwise("Add"), (products, of_rows.output), f"{node.name}_biased")]
     if second.bias:
         made.append(write.node(Elementwise("Add"), (made[-1].output, second.bias), f"{node.name}_bias"))
-    whole = graph.shape(node.output)
-    if write.shape(made[-1].output) != whole:
-        made.append(write.node(Reshape(whole), (made[-1].output,), f"{node.name}_view"))
+    shape = graph.shape(node.output)
+    if write.shape(made[-1].output) != shape:
+        made.append(write.node(Reshape(shape), (made[-1].output,), f"{node.name}_view"))
     made[-1] = replace(unmarked(made[-1]), outputs=node.outputs)
     write.editor.replace_node(node.name, made)
     return write.finish()
 
 
-def _biases(graph: Graph, second: Second, first: Node) -> Weights | Refusal | None:
+def _biases(graph: Graph, second: SecondProduct, first: Node) -> Weights | Refusal | None:
     """The bias of the first product times each type's weights, [R, M]; None if it adds nothing."""
     name = first.inputs[2] if isinstance(first.op, Gemm) and len(first.inputs) > 2 else ""
     if not name:
@@ -207,8 +207,8 @@ def _biases(graph: Graph, second: Second, first: Node) -> Weights | Refusal | No
     return biases
 
 
-def _product(
-    write: RowWriter, made: list[Node], node: Node, second: Second, first: Node, of_type: Ints | None
+def _weight_product(
+    write: RowWriter, made: list[Node], node: Node, second: SecondProduct, first: Node, of_type: Ints | None
 ) -> str | Refusal:
     """The weights of both products as one operand, [R, K, M]."""
     known = [write.graph.constants.get(name) for name in (first.inputs[1], second.weights)]
@@ -238,7 +238,7 @@ def _multiplied(left: Weights, right: Weights) -> Weights:
     return product.reshape(types, left.shape[-2], heads * columns)
 
 
-def _as_matrices(second: Second, weights: Weights) -> Weights:
+def _as_matrices(second: SecondProduct, weights: Weights) -> Weights:
     """The second product's weights as [N, M], or [R, N, M]."""
     if second.transposed:
         transposed: Weights = weights.T

@@ -124,7 +124,7 @@ class _Run:
         keys = [self._key(point) for point in points]
         about = dict(zip(keys, points, strict=True))
         fresh = {key: point for key, point in about.items() if key not in self.store}
-        self._clock.known(len(keys) - len(fresh))
+        self._clock.count_known(len(keys) - len(fresh))
         for _, outcomes in self.engine(self._tasks(fresh.items())):
             for outcome in outcomes:
                 self._add(outcome, about[outcome.key])
@@ -147,7 +147,7 @@ class _Run:
     def _add(self, outcome: Outcome, point: Point) -> None:
         self.computed += 1
         self.store.add(outcome, point.as_json())
-        self._clock.finished(outcome, self.setup.objectives)
+        self._clock.count_finished(outcome, self.setup.objectives)
 
     def _outcome(self, point: Point, key: str) -> Outcome:
         """The stored outcome of a point, with values for the current objectives: it may have been stored for others."""
@@ -173,11 +173,11 @@ class _Clock:
         self._front = 0
         self._front_at = 0.0
 
-    def known(self, count: int) -> None:
+    def count_known(self, count: int) -> None:
         """Count points that need no work."""
         self._known += count
 
-    def finished(self, outcome: Outcome, objectives: Sequence[Objective]) -> None:
+    def count_finished(self, outcome: Outcome, objectives: Sequence[Objective]) -> None:
         """Count a finished point, and report."""
         self._done += 1
         now = time.monotonic()

@@ -43,11 +43,11 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     split = chosen.payload[0]
     if not isinstance(split, SplitK):
         return
-    for count in near(scene, scene.graph.node(split.node), split.gpu_k):
+    for count in nearby_counts(scene, scene.graph.node(split.node), split.gpu_k):
         yield Candidate(chosen.start, chosen.stop, (replace(split, gpu_k=count), *chosen.payload[1:]))
 
 
-def near(scene: Scene, node: Node, gpu_k: int) -> list[int]:
+def nearby_counts(scene: Scene, node: Node, gpu_k: int) -> list[int]:
     """Counts that have a twentieth, a fortieth or an eightieth of a node's K more or less on the host."""
     inner = node_k(scene.graph, node)
     steps = {ALIGNMENT * max(1, round(inner * Fraction(GRID, part) / ALIGNMENT)) for part in (2, 4, 8)}
