@@ -51,14 +51,14 @@ def run(case: Case) -> tuple[Case, Graph, Graph | None]:
     """The case with its passes' results, the graph before, and the one after (None if they refuse it)."""
     before = parse_graph(case.before)
     verify_graph(before)
-    asked = replace(case, after="", notes="", error="")
+    blank = replace(case, after="", notes="", error="")
     try:
         result = PassManager(parse_pipeline(case.passes)).run(before)
     except PimflowError as error:
-        return replace(asked, error=f"{type(error).__name__}: {error}\n"), before, None
+        return replace(blank, error=f"{type(error).__name__}: {error}\n"), before, None
     after = print_graph(result.graph) if result.changed else "the same\n"
     notes = "".join(f"{record.name}: {note}\n" for record in result.records for note in record.notes)
-    return replace(asked, after=after, notes=notes), before, result.graph
+    return replace(blank, after=after, notes=notes), before, result.graph
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

@@ -38,8 +38,8 @@ def kept(graph: Graph) -> list[str]:
 
 def assert_promises_hold(graph: Graph) -> None:
     places = place(graph)
-    told = {name: (found.free, found.copied) for name, found in places.movements.items()}
-    assert told == {name: (found.free, found.copied) for name, found in places.actual.items()}
+    predicted = {name: (found.free, found.copied) for name, found in places.movements.items()}
+    assert predicted == {name: (found.free, found.copied) for name, found in places.actual.items()}
 
 
 def assert_same_in_arena(before: Graph, after: Graph) -> None:

@@ -100,10 +100,10 @@ def test_the_first_pass_that_changes_a_value_is_named() -> None:
 
 
 def test_the_check_is_asked_after_changes_only() -> None:
-    asked: list[int] = []
+    checked: list[int] = []
     passes = (RemoveIdentity(), RemoveDeadCode())
-    PassManager(passes, check=lambda before, after: asked.append(len(after.nodes))).run(graph())
-    assert asked == [2]
+    PassManager(passes, check=lambda before, after: checked.append(len(after.nodes))).run(graph())
+    assert checked == [2]
 
 
 def test_disabled_passes_do_not_run() -> None:

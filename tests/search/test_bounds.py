@@ -45,7 +45,7 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
     costs, policy = COSTS[machine]
     graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
     pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
-    told = 0
+    tight = 0
     for candidate in Candidates(graph, find_policy(policy), pricer):
         cost = pricer.cost(candidate.decisions)
         by_arithmetic = bounds.least_us(candidate.decisions)
@@ -53,13 +53,13 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
             continue
         before = pricer.least(candidate.decisions)
         assert before <= cost * (1 + 1e-9), candidate
-        told += min(by_arithmetic, before) > 0.5 * cost
+        tight += min(by_arithmetic, before) > 0.5 * cost
         by_parts = bounds.tighten(candidate.decisions)
         while by_parts > by_arithmetic:
             by_arithmetic, by_parts = by_parts, bounds.tighten(candidate.decisions)
         assert by_parts <= cost * (1 + 1e-9), candidate
         assert by_parts == bounds.least_us(candidate.decisions)
-    assert told, "the bound is too weak"
+    assert tight, "the bound is too weak"
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -87,16 +87,16 @@ def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None
     others = {"dense": dense_block(3), "series": series()}
     graph = PassManager(CLEANUP).run((GRAPHS | others)[name]).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
-    told: Counter[str] = Counter()
+    exact: Counter[str] = Counter()
     for candidate in Candidates(graph, find_policy("auto"), pricer):
         by_parts = bounds.time_from_parts_us(candidate.decisions)
         if by_parts is None:
             continue
         cost = pricer.cost(candidate.decisions)
         assert by_parts == (math.inf if cost is None else cost), candidate
-        told[type(candidate.decisions[0]).__name__] += 1
-    assert told["OnDevice"] >= 3
-    divided = told["Pipeline"] + told["SplitRows"]
+        exact[type(candidate.decisions[0]).__name__] += 1
+    assert exact["OnDevice"] >= 3
+    divided = exact["Pipeline"] + exact["SplitRows"]
     assert divided > 3 or machine == "cpu" or name == "series", "copies over a link need the rewritten graph"
 
 
@@ -113,7 +113,7 @@ def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) 
     host_rows = tuple((2,) * len(stages) if is_able else () for is_able in able)
     start = Pipeline(run, devices, stages, "auto", host_rows=host_rows)
     around = [start, *(one.decisions[0] for one in candidates.variations(Interval(0, len(run), 0.0, (start,))))]
-    told = 0
+    exact = 0
     for pipeline in around:
         assert isinstance(pipeline, Pipeline)
         by_stages, laid_out = pricer.least((pipeline,)), bounds.least_us((pipeline,))
@@ -121,9 +121,9 @@ def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) 
         cost, by_parts = pricer.cost((pipeline,)), bounds.time_from_parts_us((pipeline,))
         assert by_parts == (math.inf if cost is None else cost), pipeline
         if cost is not None:
-            told += 1
+            exact += 1
             assert laid_out <= cost * (1 + 1e-9)
-    assert told > 10
+    assert exact > 10
     assert math.isinf(bounds.least_us((replace(start, stage_rows=(14,), host_rows=()),))), "one stage is no pipeline"
 
 
@@ -164,7 +164,7 @@ def test_bounds_of_divided_branches_are_below_their_price() -> None:
     pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     candidates = Candidates(graph, find_policy("auto"), pricer)
     branches = [one for one in candidates if isinstance(one.decisions[0], Parallel)]
-    told = 0
+    tight = 0
     for one in branches:
         for other in candidates.variations(Interval(one.start, one.stop, 1.0, one.decisions)):
             cost = pricer.cost(other.decisions)
@@ -173,8 +173,8 @@ def test_bounds_of_divided_branches_are_below_their_price() -> None:
             while by_parts > by_arithmetic:
                 by_arithmetic, by_parts = by_parts, bounds.tighten(other.decisions)
             assert 0 < by_parts <= cost * (1 + 1e-9), other
-            told += by_parts > 0.8 * cost
-    assert told > 10, "the bound is too weak"
+            tight += by_parts > 0.8 * cost
+    assert tight > 10, "the bound is too weak"
 
 
 def modules(*, dealt: bool) -> Graph:
@@ -216,29 +216,29 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str) -> None:
             chosen.append(Interval(one.start, one.stop, 1.0, one.decisions))
         found = [joined.decisions for joined in candidates.joins(chosen)]
         drawn += rng.sample(found, min(3, len(found)))
-    told = 0
+    exact = 0
     for decisions in drawn:
         cost, least, by_parts = pricer.cost(decisions), bounds.least_us(decisions), bounds.time_from_parts_us(decisions)
         assert cost is None or least <= cost * (1 + 1e-9), decisions
         assert by_parts in (None, math.inf if cost is None else cost), decisions
-        told += by_parts is not None
-    assert told > 10
+        exact += by_parts is not None
+    assert exact > 10
 
 
 class CountingUnit(FakeUnit):
     """A unit that gives a lower bound on its time, and counts how often it is asked for the price."""
 
-    def __init__(self, told: float) -> None:
+    def __init__(self, tightness: float) -> None:
         super().__init__(slow_down=8.0)
-        self.told = told
-        self.asked: set[MatrixProblem] = set()
+        self.tightness = tightness
+        self.priced: set[MatrixProblem] = set()
 
     def least_us(self, work: MatrixProblem, choice: str) -> float:
         cost = super().cost(work, choice)
-        return 0.0 if isinstance(cost, Refusal) else self.told * cost.time_us
+        return 0.0 if isinstance(cost, Refusal) else self.tightness * cost.time_us
 
     def cost(self, work: MatrixProblem, choice: str) -> FakeCost | Refusal:
-        self.asked.add(work)
+        self.priced.add(work)
         return super().cost(work, choice)
 
 
@@ -254,27 +254,27 @@ def test_few_candidates_are_rewritten() -> None:
 
 def test_a_warm_cache_rewrites_and_prices_nothing(tmp_path: Path) -> None:
     graph = inverted_residuals(2)
-    spaces, asked = [], []
+    spaces, priced = [], []
     for _ in ("cold", "warm"):
         costs = FakeCosts()
         costs.unit = CountingUnit(0.5)
         costs.units = {"pim": costs.unit}
         spaces.append(price_space(graph, find_policy("auto"), costs, PriceCache(tmp_path, "scope")))
-        asked.append(len(costs.unit.asked))
+        priced.append(len(costs.unit.priced))
     cold, warm = (solve_chain(space.positions, space.intervals) for space in spaces)
     assert cold == warm
     assert spaces[0].pricer.built > 0 == spaces[1].pricer.built
-    assert asked[1] < asked[0], "except to find out which nodes can leave the host"
+    assert priced[1] < priced[0], "except to find out which nodes can leave the host"
 
 
 def test_a_units_lower_bounds_save_prices_and_change_no_plan() -> None:
-    asked, best = [], []
-    for told in (0.0, 0.9):
+    priced, best = [], []
+    for tightness in (0.0, 0.9):
         costs = FakeCosts()
-        unit = CountingUnit(told)
+        unit = CountingUnit(tightness)
         costs.unit, costs.units = unit, {"pim": unit}
         space = price_space(inverted_residuals(1), find_policy("auto"), costs, PriceCache(None, ""))
-        asked.append(len(unit.asked))
+        priced.append(len(unit.priced))
         best.append(solve_chain(space.positions, space.intervals)[0])
     assert best[0] == best[1]
-    assert asked[1] < 0.7 * asked[0]
+    assert priced[1] < 0.7 * priced[0]

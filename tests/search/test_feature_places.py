@@ -74,9 +74,9 @@ def test_the_plan_keeps_the_promise_made_before_the_search() -> None:
     """With a mean that starts from the smallest feature, plans run its branches in another order than the export."""
     model = str(Path(__file__).parents[1] / "data" / "gnn" / "sage-min-ts.onnx")
     made = compiled(model, 1000, "aligned")
-    (told,) = (note for note in made.notes if note.startswith("place-features: x: "))
+    (note,) = (note for note in made.notes if note.startswith("place-features: x: "))
     needed = made.memory.arena_bytes + made.memory.weight_bytes
-    assert told.startswith(f"place-features: x: zero-copy: {gigabytes(needed)} of ")
+    assert note.startswith(f"place-features: x: zero-copy: {gigabytes(needed)} of ")
 
 
 def test_parts_add_up_and_the_link_is_on_the_timeline() -> None:
@@ -121,18 +121,18 @@ def test_a_plan_that_exceeds_the_memory_is_replaced() -> None:
 
 
 def test_features_can_be_forced_onto_the_host() -> None:
-    asked = compiled("zoo:gcn", 1000, "aligned")
-    (table,) = asked.host_tables
+    explicit = compiled("zoo:gcn", 1000, "aligned")
+    (table,) = explicit.host_tables
     assert (table.access, table.reads) == ("zero-copy", 1)
     assert table.requests == TableRead(np.arange(1000), 4 * 1433).requests(128, shifted=True)
     assert not fetches(compiled("zoo:gcn", 3, "gpu").graph)
 
 
 def test_if_nothing_fits_one_line_states_what_is_missing() -> None:
-    told = dict(compiled("zoo:gcn", 0.1).about)
-    assert told["GPU memory"].startswith("DOES NOT FIT")
-    assert "short; largest there: " in told["GPU memory"]
-    assert told["tables"].startswith("with tables in the host's memory the GPU needs 0.")
+    about = dict(compiled("zoo:gcn", 0.1).about)
+    assert about["GPU memory"].startswith("DOES NOT FIT")
+    assert "short; largest there: " in about["GPU memory"]
+    assert about["tables"].startswith("with tables in the host's memory the GPU needs 0.")
     with pytest.raises(TargetError, match="more than it has; choose a larger machine"):
         compiled("zoo:gcn", 0.1, "host")
 

@@ -28,7 +28,7 @@ class Space:
     period: int
     intervals: list[Interval[Load]]
     known: list[float]
-    told: list[float]
+    tightness: list[float]
     capacities: dict[str, int]
 
     def pool(self) -> Pool[int]:
@@ -66,7 +66,7 @@ class Refiner:
         entry.us = cost if entry.priced else entry.us
 
     def least_kept(self, payload: int) -> Mapping[str, int]:
-        return {device: int(self.space.told[payload] * amount) for device, amount in self.kept(payload).items()}
+        return {device: int(self.space.tightness[payload] * amount) for device, amount in self.kept(payload).items()}
 
     def kept(self, payload: int) -> Mapping[str, int]:
         return dict(zip(self.space.capacities, self.space.intervals[payload].payload, strict=True))
@@ -87,8 +87,10 @@ def spaces(draw: st.DrawFn) -> Space:
         found.append(Interval(start, stop, float(draw(st.integers(0, 25))), load))
     certain = [1.0] * period
     known = certain + [draw(st.sampled_from([0.0, 0.3, 0.6, 1.0])) for _ in found[period:]]
-    told = [draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in found]
-    return Space(size, period, found, known, told, {device: draw(st.integers(1, 25)) for device in DEVICES[:memories]})
+    tightness = [draw(st.sampled_from([0.0, 0.5, 1.0])) for _ in found]
+    return Space(
+        size, period, found, known, tightness, {device: draw(st.integers(1, 25)) for device in DEVICES[:memories]}
+    )
 
 
 def by_integer_program(space: Space) -> float:

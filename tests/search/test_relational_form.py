@@ -113,12 +113,12 @@ def test_both_peaks_are_reported() -> None:
     graph = film(random_edges(400, 4, 4000))
     *_, record = relational_form(graph, COSTS, OPTIONS).records
     assert record.name == "segment-gemm"
-    told = re.fullmatch(
+    match = re.fullmatch(
         r"everything: [\d.]+ us, ([\d.]+) MB at the peak as chosen, ([\d.]+) MB as exported", record.notes[0]
     )
-    assert told is not None
-    assert float(told[2]) == pytest.approx(needed_bytes(graph, COSTS) / 1e6, abs=5e-3)
-    assert float(told[1]) > float(told[2])
+    assert match is not None
+    assert float(match[2]) == pytest.approx(needed_bytes(graph, COSTS) / 1e6, abs=5e-3)
+    assert float(match[1]) > float(match[2])
 
 
 def test_rewrites_that_do_not_pay_are_left_out() -> None:

@@ -26,11 +26,11 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     """The models that were run, in order."""
     seen: list[object] = []
 
-    def told(model: str | bytes, *arguments: Any) -> Any:
+    def recorded(model: str | bytes, *arguments: Any) -> Any:
         seen.append(model)
         return open_session(model, *arguments)
 
-    monkeypatch.setattr("pimflow.runtime.execute.original.open_session", told)
+    monkeypatch.setattr("pimflow.runtime.execute.original.open_session", recorded)
     return seen
 
 
@@ -45,7 +45,7 @@ def test_the_original_and_the_compiled_model_run_once(tmp_path: Path, runs: list
 
 
 @pytest.fixture
-def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+def checked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The models that were checked by ONNX Runtime, in order."""
     seen: list[str] = []
 
@@ -58,20 +58,20 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return seen
 
 
-def test_a_file_that_ran_is_not_checked_again(tmp_path: Path, asked: list[str]) -> None:
+def test_a_file_that_ran_is_not_checked_again(tmp_path: Path, checked: list[str]) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model_of(2), path)
     for _ in range(2):
         pimflow.compile(path)
-    assert len(asked) == 1
+    assert len(checked) == 1
     pimflow.compile(path, use_cache=False)
-    assert len(asked) == 2
+    assert len(checked) == 2
     onnx.save(model_of(3), path)
     pimflow.compile(path)
-    assert len(asked) == 3
+    assert len(checked) == 3
 
 
-def test_a_file_is_checked_again_with_other_shapes(tmp_path: Path, asked: list[str]) -> None:
+def test_a_file_is_checked_again_with_other_shapes(tmp_path: Path, checked: list[str]) -> None:
     path, model = tmp_path / "model.onnx", model_of(4)
     model.graph.input[0].type.tensor_type.shape.dim[2].dim_param = "rows"
     del model.graph.output[0].type.tensor_type.shape.dim[:]
@@ -79,15 +79,15 @@ def test_a_file_is_checked_again_with_other_shapes(tmp_path: Path, asked: list[s
     onnx.save(model, path)
     for rows in (8, 8, 9):
         pimflow.compile(path, shapes={"rows": rows})
-    assert len(asked) == 2
+    assert len(checked) == 2
 
 
-def test_models_that_were_not_run_are_checked_again(tmp_path: Path, asked: list[str]) -> None:
+def test_models_that_were_not_run_are_checked_again(tmp_path: Path, checked: list[str]) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(model_of(5), path)
     for _ in range(2):
         pimflow.compile(path, check=False)
-    assert len(asked) == 2
+    assert len(checked) == 2
 
 
 def test_without_the_cache_everything_runs(tmp_path: Path, runs: list[object]) -> None:

@@ -45,8 +45,8 @@ GRAPHS = {
 def plan_for(graph: Graph, policy: str, folder: Path | None = None, **options: Any) -> Plan:
     """The plan under fake costs, with prices cached in a folder or in memory only."""
     costs = FakeCosts()
-    asked = Options.of(target=costs.target, policy=policy, **options)
-    return solve(graph, asked, costs=costs, prices=PriceCache(folder, cache_scope(costs)))
+    parsed = Options.of(target=costs.target, policy=policy, **options)
+    return solve(graph, parsed, costs=costs, prices=PriceCache(folder, cache_scope(costs)))
 
 
 @lru_cache
@@ -215,8 +215,8 @@ def test_pim_sends_everything_it_can_to_pim() -> None:
 
 def test_only_pim_accepts_a_slow_down() -> None:
     costs = FakeCosts(slow_down=20.0)
-    asked = [Options(target=costs.target, policy=name, use_cache=False) for name in policies()]
-    slow = {options.policy: solve(GRAPHS["fire"], options, costs=costs) for options in asked}
+    choices = [Options(target=costs.target, policy=name, use_cache=False) for name in policies()]
+    slow = {options.policy: solve(GRAPHS["fire"], options, costs=costs) for options in choices}
     assert slow["pim"].predicted_us > 2 * slow["pim"].baseline_us
     assert all(plan.predicted_us == plan.baseline_us for name, plan in slow.items() if name != "pim")
 
@@ -346,15 +346,15 @@ def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
 
     Split sums, and rows split within runs, are separate rounds, reported when they begin.
     """
-    told: list[str] = []
+    lines: list[str] = []
     costs = FakeCosts()
     pricer = Pricer(GRAPHS["inverted"], costs, PriceCache(None, ""))
     totals = [len(list(listed)) for listed in Candidates(GRAPHS["inverted"], find_policy(policy), pricer).rounds()]
     options = Options(target=costs.target, policy=policy, use_cache=False)
-    plan = solve(GRAPHS["inverted"], options, costs=costs, progress=told.append)
-    told = [line for line in told if not line.endswith("listed")]  # a slow machine reports this in between
-    assert told[0] == f"search: {policy}: 0 of {totals[0]:,} candidates priced (0 %)"
-    assert all(f"search: {policy}: {total:,} of {total:,} candidates priced (100 %)" in told for total in totals)
+    plan = solve(GRAPHS["inverted"], options, costs=costs, progress=lines.append)
+    lines = [line for line in lines if not line.endswith("listed")]  # a slow machine reports this in between
+    assert lines[0] == f"search: {policy}: 0 of {totals[0]:,} candidates priced (0 %)"
+    assert all(f"search: {policy}: {total:,} of {total:,} candidates priced (100 %)" in lines for total in totals)
     assert len(totals) == (3 if policy == "auto" else 1)
     assert plan.candidates == sum(totals) if policy != "auto" else plan.candidates > sum(totals)
 
@@ -362,13 +362,13 @@ def test_candidates_are_counted_before_they_are_priced(policy: str) -> None:
 def test_a_long_list_of_candidates_is_reported_as_it_grows(monkeypatch: pytest.MonkeyPatch) -> None:
     seconds = count()
     monkeypatch.setattr(priced_space, "SearchProgress", partial(SearchProgress, clock=lambda: float(next(seconds))))
-    told: list[str] = []
+    lines: list[str] = []
     costs = FakeCosts()
     options = Options(target=costs.target, policy="md-dp", use_cache=False)
-    solve(GRAPHS["fire"], options, costs=costs, progress=told.append)
-    first = told.index(next(line for line in told if "priced" in line))
-    assert told[:first] == [f"search: md-dp: {size:,} candidates listed" for size in range(1, first + 1)]
-    assert told[first].startswith(f"search: md-dp: 0 of {first:,} candidates priced")
+    solve(GRAPHS["fire"], options, costs=costs, progress=lines.append)
+    first = lines.index(next(line for line in lines if "priced" in line))
+    assert lines[:first] == [f"search: md-dp: {size:,} candidates listed" for size in range(1, first + 1)]
+    assert lines[first].startswith(f"search: md-dp: 0 of {first:,} candidates priced")
 
 
 def test_pipelines_of_long_graphs_are_bounded_later_for_the_same_plan(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,7 @@ def test_the_bound_is_between_the_busiest_device_and_the_layout(name: str, machi
     costs = COSTS[machine]
     pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     stages = StageTimes(bounds, "gpu")
-    told = changing = together = 0
+    tight = changing = shared = 0
     for candidate in Candidates(graph, find_policy("auto"), pricer):
         (only, *others) = candidate.decisions
         if others or not isinstance(only, Pipeline):
@@ -38,12 +38,12 @@ def test_the_bound_is_between_the_busiest_device_and_the_layout(name: str, machi
         busiest = busy_us["pim"] if divided else max(busy_us.values())
         assert busiest * (1 - 1e-9) <= least <= bounds.least_us(candidate.decisions) * (1 + 1e-9)
         assert least <= pricer.least(candidate.decisions)
-        told += least > 1.02 * busiest and not divided
-        together += divided
+        tight += least > 1.02 * busiest and not divided
+        shared += divided
         changing += bool(only.host_rows)
     assert changing > 5, "some are on the host in one stage and on PIM in the other"
-    assert together, "rows of neighbours are on the host and on PIM in one stage"
-    assert told > 5 or machine == "fake", "devices wait for the first parts, and others for the last ones"
+    assert shared, "rows of neighbours are on the host and on PIM in one stage"
+    assert tight > 5 or machine == "fake", "devices wait for the first parts, and others for the last ones"
 
 
 def test_only_runs_have_a_bound() -> None:

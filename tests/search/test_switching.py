@@ -33,8 +33,8 @@ def slow_between() -> Graph:
     return net.graph(net.wise(x))
 
 
-def options(costs: FakeCosts, **asked: object) -> Options:
-    return Options(target=costs.target, use_cache=False, **{"policy": "newton++", **asked})  # type: ignore[arg-type]
+def options(costs: FakeCosts, **overrides: object) -> Options:
+    return Options(target=costs.target, use_cache=False, **{"policy": "newton++", **overrides})  # type: ignore[arg-type]
 
 
 @cache

@@ -52,9 +52,9 @@ def cleaned(name: str) -> Graph:
 def test_no_plan_has_a_shorter_interval(name: str, machine: str) -> None:
     """Not even one with pipelines, which the search does not consider."""
     graph, costs = SMALL[name], FakeCosts() if machine == "fake" else REAL
-    asked = Options.of(target=costs.target, policy="pimflow", objective="throughput", grid=50, use_cache=False)
-    plan = solve(graph, asked, costs=costs)
-    loads = [largest_load(graph, costs, cover) for cover in covers(graph, policy_of(asked), costs)]
+    options = Options.of(target=costs.target, policy="pimflow", objective="throughput", grid=50, use_cache=False)
+    plan = solve(graph, options, costs=costs)
+    loads = [largest_load(graph, costs, cover) for cover in covers(graph, policy_of(options), costs)]
     assert len(loads) > 30
     assert plan.interval_us is not None
     assert min(loads) * (1 - 1e-9) <= plan.interval_us <= min(loads) * (1 + 2 * GAP)
@@ -64,8 +64,8 @@ def test_no_plan_has_a_shorter_interval(name: str, machine: str) -> None:
 @pytest.mark.parametrize("name", NETS)
 def test_the_interval_matches_the_schedule(name: str, policy: str) -> None:
     graph = cleaned(name)
-    asked = Options(target=REAL.target, policy=policy, objective="throughput", use_cache=False)
-    plan = solve(graph, asked, costs=REAL)
+    options = Options(target=REAL.target, policy=policy, objective="throughput", use_cache=False)
+    plan = solve(graph, options, costs=REAL)
     rewritten = carried_out(graph, plan.decisions, REAL)
     costs = REAL.serving(rewritten)
     steady = steady_state(rewritten, REAL.target, costs)
@@ -83,8 +83,8 @@ def test_the_interval_matches_the_schedule(name: str, policy: str) -> None:
 
 def test_no_policy_is_worse_than_one_that_it_includes() -> None:
     def interval_us(name: str, policy: str) -> float:
-        asked = Options(target=REAL.target, policy=policy, objective="throughput", use_cache=False)
-        found = solve(cleaned(name), asked, costs=REAL).interval_us
+        options = Options(target=REAL.target, policy=policy, objective="throughput", use_cache=False)
+        found = solve(cleaned(name), options, costs=REAL).interval_us
         assert found is not None
         return found
 
@@ -116,24 +116,24 @@ def test_loads_are_cached() -> None:
 def test_no_bound_is_above_the_loads() -> None:
     graph = cleaned("inverted")
     pricer = LoadPricer(graph, REAL, PriceCache(None, ""))
-    told = 0
+    tight = 0
     for candidate in Candidates(graph, find_policy("pimflow"), pricer):
         loads, least = pricer.loads(candidate.decisions), pricer.least_loads(candidate.decisions)
         if loads is None:
             continue
         assert least is not None
-        told += sum(least.values()) > 0.5 * sum(loads.values())
+        tight += sum(least.values()) > 0.5 * sum(loads.values())
         assert all(us <= loads.get(device, 0.0) * (1 + 1e-9) for device, us in least.items()), candidate
-    assert told
+    assert tight
 
 
 def test_memories_of_units_are_limits() -> None:
     graph = cleaned("heavy")
-    asked = Options(target=REAL.target, policy="md-dp", objective="throughput", use_cache=False)
-    free = solve(graph, asked, costs=REAL)
+    options = Options(target=REAL.target, policy="md-dp", objective="throughput", use_cache=False)
+    free = solve(graph, options, costs=REAL)
     (used,) = free.stored
     tight = CostModel(override(REAL.target, {"pim.rows": used.used - 1}))
-    held = solve(graph, asked, costs=tight)
+    held = solve(graph, options, costs=tight)
     assert all(item.used <= item.bound for item in held.stored)
     assert free.interval_us is not None
     assert held.interval_us is not None
@@ -142,8 +142,8 @@ def test_memories_of_units_are_limits() -> None:
 
 @pytest.mark.parametrize("policy", ["auto", "pim"])
 def test_without_time_there_is_still_a_plan(policy: str) -> None:
-    asked = Options(target=REAL.target, policy=policy, objective="throughput", time_budget_s=0.0, use_cache=False)
-    plan = solve(cleaned("inverted"), asked, costs=REAL)
+    options = Options(target=REAL.target, policy=policy, objective="throughput", time_budget_s=0.0, use_cache=False)
+    plan = solve(cleaned("inverted"), options, costs=REAL)
     covered = sorted(name for decision in plan.decisions for name in decision.nodes)
     assert covered == sorted(node.name for node in cleaned("inverted").nodes)
     assert plan.interval_us is not None
@@ -156,9 +156,9 @@ def test_row_counts_that_are_left_out_would_not_help() -> None:
     """
     net = ConvNet("two")
     graph = net.graph(net.layer(net.layer(net.input(1, 128, 9, 9), 256, 3), 64))
-    asked = Options(target=REAL.target, policy="auto", objective="throughput", use_cache=False)
-    plan = solve(graph, asked, costs=REAL)
-    found = (cover for cover in covers(graph, policy_of(asked), REAL) if not isinstance(cover[0], Pipeline))
+    options = Options(target=REAL.target, policy="auto", objective="throughput", use_cache=False)
+    plan = solve(graph, options, costs=REAL)
+    found = (cover for cover in covers(graph, policy_of(options), REAL) if not isinstance(cover[0], Pipeline))
     loads = [largest_load(graph, REAL, cover) for cover in found]
     assert len(loads) > 300
     assert plan.interval_us is not None

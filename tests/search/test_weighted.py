@@ -51,8 +51,8 @@ def test_no_plan_spends_less(small: str) -> None:
     assert len(found) > 30
     costs = FakeCosts()
     for objective, place in (("latency", 0), ("energy", 1)):
-        asked = Options.of(target=costs.target, policy="pimflow", objective=objective, grid=50, use_cache=False)
-        plan = solve(graph, asked, costs=costs)
+        options = Options.of(target=costs.target, policy="pimflow", objective=objective, grid=50, use_cache=False)
+        plan = solve(graph, options, costs=costs)
         run = whole_run(graph, plan.decisions, costs)
         assert (run.makespan_us, run.total_energy_mj)[place] == pytest.approx(min(s[place] for s in found), rel=1e-9)
         assert plan.predicted_us == pytest.approx(run.makespan_us, rel=1e-9)
@@ -63,11 +63,11 @@ def test_no_plan_spends_less(small: str) -> None:
 @pytest.mark.parametrize("name", GRAPHS)
 def test_energies_of_candidates_add_up_to_the_run(name: str, policy: str) -> None:
     costs, graph = CostModel(load_target("pimflow")), PassManager(CLEANUP).run(GRAPHS[name]).graph
-    asked = Options(target=costs.target, policy=policy, objective="energy", use_cache=False)
-    plan = solve(graph, asked, costs=costs)
+    options = Options(target=costs.target, policy=policy, objective="energy", use_cache=False)
+    plan = solve(graph, options, costs=costs)
     run = whole_run(graph, plan.decisions, costs)
     assert plan.predicted_us == pytest.approx(run.makespan_us, rel=1e-9)
-    quick = solve(graph, replace(asked, objective="latency"), costs=costs)
+    quick = solve(graph, replace(options, objective="latency"), costs=costs)
     assert run.total_energy_mj <= whole_run(graph, quick.decisions, costs).total_energy_mj * (1 + 1e-9)
 
 
@@ -82,7 +82,7 @@ def test_energy_and_latency_ask_for_different_plans() -> None:
 def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
     costs, graph = FakeCosts(symmetric_padding=("gpu",)), PassManager(CLEANUP).run(GRAPHS[name]).graph
     pricer = WeightedPricer(graph, costs, PriceCache(None, ""), ENERGY)
-    told = 0
+    tight = 0
     for candidate in Candidates(graph, find_policy(policy), pricer):
         energy_mj = pricer.cost(candidate.decisions)
         if energy_mj is None:
@@ -90,13 +90,13 @@ def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
         least, priced = pricer.least(candidate.decisions), False
         while not priced:
             assert least <= energy_mj * (1 + 1e-9), candidate
-            told += least > 0.5 * energy_mj
+            tight += least > 0.5 * energy_mj
             refined, priced = pricer.refine(candidate.decisions, least)
             assert refined is not None
             assert priced or refined > least, "it is refined until it is priced"
             least = refined
         assert least == energy_mj
-    assert told, "the bound is too weak"
+    assert tight, "the bound is too weak"
 
 
 def test_a_cached_plan_is_not_used_for_other_energies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,8 +106,8 @@ def test_a_cached_plan_is_not_used_for_other_energies(tmp_path: Path, monkeypatc
     hungry = override(shipped, {"pim.energy.strict.mac_pj": 1e6})
     found = []
     for target in (shipped, hungry, shipped):
-        asked = Options(target=target, policy="newton++", objective="energy")
-        found.append(solve(graph, asked, costs=CostModel(target)).decisions)
+        options = Options(target=target, policy="newton++", objective="energy")
+        found.append(solve(graph, options, costs=CostModel(target)).decisions)
     assert found[0] == found[2] != found[1]
 
 

@@ -115,11 +115,11 @@ def test_a_bug_is_reported_and_does_not_end_the_sweep(monkeypatch: pytest.Monkey
 def test_another_machine_needs_no_clean_up_and_no_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     evaluate(task(POINT))
 
-    def asked(*_arguments: object) -> None:
+    def refuse(*_arguments: object) -> None:
         raise AssertionError("computed again, or needlessly")
 
     for place, name in ((module, "tidy"), (module, "read_model"), (makespan_bound, "makespan_bound")):
-        monkeypatch.setattr(place, name, asked)
+        monkeypatch.setattr(place, name, refuse)
     (outcome,) = evaluate(task(replace(POINT, values=Table({"pim.channels": 12}))))
     assert outcome.status == "ok"
 

@@ -186,7 +186,7 @@ def test_the_folder_keeps_foreign_files(tmp_path: Path) -> None:
 
 
 def test_progress_shows_how_far_and_how_long() -> None:
-    told: list[str] = []
-    pimflow.sweep(SMALL, jobs=1, progress=told.append)
-    assert any("12 of 12 points (100 %)" in text and "on the front" in text for text in told)
-    assert any("to go" in text for text in told)
+    lines: list[str] = []
+    pimflow.sweep(SMALL, jobs=1, progress=lines.append)
+    assert any("12 of 12 points (100 %)" in text and "on the front" in text for text in lines)
+    assert any("to go" in text for text in lines)

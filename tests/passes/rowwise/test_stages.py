@@ -34,9 +34,9 @@ def test_longer_runs_have_the_rows_of_shorter_ones(bottom_first: bool) -> None:
     seen = []
     for first in range(len(names) - 2, -1, -1):
         assert found.extend(graph.node(names[first])) is None
-        told = {name: [span for span in found.fresh(name) if span[0] < span[1]] for name in names[first:]}
-        assert told == laid_rows(graph, names[first:], stage_rows, bottom_first)
-        seen.append(told)
+        spans = {name: [span for span in found.fresh(name) if span[0] < span[1]] for name in names[first:]}
+        assert spans == laid_rows(graph, names[first:], stage_rows, bottom_first)
+        seen.append(spans)
     assert len(seen) == 6
     assert all(longer[name] == seen[0][name] for longer in seen for name in seen[0])
 
