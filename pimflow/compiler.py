@@ -35,7 +35,7 @@ from pimflow.passes import (
 from pimflow.report.network import Network
 from pimflow.report.plan_report import report_plan
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.execute.beside import beside
+from pimflow.runtime.execute.background import in_background
 from pimflow.search import policy_of, require_offered
 from pimflow.search.aggregation_order import cheapest_order
 from pimflow.search.capacity import Places
@@ -150,8 +150,8 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"load {source.name}")
     loaded = read_model(source, options)
     progress(f"run {source.name}")
-    with beside(partial(run_original, source, loaded, options), options.jobs) as look:
-        progress = _looking(look, progress)
+    with in_background(partial(run_original, source, loaded, options), options.jobs) as check:
+        progress = _with_check(check, progress)
         progress(f"clean {source.name}")
         clean = clean_up(loaded.graph, machine, options)
         progress(f"search {source.name}")
@@ -170,11 +170,11 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         return CompiledModel(source, options, machine, *parts, network=network_of(loaded))
 
 
-def _looking(look: Callable[[], None], progress: ProgressSink) -> ProgressSink:
-    """A progress sink that also calls `look`, so that an error in the concurrent task stops the compilation."""
+def _with_check(check: Callable[[], None], progress: ProgressSink) -> ProgressSink:
+    """A progress sink that also calls `check`, so that an error in the concurrent task stops the compilation."""
 
     def tell(text: str) -> None:
-        look()
+        check()
         progress(text)
 
     return tell

@@ -30,7 +30,7 @@ from pimflow.onnxio.export import SplitModel
 from pimflow.onnxio.runtime import runtime_version
 from pimflow.onnxio.save import DATA_SUFFIX, Stored
 from pimflow.records import dataclass
-from pimflow.runtime.execute.beside import beside
+from pimflow.runtime.execute.background import in_background
 from pimflow.search.progress import Tell, silent
 from pimflow.search.run_cache import RunCache
 from pimflow.search.solver import cache_of, run_cache, stream_cache
@@ -68,7 +68,7 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
     with new_output(folder, digests, stamps.seen) as scratch:
         progress(f"writing {PROGRAM}")
         stored = _save_program(model, scratch)
-        with beside(partial(_check, model, scratch / PROGRAM, stored, digests), model.options.jobs):
+        with in_background(partial(_check, model, scratch / PROGRAM, stored, digests), model.options.jobs):
             _save_records(model, scratch, digests, progress)
             progress("checking what was written")
     stamps.save()

@@ -110,8 +110,8 @@ class CostModel:
         if self._host_only is self:
             return None
         times = [unit.channel_switch_us for unit in self.units.values() if unit.memory_channels]
-        told = [time_us for time_us in times if time_us is not None]
-        return max(told) if len(told) == len(times) else None
+        known = [time_us for time_us in times if time_us is not None]
+        return max(known) if len(known) == len(times) else None
 
     def serving(self, graph: Graph) -> CostModel:
         """The cost model that applies to a placed graph: `host_only()` if no node leaves the host."""
@@ -207,8 +207,8 @@ class CostModel:
         refusal = work if isinstance(work, Refusal) else bound_to_host(node)
         if refusal is None and node.op.is_sparse and node.device != device:
             alone, beside = (costs.host.cost(graph, node).time_us for costs in (self.host_only(), self))
-            vain = self.units[device].in_vain(work, alone, beside, self._adding_us(graph, node))
-            refusal = None if vain is None else replace(vain, in_vain=True)
+            refused = self.units[device].in_vain(work, alone, beside, self._adding_us(graph, node))
+            refusal = None if refused is None else replace(refused, in_vain=True)
         return refusal or work
 
     def _adding_us(self, graph: Graph, node: Node) -> float:
@@ -291,9 +291,9 @@ class CostModel:
         key: Hashable = (len(read), table.shape) if index is None else id(index)
         key = (key, width, *row, node.placement.access)
         if key not in self._accesses:
-            brought = TableRead(read, width * math.prod(row), width, is_consecutive(read))
+            fetched = TableRead(read, width * math.prod(row), width, is_consecutive(read))
             placement = choice("access", node.placement.access or "", PLACEMENTS)
-            self._accesses[key] = (read if index is None else index, self._features.cost(placement, brought))
+            self._accesses[key] = (read if index is None else index, self._features.cost(placement, fetched))
         return self._accesses[key][1]
 
     def _rows_read(self, graph: Graph, node: Node) -> Ids:
@@ -310,15 +310,15 @@ class CostModel:
         Every row of a table that any node reads crosses the link once, whatever the method, the order and the number of
         nodes. Rows that several nodes read count for the first of them.
         """
-        there: dict[str, npt.NDArray[np.bool_]] = {}
+        fetched_rows: dict[str, npt.NDArray[np.bool_]] = {}
         found = {}
         for node in fetches(graph):
             rows, *row = graph.shape(node.inputs[0])
-            brought = there.setdefault(node.inputs[0], np.zeros(rows, np.bool_))
-            before = int(brought.sum())
-            brought[self._rows_read(graph, node)] = True
+            fetched = fetched_rows.setdefault(node.inputs[0], np.zeros(rows, np.bool_))
+            before = int(fetched.sum())
+            fetched[self._rows_read(graph, node)] = True
             width = math.prod(row) * (element_bytes(graph.value(node.inputs[0]).dtype) or 0)
-            found[node.name] = self._features.least_us((int(brought.sum()) - before) * width)
+            found[node.name] = self._features.least_us((int(fetched.sum()) - before) * width)
         return found
 
     @cached_property

@@ -55,7 +55,7 @@ class RowAccess:
 
     def requested_bytes(self, cache: Cache) -> int:
         """Bytes that pass the cache: whole lines, twice for updates."""
-        return self.count * _whole(self.row_bytes, cache.line_bytes) * (2 if self.updates else 1)
+        return self.count * _rounded_up(self.row_bytes, cache.line_bytes) * (2 if self.updates else 1)
 
     def memory_bytes(self, cache: Cache) -> int:
         """Bytes that reach memory: lines that miss the cache.
@@ -64,7 +64,7 @@ class RowAccess:
         """
         if not self.row_bytes:
             return 0
-        held = _whole(self.row_bytes, cache.line_bytes)
+        held = _rounded_up(self.row_bytes, cache.line_bytes)
         misses: float = self.count
         if self.ids is not None:
             misses = (
@@ -79,7 +79,7 @@ class RowAccess:
         return cached_profile(ids, self.rows, per_line).misses(lines)
 
 
-def _whole(row_bytes: int, line_bytes: int) -> int:
+def _rounded_up(row_bytes: int, line_bytes: int) -> int:
     return -(-row_bytes // line_bytes) * line_bytes
 
 

@@ -118,7 +118,7 @@ def steady_state(graph: Graph, target: Target, costs: Costs, rest_us: float = 0.
 
 @dataclass(frozen=True)
 class _Flow:
-    """Jobs in topological order: their lengths in ticks, their resources, and the jobs that each waits for (`before`).
+    """Jobs in topological order: their lengths in ticks, their resources, and the jobs that each waits for.
 
     `ahead` holds the ticks by which each job may start before its operands are ready. `rest` is the idle time of the
     busiest resource per interval, in ticks.
@@ -126,21 +126,21 @@ class _Flow:
 
     ticks: tuple[int, ...]
     resources: tuple[str, ...]
-    before: tuple[tuple[int, ...], ...]
+    predecessors: tuple[tuple[int, ...], ...]
     ahead: tuple[int, ...]
     rest: int = 0
 
     @classmethod
     def of(cls, jobs: Sequence[Job], rest: int = 0) -> _Flow:
-        before: list[list[int]] = [[] for _ in jobs]
+        predecessors: list[list[int]] = [[] for _ in jobs]
         for index, job in enumerate(jobs):
             for successor in job.successors:
-                before[successor].append(index)
+                predecessors[successor].append(index)
         ticks = tuple(_ticks(job.duration_us) for job in jobs)
         return cls(
             ticks,
             tuple(job.resource if length else NO_RESOURCE for job, length in zip(jobs, ticks, strict=True)),
-            tuple(map(tuple, before)),
+            tuple(map(tuple, predecessors)),
             tuple(min(_ticks(job.ahead_us), length) for job, length in zip(jobs, ticks, strict=True)),
             rest,
         )
@@ -169,7 +169,7 @@ class _Flow:
 
     def ready(self, index: int, starts: Sequence[int]) -> int:
         """When a job may start, given the jobs that it waits for; a queued launch may start earlier."""
-        ready = max((starts[i] + self.ticks[i] for i in self.before[index]), default=0) - self.ahead[index]
+        ready = max((starts[i] + self.ticks[i] for i in self.predecessors[index]), default=0) - self.ahead[index]
         return max(ready, 0)
 
 
@@ -178,7 +178,7 @@ def _ticks(time_us: float) -> int:
 
 
 @dataclass(frozen=True)
-class _Found:
+class _Schedule:
     """Start times, the orders that produce them, and their cost: the latency, then the sum of the start times."""
 
     cost: tuple[int, int]
@@ -204,7 +204,7 @@ class _Search:
             pieces = _pieces(flow.interval - load)
             orders[resource] += range(len(self._lengths), len(self._lengths) + len(pieces))
             self._lengths += pieces
-        self._best = self._placed(orders)
+        self._best = self._schedule(orders)
 
     def starts(self) -> list[int]:
         """Start times of all jobs; the earliest is 0."""
@@ -212,11 +212,11 @@ class _Search:
         self._descend(self._best)
         movable = sorted(resource for resource, order in self._best.orders.items() if len(order) > 1)
         while movable and self._steps < self._most_steps:
-            self._descend(self._placed(_disturbed(self._best.orders, movable, rng)))
+            self._descend(self._schedule(_perturbed(self._best.orders, movable, rng)))
         first = min(self._best.starts, default=0)
         return [start - first for start in self._best.starts]
 
-    def _placed(self, orders: Mapping[str, list[int]]) -> _Found:
+    def _schedule(self, orders: Mapping[str, list[int]]) -> _Schedule:
         """The start times for an order: each group begins where the previous one ends."""
         offsets = [0] * len(self._flow.ticks)
         for order in orders.values():
@@ -229,22 +229,22 @@ class _Search:
         starts = self._flow.starts(offsets)
         self._steps += len(starts)
         ends = [start + ticks for start, ticks in zip(starts, self._flow.ticks, strict=True)]
-        return _Found((max(ends, default=0) - min(starts, default=0), sum(starts)), starts, orders)
+        return _Schedule((max(ends, default=0) - min(starts, default=0), sum(starts)), starts, orders)
 
-    def _descend(self, found: _Found) -> None:
+    def _descend(self, found: _Schedule) -> None:
         """Moves one group at a time while that helps; keeps the result if it is the best so far."""
         moved = True
         while moved and self._steps < self._most_steps:
             moved = False
             for resource, group in self._waiting(found):
-                better = self._placed(self._moved(found, resource, group))
+                better = self._schedule(self._with_moved(found, resource, group))
                 if better.cost < found.cost:
                     found, moved = better, True
                     break
         if found.cost < self._best.cost:
             self._best = found
 
-    def _waiting(self, found: _Found) -> list[tuple[str, int]]:
+    def _waiting(self, found: _Schedule) -> list[tuple[str, int]]:
         """The groups that wait for their slot, longest wait first."""
         waits = []
         for resource, order in found.orders.items():
@@ -254,7 +254,7 @@ class _Search:
                     waits.append((self._flow.ready(job, found.starts) - found.starts[job], group, resource))
         return [(resource, group) for wait, group, resource in sorted(waits) if wait < 0]
 
-    def _moved(self, found: _Found, resource: str, group: int) -> Mapping[str, list[int]]:
+    def _with_moved(self, found: _Schedule, resource: str, group: int) -> Mapping[str, list[int]]:
         """The orders with a group moved to the point in its resource's order when it becomes ready."""
         left = [other for other in found.orders[resource] if other != group]
         wanted = self._flow.ready(self._groups[group][0], found.starts) % self._flow.interval
@@ -285,7 +285,7 @@ def _pieces(idle: int) -> list[int]:
     return [end - begin for begin, end in pairwise(cuts) if end > begin]
 
 
-def _disturbed(orders: Mapping[str, list[int]], movable: Sequence[str], rng: random.Random) -> dict[str, list[int]]:
+def _perturbed(orders: Mapping[str, list[int]], movable: Sequence[str], rng: random.Random) -> dict[str, list[int]]:
     """The orders after a few random changes: two groups swapped, or the whole order of a resource rotated."""
     changed = {resource: list(order) for resource, order in orders.items()}
     for _ in range(rng.randint(1, _MOST_CHANGES)):

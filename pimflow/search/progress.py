@@ -36,7 +36,7 @@ def receiver_of(progress: object) -> Tell:
 @contextmanager
 def ticking(tick: Callable[[], None], every_s: float) -> Iterator[None]:
     """Call `tick` repeatedly while the block runs, in a thread of its own, until it raises an OSError."""
-    from pimflow.runtime.execute.beside import leave_signals_to_main  # not at the top: few searches are watched
+    from pimflow.runtime.execute.background import leave_signals_to_main  # not at the top: few searches are watched
 
     ended = threading.Event()
 

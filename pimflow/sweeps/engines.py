@@ -9,7 +9,7 @@ from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from pimflow.errors import OptionError
-from pimflow.runtime.execute.beside import cores
+from pimflow.runtime.execute.background import cores
 from pimflow.sweeps.evaluate import Task, evaluate
 from pimflow.sweeps.store import Outcome
 

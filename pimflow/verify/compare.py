@@ -32,7 +32,7 @@ from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.npz import read_npz
 from pimflow.records import dataclass
-from pimflow.runtime.execute.arena import Kernels, OtherShape, run_in_arena
+from pimflow.runtime.execute.arena import Kernels, ShapeMismatch, run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels
 from pimflow.runtime.execute.nodes import Execute, run_nodes
 from pimflow.runtime.execute.original import run_original
@@ -286,11 +286,11 @@ def _declaration_errors(original: ModelContent) -> Iterator[None]:
     """
     try:
         yield
-    except OtherShape as error:
+    except ShapeMismatch as error:
         said = declared_types(read_source(original).proto.graph).get(error.name)
         if said is None or said.shape != error.planned:
             raise
-        made = replace(said, shape=error.made)
+        made = replace(said, shape=error.actual)
         raise ModelError(
             f"the value {error.name!r} is declared as {said.type_text}, and is {made.type_text}",
             "correct the declaration, or leave it out, and compile the model again",

@@ -85,7 +85,7 @@ def cpu_work(graph: Graph, node: Node, cpu: CpuSpec) -> CpuWork | None:
 def _kernel(work: GpuWork, cpu: CpuSpec, times: int) -> CpuKernel:
     cache = Cache(cpu.cache_kib * 1024, cpu.line_bytes)
     if isinstance(work, SegmentedWork):
-        whole = work.behind(cache)
+        whole = work.with_cache(cache)
         return CpuKernel(work.macs, 0, whole.bytes, whole.bytes - work.bytes, times)
     if isinstance(work, MatrixWork | DepthwiseWork):
         return CpuKernel(work.macs, 0, work.bytes, 0, times)

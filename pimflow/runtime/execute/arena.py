@@ -43,12 +43,12 @@ class UnitExecute(Protocol):
         """The node's results from its dense operands."""
 
 
-class OtherShape(GraphError):
+class ShapeMismatch(GraphError):
     """A value does not have its shape in the graph: `name` is the value, `planned` the shape in the graph."""
 
-    def __init__(self, name: str, made: tuple[int, ...], planned: tuple[int, ...]) -> None:
-        super().__init__(f"value {name!r} has shape {made}, but {planned} in the graph")
-        self.name, self.made, self.planned = name, made, planned
+    def __init__(self, name: str, actual: tuple[int, ...], planned: tuple[int, ...]) -> None:
+        super().__init__(f"value {name!r} has shape {actual}, but {planned} in the graph")
+        self.name, self.actual, self.planned = name, actual, planned
 
 
 @dataclass(frozen=True)
@@ -133,7 +133,7 @@ class ArenaInference:
         """Runs all steps."""
         order = regions(self.graph)
         self.begin(self._begin.get(0, ()))
-        self.take(inputs)
+        self.write_inputs(inputs)
         for step, nodes in enumerate(order):
             if step:
                 self.begin(self._begin.get(step, ()))
@@ -144,14 +144,14 @@ class ArenaInference:
         stats = ArenaStats(self.plan.arena_bytes, self.executed, self.on_units, self.free, self.moved)
         return ArenaRun(self.outputs(), stats)
 
-    def take(self, inputs: Mapping[str, Array]) -> None:
+    def write_inputs(self, inputs: Mapping[str, Array]) -> None:
         """Writes the inputs to their places."""
         for name, item in operands(self.graph, inputs).items():
             self._write(name, item)
 
     def outputs(self) -> dict[str, Array]:
         """Copies of the outputs."""
-        return {name: _taken_out(self._read(name)) for name in self.graph.outputs}
+        return {name: _copied(self._read(name)) for name in self.graph.outputs}
 
     def begin(self, pieces: Sequence[ArenaRegion]) -> None:
         """Starts the lifetime of regions: poisons them and fills their padding."""
@@ -201,7 +201,7 @@ class ArenaInference:
             self.outside[name] = array
             return
         if np.shape(array) != spot.shape:
-            raise OtherShape(name, np.shape(array), spot.shape)
+            raise ShapeMismatch(name, np.shape(array), spot.shape)
         self._view(spot)[...] = array
 
     def execute_node(self, node: Node) -> None:
@@ -242,7 +242,7 @@ class ArenaInference:
             self._write(name, result)
 
 
-def _taken_out(item: Any) -> Any:
+def _copied(item: Any) -> Any:
     return item.copy(order="C") if isinstance(item, np.ndarray) else item
 
 

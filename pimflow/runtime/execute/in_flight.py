@@ -89,7 +89,7 @@ def _events(
         what, place = (_ENDS, at_once.get(index, 0)) if life.at_once else (_BEGINS, 0)
         yield (shift + life.first + life.at_once, what, place, number), begin(index)
         yield (shift + life.last, _FREES, 0, number), end(index)
-    yield (shift, _ENDS, 0, number), lambda: run.take(inputs)
+    yield (shift, _ENDS, 0, number), lambda: run.write_inputs(inputs)
     for node in run.graph.nodes:
         yield (shift + ends[node.name], _ENDS, position[node.name], number), execute(node)
     yield (shift + steady.latency, _GIVES, 0, number), lambda: outputs.update(run.outputs())

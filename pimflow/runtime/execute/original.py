@@ -76,10 +76,10 @@ def run_original(
     types = {output.name: ort_dtype(output.type) for output in session.ort.get_outputs()}
     known = {item.name for item in session.ort.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
-    exotic = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
+    non_native = any(dtype_code(dtype) and dtype not in (*NUMPY_NATIVE, "object") for dtype in types.values())
     with time_limited(limit_s) as options:
         try:
-            if not exotic and not any(needs_ort_value(array) for array in feeds.values()):
+            if not non_native and not any(needs_ort_value(array) for array in feeds.values()):
                 results = session.ort.run(list(types), feeds, options)
                 return unaliased(dict(zip(types, results, strict=True)), feeds)
             lent = {key: to_ort_value(array) for key, array in feeds.items()}

@@ -24,23 +24,23 @@ class SegmentedRun:
 
     def __init__(self, graph: Graph, threads: int = 2, optimise: bool = True, fuse_quantised: bool = False) -> None:
         self.graph = graph
-        stretches = [tuple(nodes) for _, nodes in groupby(graph.nodes, key=lambda node: node.op.is_sparse)]
+        segments = [tuple(nodes) for _, nodes in groupby(graph.nodes, key=lambda node: node.op.is_sparse)]
         self._last_read = {
-            name: step for step, nodes in enumerate(stretches) for node in nodes for name in node.inputs if name
+            name: step for step, nodes in enumerate(segments) for node in nodes for name in node.inputs if name
         }
         self._steps = [
-            nodes if nodes[0].op.is_sparse else _session(self._alone(step, nodes), threads, optimise, fuse_quantised)
-            for step, nodes in enumerate(stretches)
+            nodes if nodes[0].op.is_sparse else _session(self._segment(step, nodes), threads, optimise, fuse_quantised)
+            for step, nodes in enumerate(segments)
         ]
 
-    def _alone(self, step: int, nodes: Sequence[Node]) -> Graph:
+    def _segment(self, step: int, nodes: Sequence[Node]) -> Graph:
         """A segment as a graph; its outputs are the values that other segments read."""
-        made = [name for node in nodes for name in node.outputs if name]
+        written = [name for node in nodes for name in node.outputs if name]
         read = dict.fromkeys(name for node in nodes for name in node.inputs if name)
-        outputs = [name for name in made if name in self.graph.outputs or self._last_read.get(name, -1) > step]
-        names = {*made, *read}
+        outputs = [name for name in written if name in self.graph.outputs or self._last_read.get(name, -1) > step]
+        names = {*written, *read}
         return self.graph.replace(
-            inputs=[name for name in read if name not in made and name not in self.graph.constants],
+            inputs=[name for name in read if name not in written and name not in self.graph.constants],
             outputs=outputs,
             nodes=nodes,
             values={name: value for name, value in self.graph.values.items() if name in names},
@@ -53,22 +53,22 @@ class SegmentedRun:
         Raises:
             ModelError: ONNX Runtime fails.
         """
-        held: dict[str, Any] = dict(feeds)
+        values: dict[str, Any] = dict(feeds)
         for step, part in enumerate(self._steps):
             if isinstance(part, GraphSession):
                 read = (item.name for item in part.session.get_inputs())
-                held |= part.run({name: held[name] for name in read})
+                values |= part.run({name: values[name] for name in read})
             else:
                 for node in part or ():
-                    held[node.output] = self._computed(node, held)
-            for name in [name for name in held if self._last_read.get(name) == step]:
+                    values[node.output] = self._computed(node, values)
+            for name in [name for name in values if self._last_read.get(name) == step]:
                 if name not in self.graph.outputs:
-                    del held[name]
-        return {name: held.get(name, self.graph.constants.get(name)) for name in self.graph.outputs}
+                    del values[name]
+        return {name: values.get(name, self.graph.constants.get(name)) for name in self.graph.outputs}
 
-    def _computed(self, node: Node, held: Mapping[str, Any]) -> Any:
+    def _computed(self, node: Node, values: Mapping[str, Any]) -> Any:
         constants = self.graph.constants
-        operands = [None if not name else constants.get(name, held.get(name)) for name in node.inputs]
+        operands = [None if not name else constants.get(name, values.get(name)) for name in node.inputs]
         return SPARSE_VALUES.of(node.op)(node.op, operands)
 
 

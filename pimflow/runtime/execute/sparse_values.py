@@ -74,7 +74,7 @@ def _row_blocks(rowptr: Any, width: int) -> Iterator[tuple[int, int]]:
         first = last
 
 
-def _side_by_side(block: Callable[[int, int], None], blocks: Iterator[tuple[int, int]]) -> None:
+def _in_parallel(block: Callable[[int, int], None], blocks: Iterator[tuple[int, int]]) -> None:
     from concurrent.futures import ThreadPoolExecutor  # imported here because few models have sparse ops
 
     with ThreadPoolExecutor(THREADS) as pool:
@@ -121,7 +121,7 @@ def _weighted_sums(x: Floats, rowptr: Any, col: Any, weight: Any) -> Floats:
         rows.data, rows.indices, rows.indptr = data, col[begin:end], pointers  # the constructor would copy
         out[first:last] = rows @ x
 
-    _side_by_side(block, _row_blocks(rowptr, SUM_WIDTH))
+    _in_parallel(block, _row_blocks(rowptr, SUM_WIDTH))
     return out
 
 
@@ -143,7 +143,7 @@ def _reduced_messages(op: Spmm, x: Floats, rowptr: Any, col: Any, weight: Any) -
             messages *= _wide(weight[edges]).reshape(len(messages), *weight.shape[1:], *(1,) * (x.ndim - weight.ndim))
         out[first:last] = _reduced(op, messages, rowptr[first : last + 1] - rowptr[first])
 
-    _side_by_side(block, _row_blocks(rowptr, x[:1].size))
+    _in_parallel(block, _row_blocks(rowptr, x[:1].size))
     return out
 
 
@@ -175,7 +175,7 @@ def _segment_reduce(op: SegmentReduce, operands: Operands) -> Array:
         edges = slice(int(rowptr[first]), int(rowptr[last]))
         out[first:last] = _reduced(op, _wide(updates[edges]), rowptr[first : last + 1] - rowptr[first])
 
-    _side_by_side(block, _row_blocks(rowptr, updates[:1].size))
+    _in_parallel(block, _row_blocks(rowptr, updates[:1].size))
     return out
 
 
@@ -190,7 +190,7 @@ def _sddmm(op: Sddmm, operands: Operands) -> Array:
         destinations = np.repeat(y[first:last], np.diff(rowptr[first : last + 1]), axis=0)
         out[edges] = _paired(op.pairing, x[col[edges]], destinations)
 
-    _side_by_side(block, _row_blocks(rowptr, x[:1].size))
+    _in_parallel(block, _row_blocks(rowptr, x[:1].size))
     return out
 
 
@@ -210,7 +210,7 @@ def _gather_pairs(op: GatherPairs, operands: Operands) -> Array:
     def block(begin: int, end: int) -> None:
         out[begin:end] = _paired(op.pairing, x[first[begin:end]], y[second[begin:end]])
 
-    _side_by_side(block, _row_blocks(np.arange(len(first) + 1), x[:1].size))
+    _in_parallel(block, _row_blocks(np.arange(len(first) + 1), x[:1].size))
     return out
 
 
@@ -228,7 +228,7 @@ def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> Array:
         sums = _reduced(SegmentReduce("sum"), powers, pointers) + np.array(op.eps, powers.dtype)
         out[edges] = powers / np.repeat(sums, counts, axis=0)
 
-    _side_by_side(block, _row_blocks(rowptr, logits[:1].size))
+    _in_parallel(block, _row_blocks(rowptr, logits[:1].size))
     return out
 
 

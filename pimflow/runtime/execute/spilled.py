@@ -70,7 +70,7 @@ class _SpilledRun:
             if moment.what == "allocate":
                 self._begin(stays[place, moment.which])
             elif moment.what == "run" and moment.which < given:
-                self.inference.take(inputs)
+                self.inference.write_inputs(inputs)
             elif moment.what == "run" and moment.which == last:
                 found = self.inference.outputs()
             else:

@@ -172,9 +172,9 @@ def calibrate_target(
         raise OptionError(f"{folds} folds leave nothing to validate on", "give 2 or more")
     gpu = target.any_gpu
     form = form_of(gpu)
-    samples, fold_of = _folded(tables, gpu, folds, by)
+    samples, fold_of = _samples_and_folds(tables, gpu, folds, by)
     fitted = _rounded(form, form.fit(gpu, samples))
-    held_out = _held_out(gpu, samples, fold_of, folds)
+    held_out = _held_out_ratios(gpu, samples, fold_of, folds)
     before, after = form.parameters(gpu), form.parameters(fitted)
     moved = {name for name in before if before[name] != after[name]}
     determined = determination(form, fitted, samples, moved)
@@ -197,7 +197,7 @@ def calibrate_target(
     )
 
 
-def _folded(tables: Tables, gpu: Gpu, folds: int, by: FoldsBy) -> tuple[list[Sample], list[int]]:
+def _samples_and_folds(tables: Tables, gpu: Gpu, folds: int, by: FoldsBy) -> tuple[list[Sample], list[int]]:
     """The samples that can be priced, and the fold of each."""
     keyed = [((row.key, row.dtype), sample) for row in _rows(tables) if (sample := _sample(row, gpu)) is not None]
     distinct = dict.fromkeys(key for key, _ in keyed)
@@ -213,7 +213,7 @@ def _folded(tables: Tables, gpu: Gpu, folds: int, by: FoldsBy) -> tuple[list[Sam
     return samples, [order[key] for key, _ in keyed]
 
 
-def _held_out(gpu: Gpu, samples: Sequence[Sample], fold_of: Sequence[int], folds: int) -> list[float]:
+def _held_out_ratios(gpu: Gpu, samples: Sequence[Sample], fold_of: Sequence[int], folds: int) -> list[float]:
     """The ratio of predicted to measured time of each sample, by a fit that has not seen its fold."""
     ratios = [0.0] * len(samples)
     for fold in range(folds):

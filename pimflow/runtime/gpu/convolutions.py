@@ -126,10 +126,10 @@ def lowered(sizes: Sizes, choice: ConvolutionChoice, element_bytes: int) -> Iter
         elements = per_image.get(algorithm, 0)
         if elements and elements * element_bytes <= limit:
             at_a_time = min(sizes.images, int(limit // (elements * element_bytes)))
-            yield _made_first(algorithm, sizes, elements, at_a_time, element_bytes)
+            yield _copy_and_product(algorithm, sizes, elements, at_a_time, element_bytes)
 
 
-def _made_first(algorithm: Algorithm, sizes: Sizes, elements: int, at_a_time: int, element_bytes: int) -> Lowered:
+def _copy_and_product(algorithm: Algorithm, sizes: Sizes, elements: int, at_a_time: int, element_bytes: int) -> Lowered:
     """The copy that writes the tensor and the product that reads it, for `at_a_time` images at a time.
 
     Each byte of the tensor passes DRAM twice, for the write and the read; the tiles of the product read it through the
@@ -140,14 +140,14 @@ def _made_first(algorithm: Algorithm, sizes: Sizes, elements: int, at_a_time: in
     sequence: list[tuple[GpuWork, int]] = []
     for images, times in kernels:
         read = images * math.prod(sizes.source[1:])
-        made, results = images * elements, images * math.prod(sizes.result[1:])
-        sequence.append((StreamWork(0, (read + made) * element_bytes), times))
+        written, results = images * elements, images * math.prod(sizes.result[1:])
+        sequence.append((StreamWork(0, (read + written) * element_bytes), times))
         product = MatrixWork(
             m=images * math.prod(sizes.result[2:]),
             n=sizes.result[1] // sizes.op.groups,
             k=sizes.depth,
             groups=sizes.op.groups,
-            bytes=(made + sizes.weights + sizes.more + results) * element_bytes,
+            bytes=(written + sizes.weights + sizes.more + results) * element_bytes,
             whole_k=algorithm == "im2win",
         )
         sequence.append((product, times))

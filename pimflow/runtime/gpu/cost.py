@@ -137,7 +137,7 @@ def cached(work: GpuWork, gpu: Gpu, channels: int) -> GpuWork:
         return work
     cache = Cache(gpu.l2_kib * 1024 * channels / gpu.memory_channels, gpu.sector_bytes)
     if isinstance(work, SegmentedWork):
-        return work.behind(cache)
+        return work.with_cache(cache)
     moved, passed = work.memory_bytes(cache), work.cache_bytes(cache)
     return CachedWork(work.operations, moved, work.kind, max(passed - moved, 0), work.macs)
 

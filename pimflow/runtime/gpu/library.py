@@ -228,19 +228,19 @@ def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
     found = _tiled(replace(batch, k=padded), table.implicit_gemm, board)
     if table.few_channels is not None:
         few = (batch.channels > 0) & (batch.channels < multiple) & (taps > 1) & (batch.groups == 1)
-        found = _where(few, _tiled(batch, table.few_channels, board), found)
+        found = _select(few, _tiled(batch, table.few_channels, board), found)
     gemm = library.product.gemm
     cut = _tiled(batch, replace(table.implicit_gemm, splits=gemm.splits, split_us=gemm.split_us), board)
-    found = _where(batch.gradients > 0, cut, found)
+    found = _select(batch.gradients > 0, cut, found)
     product = _tiled(batch, gemm, board)
-    found = _where((batch.pointwise > 0) & (product.total < found.total), product, found)
+    found = _select((batch.pointwise > 0) & (product.total < found.total), product, found)
     if table.winograd is not None:
         other = _winograd(batch, table.winograd, board)
-        found = _where((batch.slides > 0) & (other.total < found.total), other, found)
+        found = _select((batch.slides > 0) & (other.total < found.total), other, found)
     return found
 
 
-def _where(chosen: npt.NDArray[np.bool_], some: Kernels, others: Kernels) -> Kernels:
+def _select(chosen: npt.NDArray[np.bool_], some: Kernels, others: Kernels) -> Kernels:
     pairs = ((getattr(some, array.name), getattr(others, array.name)) for array in fields(Kernels))
     return Kernels(*(np.where(chosen, first, second) for first, second in pairs))
 

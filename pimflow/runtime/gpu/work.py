@@ -111,7 +111,7 @@ class SegmentedWork(MatrixWork):
     scattered: tuple[RowAccess, ...] = ()
     cache_bytes: int = 0
 
-    def behind(self, cache: Cache) -> SegmentedWork:
+    def with_cache(self, cache: Cache) -> SegmentedWork:
         """The work with the bytes that miss a cache, of rows read by index or updated."""
         accesses = (*self.scattered, *(() if self.gathered is None else (self.gathered,)))
         if not accesses:

@@ -148,13 +148,13 @@ def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, 
         at_once = start == end
         last = max(end, read.get(name, 0), steady.latency if name in outputs else 0)
         life = Life(start - at_once, last, at_once)
-        lives[spot.region] = _joined(lives[spot.region], life)
+        lives[spot.region] = _union(lives[spot.region], life)
     for node, region in alone.workspaces.items():
         lives[region] = Life(begins[node], ends[node])
     return tuple(life or Life(0, 0) for life in lives)
 
 
-def _joined(known: Life | None, other: Life) -> Life:
+def _union(known: Life | None, other: Life) -> Life:
     """The lifetime of a region that holds two values."""
     if known is None:
         return other

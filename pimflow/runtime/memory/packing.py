@@ -96,7 +96,7 @@ def _place(blocks: Sequence[Block], order: Sequence[int], ceiling: int | None) -
         block = blocks[index]
         if block.size == 0:
             continue
-        taken = sorted((offsets[other], blocks[other].size) for other in placed.meeting(block.first, block.last))
+        taken = sorted((offsets[other], blocks[other].size) for other in placed.overlapping(block.first, block.last))
         offsets[index] = _best_gap(taken, block.size, ceiling)
         total = max(total, offsets[index] + block.size)
         placed.add(block.first, block.last, index)
@@ -149,7 +149,7 @@ class _Intervals:
             low //= 2
             high //= 2
 
-    def meeting(self, first: int, last: int) -> list[int]:
+    def overlapping(self, first: int, last: int) -> list[int]:
         low = bisect_left(self._starts, (first + 1, -1))
         high = bisect_left(self._starts, (last + 1, -1))
         found = [index for _, index in self._starts[low:high]]

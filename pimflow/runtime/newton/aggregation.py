@@ -24,13 +24,13 @@ from pimflow.errors import DataError
 from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.analysis.content import content_of
 from pimflow.records import dataclass
-from pimflow.runtime.newton.spmm_cost import SpmmCost, priced
+from pimflow.runtime.newton.spmm_cost import SpmmCost, fastest_program
 from pimflow.runtime.newton.timing.streams import StreamTimer
 from pimflow.sparse.checks import Longs
 from pimflow.sparse.groups import GroupCounts, group_counts
 from pimflow.targets import PimSpec
 
-Known = tuple[SpmmProgram, SpmmCost] | Refusal
+_Priced = tuple[SpmmProgram, SpmmCost] | Refusal
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Aggregations:
         self._pim = timer.profile.pim
         self._edges: dict[str, tuple[Array, Array]] = {}
         self._packings: dict[str, Packing] = {}
-        self._known: dict[tuple[SpmmProblem, str], Known] = {}
+        self._known: dict[tuple[SpmmProblem, str], _Priced] = {}
 
     def work(self, graph: Graph, node: Node) -> SpmmProblem | Refusal:
         """The work of an aggregation: it must sum rows of a matrix over edges, with weights, that are all constants."""
@@ -136,21 +136,21 @@ class Aggregations:
 
     def choose(self, problem: SpmmProblem, policy: str) -> SpmmCost | Refusal:
         """The cost of the fastest program that a policy allows."""
-        known = self._of(problem, policy)
+        known = self._priced(problem, policy)
         return known if isinstance(known, Refusal) else known[1]
 
     def program(self, problem: SpmmProblem, policy: str) -> SpmmProgram | Refusal:
         """The program that `choose` prices."""
-        known = self._of(problem, policy)
+        known = self._priced(problem, policy)
         return known if isinstance(known, Refusal) else known[0]
 
-    def _of(self, problem: SpmmProblem, policy: str) -> Known:
+    def _priced(self, problem: SpmmProblem, policy: str) -> _Priced:
         key = (problem, policy)
         if key not in self._known:
-            self._known[key] = self._priced(problem, policy)
+            self._known[key] = self._price(problem, policy)
         return self._known[key]
 
-    def _priced(self, problem: SpmmProblem, policy: str) -> Known:
+    def _price(self, problem: SpmmProblem, policy: str) -> _Priced:
         rowptr, col = self._edges[problem.edges_digest]
         counts = self._counts(problem)
         too_long = length_refusal(problem, self._pim, self._pim.buffers, counts.runs + counts.units)
@@ -158,7 +158,7 @@ class Aggregations:
             return too_long
         if problem.edges_digest not in self._packings:
             self._packings[problem.edges_digest] = pack(rowptr, col, self._pim)
-        return priced(problem, self._packings[problem.edges_digest], policy, self._timer)
+        return fastest_program(problem, self._packings[problem.edges_digest], policy, self._timer)
 
     def time_parts_us(self, problem: SpmmProblem, policy: str) -> Parts:
         """The launch, writing features, and the cycles of the slowest channel by part, in microseconds."""

@@ -80,7 +80,7 @@ def _slowest(packing: Packing, problem: SpmmProblem, number: int, profile: Timin
     )
 
 
-def priced(
+def fastest_program(
     problem: SpmmProblem, packing: Packing, policy: str, timer: StreamTimer
 ) -> tuple[SpmmProgram, SpmmCost] | Refusal:
     """The fastest program that a policy tries, by exact timing, and its cost; or why there is none."""

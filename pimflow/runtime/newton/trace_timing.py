@@ -21,14 +21,14 @@ _BLANK = 4  # a line without a command; GWRITE, G_ACT, COMP and READRES are 0 to
 
 
 @dataclass(frozen=True)
-class Memory:
+class CacheSizes:
     """Sizes of the caches used while reading a file; a full cache is cleared."""
 
     lines: int = 1 << 14  # distinct lines with their meaning
     states: int = 1 << 16  # states of the rules, with their steps
 
 
-DEFAULT_MEMORY = Memory()
+DEFAULT_CACHE_SIZES = CacheSizes()
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +77,7 @@ def simulate_file(
     pim: PimSpec,
     timing: str | None = None,
     gwrite_latency: str | None = None,
-    memory: Memory = DEFAULT_MEMORY,
+    cache_sizes: CacheSizes = DEFAULT_CACHE_SIZES,
     *,
     reopens_rows: bool = False,
 ) -> TraceResult:
@@ -88,7 +88,7 @@ def simulate_file(
         pim: the machine.
         timing: the name of a timing profile; the machine's default if None.
         gwrite_latency: "hidden" or "exposed"; the machine's if None.
-        memory: the sizes of the caches.
+        cache_sizes: the sizes of the caches.
         reopens_rows: whether the controller reopens rows that a refresh closed, if the profile leaves the choice.
             Streams of `auto` are timed this way under `artifact`, although the published controller does not do so.
 
@@ -99,7 +99,7 @@ def simulate_file(
     """
     profile = timing_profile(pim, timing)
     latency = choice("GWRITE latency", gwrite_latency or pim.gwrite_latency, GWRITE_LATENCIES)
-    result = _TraceTimer(path, profile.rules(latency, reopens_rows), profile, memory).run()
+    result = _TraceTimer(path, profile.rules(latency, reopens_rows), profile, cache_sizes).run()
     return TraceResult(
         result.cycles,
         result.cycles / pim.clock_mhz,
@@ -112,7 +112,7 @@ def simulate_file(
     )
 
 
-class _Meaning(NamedTuple):
+class _ParsedLine(NamedTuple):
     """The parsed content of a line, as far as it matters to timing."""
 
     code: int
@@ -123,12 +123,12 @@ class _Meaning(NamedTuple):
 class _TraceTimer:
     """Times one file. The parsed content of each distinct line is cached."""
 
-    def __init__(self, path: str | Path, rules: Rules, profile: TimingProfile, memory: Memory) -> None:
-        self._path, self._pim, self._memory = path, profile.pim, memory
+    def __init__(self, path: str | Path, rules: Rules, profile: TimingProfile, cache_sizes: CacheSizes) -> None:
+        self._path, self._pim, self._cache_sizes = path, profile.pim, cache_sizes
         self._rules = rules
         self._checks_addresses = profile.checks_addresses
         self._parser = LineParser(path, profile.pim)
-        self._known: dict[bytes, _Meaning] = {}
+        self._known: dict[bytes, _ParsedLine] = {}
         self._counts = [0] * (_BLANK + 1)
         self._line = 0
 
@@ -138,7 +138,7 @@ class _TraceTimer:
         tally = written = 0
         for line in trace_lines(self._path):
             self._line += 1
-            code, kind, size = known.get(line) or self._learn(line)
+            code, kind, size = known.get(line) or self._parse_and_cache(line)
             if kind == _BLANK:
                 continue
             step = state.steps.get(code) or self._step(state, code)
@@ -157,30 +157,30 @@ class _TraceTimer:
         end = rules.finish(state, phase)
         return stream_timing(last + end.cycles, tally + end.tally, CommandCounts(*counts[:_BLANK]), written)
 
-    def _learn(self, line: bytes) -> _Meaning:
-        if len(self._known) >= self._memory.lines:
+    def _parse_and_cache(self, line: bytes) -> _ParsedLine:
+        if len(self._known) >= self._cache_sizes.lines:
             self._known.clear()
-        meaning = self._known[line] = self._meaning(line)
-        return meaning
+        parsed = self._known[line] = self._parse(line)
+        return parsed
 
-    def _meaning(self, line: bytes) -> _Meaning:
+    def _parse(self, line: bytes) -> _ParsedLine:
         command = self._parser.command(line, self._line)
         if command is None:
-            return _Meaning(0, _BLANK, 0)
+            return _ParsedLine(0, _BLANK, 0)
         outside = first_out_of_range((command,), self._pim) if self._checks_addresses else None
         if outside is not None:
             raise self._refused(outside.reason)
         code = self._rules.code(command)
         if isinstance(command, GWrite):
-            return _Meaning(code, 0, command.elements * self._pim.element_bytes)
-        return _Meaning(code, 1 if isinstance(command, GAct) else 2 if isinstance(command, Comp) else 3, 0)
+            return _ParsedLine(code, 0, command.elements * self._pim.element_bytes)
+        return _ParsedLine(code, 1 if isinstance(command, GAct) else 2 if isinstance(command, Comp) else 3, 0)
 
     def _step(self, state: State, code: int) -> Step:
         try:
             step = self._rules.step(state, code)
         except IllegalCommand as refusal:
             raise self._refused(str(refusal)) from None
-        return step if self._rules.size() < self._memory.states else self._rules.forget(step)
+        return step if self._rules.size() < self._cache_sizes.states else self._rules.forget(step)
 
     def _refused(self, reason: str) -> CommandOrderError:
         where = f"{self._path}, line {self._line}, command {sum(self._counts)}"

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from pimflow.codegen.upmem.partition import Longs, filled_before
 from pimflow.sparse import Graph, source_histogram
 
-_KEPT = 8  # parts whose rows are cached: successive strategies use the same ones
+_CACHED_PARTS = 8  # parts whose rows are cached: successive strategies use the same ones
 
 
 class _Histogram(NamedTuple):
@@ -33,7 +33,7 @@ class EdgeParts:
         self._counted: dict[int, _Histogram] = {}
         self._nonzeros: dict[int, Longs] = {}
         self._guesses: dict[int, tuple[Longs, Longs]] = {}
-        self._made: OrderedDict[tuple[int, int], tuple[Longs, Longs]] = OrderedDict()
+        self._rows: OrderedDict[tuple[int, int], tuple[Longs, Longs]] = OrderedDict()
 
     def width(self, count: int) -> int:
         """Sources per part; the last parts may have fewer."""
@@ -55,13 +55,13 @@ class EdgeParts:
 
     def rows(self, count: int, part: int) -> tuple[Longs, Longs]:
         """Row pointers of a part, and the number of non-empty rows before each row: int64 [destinations + 1] each."""
-        if (count, part) not in self._made:
+        if (count, part) not in self._rows:
             rowptr = self.graph.rowptr if count == 1 else self._pointers(count, part)
-            self._made[count, part] = rowptr, filled_before(rowptr)
-            if len(self._made) > _KEPT:
-                self._made.popitem(last=False)
-        self._made.move_to_end((count, part))
-        return self._made[count, part]
+            self._rows[count, part] = rowptr, filled_before(rowptr)
+            if len(self._rows) > _CACHED_PARTS:
+                self._rows.popitem(last=False)
+        self._rows.move_to_end((count, part))
+        return self._rows[count, part]
 
     def counted(self, count: int) -> bool:
         """Whether the edges of a division into `count` parts are counted."""

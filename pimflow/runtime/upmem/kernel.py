@@ -94,25 +94,25 @@ class CoreModel:
     def cycles(self, strategy: Strategy, cores: Cores, tasklets: Tasklets) -> Floats:
         """Cycles of each core, [cores]."""
         if strategy.format == "csr":
-            rows = self._times(tasklets.rows, self._writing)
+            rows = self._scaled(tasklets.rows, self._writing)
             pointers = Work(0.0, _INDEX_BYTES * self._stream_cycles_per_byte)
-            work = self._times(tasklets.nonzeros, self._nonzero) + rows + self._times(tasklets.rows, pointers)
-            return self._begun(tasklets, self._nonzero) + drain(work, self.spec.issue_cycles)
-        return self._cleared(cores) + self._begun(tasklets, self._coo_nonzero) + self._coo(strategy, tasklets)
+            work = self._scaled(tasklets.nonzeros, self._nonzero) + rows + self._scaled(tasklets.rows, pointers)
+            return self._ramp_cycles(tasklets, self._nonzero) + drain(work, self.spec.issue_cycles)
+        return self._clearing(cores) + self._ramp_cycles(tasklets, self._coo_nonzero) + self._coo(strategy, tasklets)
 
     @staticmethod
-    def _times(count: npt.NDArray[np.int64], each: Work) -> Work:
+    def _scaled(count: npt.NDArray[np.int64], each: Work) -> Work:
         return Work(count * each.instructions, count * each.waiting)
 
-    def _begun(self, tasklets: Tasklets, nonzero: Work) -> Floats:
+    def _ramp_cycles(self, tasklets: Tasklets, nonzero: Work) -> Floats:
         """Cycles that overlap with no tasklet's work: filling the readers' buffers first, and the last instructions."""
         spec = self.spec
         working = np.minimum((tasklets.rows > 0).sum(axis=1), spec.issue_cycles)
         filling = self.form.streams * self._stream_cycles_per_byte * spec.kernel.stream_buffer_bytes
         others = (tasklets.nonzeros > 0).sum(axis=1) > 1
         last = _LAST * spec.issue_cycles * nonzero.instructions * others
-        begun: Floats = _RAMP * filling * np.maximum(working - 1, 0) + filling * (working > 0) + last
-        return begun
+        ramp: Floats = _RAMP * filling * np.maximum(working - 1, 0) + filling * (working > 0) + last
+        return ramp
 
     @property
     def _nonzero(self) -> Work:
@@ -156,15 +156,15 @@ class CoreModel:
         """Finishing a row and adding it to the one in the bank."""
         return self._writing + Work(self.spec.kernel.add_element * self.form.columns, self.read_result)
 
-    def _alone(self, work: Work) -> float:
+    def _serial_cycles(self, work: Work) -> float:
         """Cycles of one tasklet's work while all others wait."""
         cycles: float = self.spec.issue_cycles * work.instructions + work.waiting
         return cycles
 
-    def _cleared(self, cores: Cores) -> Floats:
+    def _clearing(self, cores: Cores) -> Floats:
         """One tasklet clears all rows of its core; the others wait."""
         each = Work(self.spec.kernel.zero_row, self.write_row)
-        return cores.rows.astype(np.float64) * self._alone(each) + self._barriers(1)
+        return cores.rows.astype(np.float64) * self._serial_cycles(each) + self._barriers(1)
 
     def _barriers(self, count: int) -> float:
         return count * self.spec.kernel.barrier * max(self.spec.tasklets, self.spec.issue_cycles)
@@ -172,35 +172,35 @@ class CoreModel:
     def _coo(self, strategy: Strategy, tasklets: Tasklets) -> Floats:
         """Cycles in COO after the rows are cleared, depending on how tasklets synchronise."""
         issue = self.spec.issue_cycles
-        work = self._times(tasklets.nonzeros, self._coo_nonzero)
+        work = self._scaled(tasklets.nonzeros, self._coo_nonzero)
         if strategy.sync == "none":
-            return drain(work + self._times(tasklets.rows, self._writing), issue)
+            return drain(work + self._scaled(tasklets.rows, self._writing), issue)
         others = np.maximum(tasklets.rows - 1, 0)
-        shared = self._times((tasklets.rows > 0).astype(np.int64), self._finishing)
+        shared = self._scaled((tasklets.rows > 0).astype(np.int64), self._finishing)
         if strategy.sync == "lock-free":
-            rows = self._times(others, self._writing)
-            return drain(work + rows + shared, issue) + self._one_by_one() + self._barriers(1)
-        head = self._times(tasklets.head, self._coo_nonzero)
-        rest = self._times(tasklets.nonzeros - tasklets.head, self._coo_nonzero)
+            rows = self._scaled(others, self._writing)
+            return drain(work + rows + shared, issue) + self._serial_additions() + self._barriers(1)
+        head = self._scaled(tasklets.head, self._coo_nonzero)
+        rest = self._scaled(tasklets.nonzeros - tasklets.head, self._coo_nonzero)
         if strategy.sync == "lock-free-2":
             last = np.minimum(others, 1)  # added, as its row may be the first one of the next tasklet
-            rest = rest + self._times(others - last, self._writing) + self._times(last, self._adding)
-            return drain(head + shared, issue) + self._one_by_one() + drain(rest, issue) + self._barriers(2)
-        rest = rest + self._times(others, self._adding)
+            rest = rest + self._scaled(others - last, self._writing) + self._scaled(last, self._adding)
+            return drain(head + shared, issue) + self._serial_additions() + drain(rest, issue) + self._barriers(2)
+        rest = rest + self._scaled(others, self._adding)
         return self._locked(head, tasklets) + drain(rest, issue) + self._barriers(1)
 
-    def _one_by_one(self) -> float:
+    def _serial_additions(self) -> float:
         """Cycles in which one tasklet adds the shared rows of all to those in the bank."""
-        return self.spec.tasklets * self._alone(self._adding)
+        return self.spec.tasklets * self._serial_cycles(self._adding)
 
     def _locked(self, head: Work, tasklets: Tasklets) -> Floats:
         """Cycles for the first rows, which are added under the lock one after another, once the first is finished."""
         present = tasklets.nonzeros > 0
         inside = self._adding + Work(self.spec.kernel.mutex, 0.0)
-        together = drain(head + self._times(present.astype(np.int64), inside), self.spec.issue_cycles)
+        together = drain(head + self._scaled(present.astype(np.int64), inside), self.spec.issue_cycles)
         alone = self.spec.issue_cycles * head.instructions + head.waiting
         earliest = alone.min(axis=1, initial=np.inf, where=present)
-        queue = present.sum(axis=1) * self._alone(inside)
+        queue = present.sum(axis=1) * self._serial_cycles(inside)
         locked: Floats = np.maximum(together, np.where(present.any(axis=1), earliest, 0.0) + queue)
         return locked
 

@@ -89,15 +89,15 @@ class _Search:
         for strategy in strategies:
             heappush(self.waiting, (self.known[strategy].cost.time_us, _BALANCED, strategy))
         while self.waiting and not self._beaten(self.waiting[0][0]):
-            _, looks, strategy = heappop(self.waiting)
-            if looks == _BALANCED:
+            _, stage, strategy = heappop(self.waiting)
+            if stage == _BALANCED:
                 counted = self.pricing.parts.counted(strategy.edge_parts)
                 self._price(strategy, self.pricing.estimate(strategy), _PREDICTED if counted else _GUESSED)
-            elif looks == _GUESSED and self._worth_a_pass(strategy):
+            elif stage == _GUESSED and self._worth_a_pass(strategy):
                 if not self.pricing.parts.counted(strategy.edge_parts):
                     self.pricing.parts.count(strategy.edge_parts)
                 self._price(strategy, self.pricing.estimate(strategy), _PREDICTED)
-            elif looks == _PREDICTED and self.timed < most:
+            elif stage == _PREDICTED and self.timed < most:
                 self.timed += 1
                 self.progress(f"timing {strategy}")
                 self._price(strategy, self.pricing.cost(strategy), _EXACT)
@@ -107,14 +107,14 @@ class _Search:
         rows = sorted(self.known.values(), key=_by_time)
         return () if self.best is None else (self.best, *(row for row in rows if row is not self.best))
 
-    def _price(self, strategy: Strategy, cost: AggregationCost | Refusal, looks: int) -> None:
+    def _price(self, strategy: Strategy, cost: AggregationCost | Refusal, stage: int) -> None:
         if isinstance(cost, Refusal):
             del self.known[strategy]
             self.refusals[strategy] = cost
             return
-        row = self.known[strategy] = Ranked(strategy, cost, exact=looks == _EXACT)
+        row = self.known[strategy] = Ranked(strategy, cost, exact=stage == _EXACT)
         if not row.exact:
-            heappush(self.waiting, (cost.time_us, looks, strategy))
+            heappush(self.waiting, (cost.time_us, stage, strategy))
         elif self.best is None or _by_time(row) < _by_time(self.best):
             self.best = row
 

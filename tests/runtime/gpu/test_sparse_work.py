@@ -207,15 +207,15 @@ def test_indexed_rows_of_a_product_use_the_cache_like_a_gather() -> None:
     assert isinstance(found, SegmentedWork)
     assert (found.segments, found.macs) == ((5000, 1, 14_999), 20_000 * WIDTH * 16)
     fetched = misses(ids.tolist(), 64 * 1024 // (2 * WIDTH)) * 2 * WIDTH
-    assert found.behind(CACHE).bytes == fetched + 4 * 20_000 + 2 * (3 * WIDTH * 16 + 20_000 * 16) + 32
+    assert found.with_cache(CACHE).bytes == fetched + 4 * 20_000 + 2 * (3 * WIDTH * 16 + 20_000 * 16) + 32
     rows = result(20_000, WIDTH)
     apart = gpu_work(TypedLinear(), [rows, w, pointers], [out], 2, {2: bounds})
     picked = work(GatherRows(), [x, index], rows, {1: ids})
     assert isinstance(apart, SegmentedWork)
-    assert found.behind(CACHE).bytes == picked.memory_bytes(CACHE) + apart.bytes - 2 * 20_000 * 2 * WIDTH
-    assert apart.behind(CACHE) is apart
+    assert found.with_cache(CACHE).bytes == picked.memory_bytes(CACHE) + apart.bytes - 2 * 20_000 * 2 * WIDTH
+    assert apart.with_cache(CACHE) is apart
     whole = gpu_cost(TypedLinear(), [x, w, pointers, index], [out], GPU, 32, constants={2: bounds, 3: ids})
-    assert whole.bytes == found.behind(CACHE).bytes
+    assert whole.bytes == found.with_cache(CACHE).bytes
     unknown = gpu_work(TypedLinear(), [x, w, pointers, index], [out], 2, {2: bounds})
     assert isinstance(unknown, KernelSequence)
     assert unknown.unknown == UNKNOWN_ORDER
@@ -265,9 +265,9 @@ def test_summed_products_use_the_cache_twice_and_start_from_zeros(scaled: bool) 
     scales = misses([int(destination[edge]) // 16 for edge in edges], 64 * 1024 // 32) * 32 if scaled else 0
     gathered = misses(constants[3].tolist(), 64 * 1024 // (2 * WIDTH)) * 2 * WIDTH
     structure = 4 * (PRODUCTS + (PRODUCTS + 1) + 2 * EDGES) + 32
-    behind = product.behind(CACHE)
-    assert behind.bytes == gathered + 2 * 3 * WIDTH * 32 + structure + 2 * added + weights + scales
-    assert behind.cache_bytes == len(runs) * 2 * 64 + EDGES * (64 if scaled else 32)
+    cached = product.with_cache(CACHE)
+    assert cached.bytes == gathered + 2 * 3 * WIDTH * 32 + structure + 2 * added + weights + scales
+    assert cached.cache_bytes == len(runs) * 2 * 64 + EDGES * (64 if scaled else 32)
 
 
 def test_additions_take_cache_time() -> None:
@@ -290,7 +290,7 @@ def test_additions_take_cache_time() -> None:
         assert isinstance(found, KernelSequence)
         product = found.kernels[1][0]
         assert isinstance(product, SegmentedWork)
-        assert whole.time_us - apart.time_us > 0.99 * product.behind(CACHE).cache_bytes / bytes_per_us
+        assert whole.time_us - apart.time_us > 0.99 * product.with_cache(CACHE).cache_bytes / bytes_per_us
 
 
 def test_summed_products_over_unknown_edges_assume_no_reuse_and_report_it() -> None:

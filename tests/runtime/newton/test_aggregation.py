@@ -107,7 +107,7 @@ SMALL = random_edges(1_200, 60, 500, 24, 2)
 
 def test_statistics_refuse_a_sparse_graph_before_any_stream_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(aggregation, "pack")
-    monkeypatch.delattr(aggregation, "priced")
+    monkeypatch.delattr(aggregation, "fastest_program")
     reason = verdict(program(SPARSE))
     assert reason.startswith("1.00 edges a group of 16 sources, ")
     assert "needed to be faster than the host" in reason

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.spmm import SpmmMapping, pack
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.spmm_cost import SpmmCost, priced, spmm_cost
+from pimflow.runtime.newton.spmm_cost import SpmmCost, fastest_program, spmm_cost
 from pimflow.sparse.groups import split_dense
 from pimflow.targets import PimSpec, load_target
 from support.newton import oracle_artifact, oracle_strict
@@ -67,7 +67,7 @@ def test_cycles_of_dense_groups_match_the_oracles(timing: str) -> None:
 
 
 def best(edges: Edges, policy: str, pim: PimSpec = PIM, timing: str = "strict") -> SpmmCost:
-    found = priced(edges.problem, pack(edges.rowptr, edges.col, pim), policy, timer(pim, timing))
+    found = fastest_program(edges.problem, pack(edges.rowptr, edges.col, pim), policy, timer(pim, timing))
     assert not isinstance(found, Refusal), found
     return found[1]
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from pimflow.codegen.newton.commands import CommandStream, GAct, Loop
 from pimflow.codegen.newton.trace import write_trace
 from pimflow.errors import CommandOrderError, PimflowError, TraceError
-from pimflow.runtime.newton.trace_timing import Memory, TraceResult, simulate_file
+from pimflow.runtime.newton.trace_timing import CacheSizes, TraceResult, simulate_file
 from support.newton.published_traces import EXPECTED, path, read_trace
 from support.newton.streams import COMP, PIM, READRES, SWEEP, comps, gwrite, nests, row, stream
 from support.newton.timing import time_stream
@@ -151,7 +151,7 @@ def test_a_long_trace_takes_bounded_memory(tmp_path: Path) -> None:
     bomb = tmp_path / "bomb.pim.gz"
     bomb.write_bytes(gzip.compress(bytes(8 << 20), 1))
     tracemalloc.start()
-    result = simulate_file(file, PIM, "strict", memory=Memory(lines=512))
+    result = simulate_file(file, PIM, "strict", cache_sizes=CacheSizes(lines=512))
     with pytest.raises(TraceError, match="line 1, column 201"):
         simulate_file(bomb, PIM)
     peak = tracemalloc.get_traced_memory()[1]
@@ -162,7 +162,7 @@ def test_a_long_trace_takes_bounded_memory(tmp_path: Path) -> None:
 
 def test_overflowing_caches_change_nothing() -> None:
     want = simulate_file(path("random-00"), PIM, "artifact")
-    assert simulate_file(path("random-00"), PIM, "artifact", memory=Memory(lines=3, states=5)) == want
+    assert simulate_file(path("random-00"), PIM, "artifact", cache_sizes=CacheSizes(lines=3, states=5)) == want
 
 
 def test_every_command_of_a_file_is_counted(tmp_path: Path) -> None:

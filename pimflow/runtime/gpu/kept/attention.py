@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from pimflow.ir import OnnxOp, Shape
 from pimflow.records import dataclass
-from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, integers, odd, shape_of
+from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, integers, invalid_operands, shape_of
 from pimflow.runtime.gpu.work import OPERATIONS, GpuWork, KernelSequence, MatrixWork, NodeWork, Operands, StreamWork
 from pimflow.runtime.gpu.work import value_bytes as bytes_of
 
@@ -52,7 +52,7 @@ def _standard(op: OnnxOp, operands: Operands) -> NodeWork:
     """ONNX's own operator, with four axes (separate heads) or three."""
     query, key, value, past = (shape_of(operands, position) for position in (0, 1, 2, 4))
     if any(shape is None or len(shape) not in (3, 4) for shape in (query, key, value)):
-        return odd(operands)
+        return invalid_operands(operands)
     assert query is not None
     assert key is not None
     assert value is not None
@@ -82,7 +82,7 @@ def _projected(op: OnnxOp, operands: Operands, past_at: int, *, lengths: bool) -
     source, weights, past = (shape_of(operands, position) for position in (0, 1, past_at))
     heads = integer(op, "num_heads")
     if source is None or weights is None or len(source) != 3 or len(weights) != 2 or not heads:
-        return odd(operands)
+        return invalid_operands(operands)
     batch, rows, depth = source
     query, _, value = integers(op, "qkv_hidden_sizes") or (weights[1] // 3,) * 3
     made = batch * rows * weights[1] * operands.element_bytes
@@ -100,7 +100,7 @@ def _multi_head(op: OnnxOp, operands: Operands) -> NodeWork:
     query, key, value, past = (shape_of(operands, position) for position in (0, 1, 2, 6))
     heads = integer(op, "num_heads")
     if query is None or len(query) not in (3, 5) or not heads:
-        return odd(operands)
+        return invalid_operands(operands)
     depth = query[-1] if len(query) == 5 else query[-1] // heads
     keys, value_depth = query[1], depth
     if key is not None:
@@ -118,7 +118,7 @@ def _grouped(op: OnnxOp, operands: Operands) -> NodeWork:
     query, key, past = (shape_of(operands, position) for position in (0, 1, 3))
     heads, shared = integer(op, "num_heads"), integer(op, "kv_num_heads")
     if query is None or len(query) != 3 or not heads or not shared:
-        return odd(operands)
+        return invalid_operands(operands)
     depth = query[2] // (heads if key is not None else heads + 2 * shared)
     keys = _present(operands) or query[1] + (past[2] if past else 0)
     work = _Heads(query[0], heads, shared, query[1], keys, depth, depth)

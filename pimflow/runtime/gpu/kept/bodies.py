@@ -9,7 +9,7 @@ from pimflow.errors import PimflowError
 from pimflow.frontend.body import Body, read_body
 from pimflow.ir import Array, OnnxOp, OpaqueAttribute, Value
 from pimflow.onnxio.captures import CAPTURES, graph_attribute, passes_condition_on
-from pimflow.runtime.gpu.kept.rules import asks, integer, integers, partly
+from pimflow.runtime.gpu.kept.rules import asks, incomplete, integer, integers
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, NodeWork, Operands, StreamWork, gpu_work
 
 _Carried = tuple[slice, slice]
@@ -23,7 +23,7 @@ def _if(op: OnnxOp, operands: Operands) -> NodeWork:
     branches = [_kernels(op, name, operands, [], _NONE) for name in ("then_branch", "else_branch")]
     larger = max(branches, key=_size)
     unknown = "which branch runs depends on data: the larger is counted"
-    return KernelSequence(larger.kernels, _joined(unknown, *(branch.unknown for branch in branches)))
+    return KernelSequence(larger.kernels, _joined_reasons(unknown, *(branch.unknown for branch in branches)))
 
 
 @asks("Loop")
@@ -57,7 +57,7 @@ def _scan(op: OnnxOp, operands: Operands) -> NodeWork:
     trips = 0
     for axis, sequence in zip(axes, sequences, strict=False):
         if sequence is None or sequence.shape is None:
-            return partly(StreamWork(0, operands.bytes), "the number of iterations depends on data")
+            return incomplete(StreamWork(0, operands.bytes), "the number of iterations depends on data")
         shape = list(sequence.shape)
         trips = shape.pop(axis)
         states.append(Value("", tuple(shape), sequence.dtype))
@@ -107,17 +107,17 @@ def _of_body(body: Body, element_bytes: int, carried: _Carried) -> KernelSequenc
                 counts[kernel] += times
         if isinstance(work, KernelSequence) and work.unknown:
             unknown.append(f"{node.kind} in its body: {work.unknown}")
-    return KernelSequence(tuple(counts.items()), _joined(*unknown))
+    return KernelSequence(tuple(counts.items()), _joined_reasons(*unknown))
 
 
 def _repeated(body: KernelSequence, trips: int, unknown: str) -> KernelSequence:
     kernels = tuple((work, times * trips) for work, times in body.kernels)
-    return KernelSequence(kernels, _joined(unknown, body.unknown))
+    return KernelSequence(kernels, _joined_reasons(unknown, body.unknown))
 
 
 def _size(sequence: KernelSequence) -> tuple[int, int]:
     return sequence.macs, sum(work.bytes * times for work, times in sequence.kernels)
 
 
-def _joined(*reasons: str) -> str:
+def _joined_reasons(*reasons: str) -> str:
     return "; ".join(dict.fromkeys(reason for reason in reasons if reason))

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from pimflow.ir import OnnxOp
 from pimflow.ir.expansion.einsum import Labels, equation_terms
-from pimflow.runtime.gpu.kept.rules import asks, odd
+from pimflow.runtime.gpu.kept.rules import asks, invalid_operands
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, MatrixWork, NodeWork, Operands, StreamWork, element_width
 
 
@@ -16,7 +16,7 @@ def _einsum(op: OnnxOp, operands: Operands) -> NodeWork:
     shapes = [value.shape or () for value in operands.inputs]
     found = equation_terms(str(dict(op.attributes).get("equation", "")), [len(shape) for shape in shapes])
     if found is None:
-        return odd(operands)
+        return invalid_operands(operands)
     terms, result = found
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):

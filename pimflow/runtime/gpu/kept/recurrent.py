@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from pimflow.ir import OnnxOp, Shape
 from pimflow.ir.ops.opaque import PREPARED
-from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, odd, shape_of
+from pimflow.runtime.gpu.kept.rules import CONTRIB, asks, bytes_at, integer, invalid_operands, shape_of
 from pimflow.runtime.gpu.work import GpuWork, KernelSequence, MatrixWork, Operands, StreamWork
 
 # Products of one step, as numbers of gates: a GRU that resets the state before multiplying it needs two products.
@@ -24,7 +24,7 @@ _PER_GATE, _PER_STATE = 8, 10
 def _recurrent(op: OnnxOp, operands: Operands) -> KernelSequence:
     source, weights, recurrence = (shape_of(operands, position) or () for position in range(3))
     if any(len(shape) != 3 for shape in (source, weights, recurrence)):
-        return odd(operands)
+        return invalid_operands(operands)
     steps, batch, entries = _steps_first(op, source)
     directions, hidden = max(weights[0], 1), integer(op, "hidden_size", recurrence[-1])
     gates = sum(_products(op)) * hidden
@@ -40,7 +40,7 @@ def _prepared(op: OnnxOp, operands: Operands) -> KernelSequence:
     """The steps alone; the product for all inputs is already computed."""
     source, recurrence = (shape_of(operands, position) or () for position in (0, 2))
     if any(len(shape) != 3 for shape in (source, recurrence)):
-        return odd(operands)
+        return invalid_operands(operands)
     steps, batch, _ = _steps_first(op, source)
     return _sequence([], op, operands, (steps, batch), recurrence)
 

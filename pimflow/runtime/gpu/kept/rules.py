@@ -97,7 +97,7 @@ def _kept(op: OnnxOp, operands: Operands) -> NodeWork | None:
     if op.op_type in _FREE:
         return None
     if not op.has_bodies and any(value.shape is None for value in (*operands.inputs, *operands.outputs)):
-        return partly(_streaming(op, operands), "the sizes of its operands or results depend on data")
+        return incomplete(_streaming(op, operands), "the sizes of its operands or results depend on data")
     rule = KEPT.get((op.domain, op.op_type))
     if rule is not None:
         return rule(op, operands)
@@ -106,18 +106,18 @@ def _kept(op: OnnxOp, operands: Operands) -> NodeWork | None:
         return by_index
     work = _streaming(op, operands)
     if op.op_type in _UNCOUNTED or (op.domain and op.op_type not in _STREAMS.get(op.domain, ())):
-        return partly(work, "its arithmetic is not modelled")
+        return incomplete(work, "its arithmetic is not modelled")
     return work
 
 
-def partly(work: GpuWork, unknown: str) -> KernelSequence:
+def incomplete(work: GpuWork, unknown: str) -> KernelSequence:
     """One kernel that is not, or not certainly, all of the work."""
     return KernelSequence(((work, 1),), unknown)
 
 
-def odd(operands: Operands) -> KernelSequence:
+def invalid_operands(operands: Operands) -> KernelSequence:
     """The work of an operator whose operands are not as in a valid model, for example from a row of a table."""
-    return partly(StreamWork(0, operands.bytes), "its operands are not supported")
+    return incomplete(StreamWork(0, operands.bytes), "its operands are not supported")
 
 
 def _streaming(op: OnnxOp, operands: Operands) -> StreamWork:

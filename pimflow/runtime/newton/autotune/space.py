@@ -75,20 +75,20 @@ class Candidate:
         cycles: the estimate.
         scheme: everything about the mapping except its channel groups.
         kind: `scheme.kind`; estimates of one kind err alike.
-        made: builds the mapping for undivided buffers.
+        build: builds the mapping for undivided buffers.
         buffer_parts: number of parts that each buffer is divided into.
     """
 
     cycles: float
     scheme: _Scheme
     kind: tuple[object, ...]
-    made: Callable[[], Mapping] = field(compare=False)
+    build: Callable[[], Mapping] = field(compare=False)
     buffer_parts: int = 1
 
     @cached_property
     def mapping(self) -> Mapping:
         """The mapping, built on first access."""
-        mapping = self.made()
+        mapping = self.build()
         return mapping if self.buffer_parts == 1 else replace(mapping, buffer_parts=self.buffer_parts)
 
     @property

@@ -12,7 +12,7 @@ from bisect import bisect_left
 from pimflow.runtime.newton.timing.nest import Outcome, Repeat, Sequence, ShapeItem, Track, chain_of, plain
 from pimflow.runtime.newton.timing.rules import Rules, State
 
-MOST_MEMORIES = 400_000
+MAX_CACHE_ENTRIES = 400_000
 _FIRST_MARK = 8  # hops before the search for a period starts
 _WIDEST = 32  # items of one sequence at most; longer sequences become trees
 
@@ -22,12 +22,12 @@ class Engine:
 
     Args:
         rules: the timing rules.
-        most_memories: number of cached sequences, states and hops beyond which the engine is full.
+        max_cache_entries: number of cached sequences, states and hops beyond which the engine is full.
     """
 
-    def __init__(self, rules: Rules, most_memories: int = MOST_MEMORIES) -> None:
+    def __init__(self, rules: Rules, max_cache_entries: int = MAX_CACHE_ENTRIES) -> None:
         self.rules = rules
-        self._most_memories = most_memories
+        self._max_cache_entries = max_cache_entries
         self._sequences: dict[tuple[ShapeItem, ...], Sequence] = {}
         self._totals: dict[Sequence, tuple[int, int]] = {}
         self._hops = 0
@@ -56,7 +56,7 @@ class Engine:
 
     def full(self) -> bool:
         """Whether the caches are so large that a new engine should replace this one."""
-        return self._hops + len(self._sequences) + len(self._totals) + self.rules.size() > self._most_memories
+        return self._hops + len(self._sequences) + len(self._totals) + self.rules.size() > self._max_cache_entries
 
     def advance(self, sequence: Sequence, state: State, phase: int) -> Outcome:
         """Execute a sequence from a state and a phase, including refreshes."""
@@ -95,7 +95,7 @@ class Engine:
             if hopped == next_mark:
                 mark, next_mark = Outcome(cycles, state, phase, tally, rounds), 2 * next_mark
             elif phase == mark.phase and state is mark.state:
-                cycles, _, _, tally, rounds = _leap(mark, Outcome(cycles, state, phase, tally, rounds), count)
+                cycles, _, _, tally, rounds = _skip_periods(mark, Outcome(cycles, state, phase, tally, rounds), count)
         return Outcome(cycles, state, phase, tally, rounds)
 
     def _hop(self, body: Sequence, count: int, state: State, phase: int) -> Outcome:
@@ -124,7 +124,7 @@ class Engine:
         return tail
 
 
-def _leap(before: Outcome, now: Outcome, count: int) -> Outcome:
+def _skip_periods(before: Outcome, now: Outcome, count: int) -> Outcome:
     """Add as many periods, each from `before` to `now`, as fit into `count` rounds."""
     times = (count - now.rounds) // (now.rounds - before.rounds)
     return Outcome(

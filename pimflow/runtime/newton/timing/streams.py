@@ -11,7 +11,7 @@ from pimflow.codegen.newton.lowering import Outline, PimProgram
 from pimflow.errors import CommandOrderError, choice
 from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
 from pimflow.runtime.newton.timing.counts import Blocks, counted
-from pimflow.runtime.newton.timing.engine import MOST_MEMORIES, Engine
+from pimflow.runtime.newton.timing.engine import MAX_CACHE_ENTRIES, Engine
 from pimflow.runtime.newton.timing.legality import Refused, first_illegal, first_out_of_range
 from pimflow.runtime.newton.timing.nest import ShapeItem
 from pimflow.runtime.newton.timing.result import StreamTiming, stream_timing
@@ -35,12 +35,12 @@ class StreamTimer:
 
     Args:
         profile: the rules of one machine.
-        most_memories: the size of the caches; when it is exceeded, they are cleared.
+        max_cache_entries: the size of the caches; when it is exceeded, they are cleared.
     """
 
-    def __init__(self, profile: TimingProfile, most_memories: int = MOST_MEMORIES) -> None:
+    def __init__(self, profile: TimingProfile, max_cache_entries: int = MAX_CACHE_ENTRIES) -> None:
         self.profile = profile
-        self._most_memories = most_memories
+        self._max_cache_entries = max_cache_entries
         self._timers: dict[tuple[str, bool, int], _Timer] = {}
         self._blocks: Blocks = {}
 
@@ -114,7 +114,7 @@ class StreamTimer:
         key = latency, reopens_rows, buffer_parts
         if key not in self._timers:
             profile = self.profile.on(self.profile.pim.in_parts(buffer_parts))
-            self._timers[key] = _Timer(profile, latency, reopens_rows, self._most_memories)
+            self._timers[key] = _Timer(profile, latency, reopens_rows, self._max_cache_entries)
         return self._timers[key]
 
 
@@ -137,15 +137,15 @@ class _Shape(NamedTuple):
 class _Timer:
     """Times streams under one profile, GWRITE latency and controller."""
 
-    def __init__(self, profile: TimingProfile, gwrite_latency: str, reopens_rows: bool, most_memories: int) -> None:
+    def __init__(self, profile: TimingProfile, gwrite_latency: str, reopens_rows: bool, max_cache_entries: int) -> None:
         self.pim = profile.pim
-        self._profile, self._most_memories = profile, most_memories
+        self._profile, self._max_cache_entries = profile, max_cache_entries
         self._gwrite_latency, self._reopens_rows = gwrite_latency, reopens_rows
         self._codes = self._fresh_codes()
 
     def _fresh_codes(self) -> Codes:
         rules = self._profile.rules(self._gwrite_latency, self._reopens_rows)
-        return Codes(Engine(rules, self._most_memories), self.pim)
+        return Codes(Engine(rules, self._max_cache_entries), self.pim)
 
     @property
     def _engine(self) -> Engine:

@@ -222,7 +222,7 @@ def test_empty_and_equal_streams() -> None:
 def test_memory_is_bounded_and_results_do_not_change() -> None:
     programs = [stream(gwrite(), Loop("t", 50 + count, (*SWEEP, comps(count), READRES))) for count in range(1, 30)]
     before = [cycles(program) for program in programs]
-    forgetful = StreamTimer(timing_profile(PIM, "artifact"), most_memories=10)
+    forgetful = StreamTimer(timing_profile(PIM, "artifact"), max_cache_entries=10)
     assert [forgetful.time(program, "hidden").cycles for program in programs] == before
     assert len(set(before)) == len(before)
 

@@ -15,7 +15,7 @@ def cores() -> int:
 
 
 @contextmanager
-def beside(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[], None]]:
+def in_background(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[], None]]:
     """Does some work in a separate thread while the block runs; with only one job, before the block.
 
     Errors of the work take precedence: an error of the block is raised only if the work succeeds. The block receives a
@@ -33,7 +33,7 @@ def beside(work: Callable[[], object], jobs: int | None) -> Iterator[Callable[[]
     with ThreadPoolExecutor(1, initializer=leave_signals_to_main) as pool:
         done = pool.submit(work)
         try:
-            yield lambda: _look_at(done)
+            yield lambda: _raise_error(done)
         except Exception:
             done.result()
             raise
@@ -47,6 +47,6 @@ def leave_signals_to_main() -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
 
 
-def _look_at(done: Future[object]) -> None:
+def _raise_error(done: Future[object]) -> None:
     if done.done():
         done.result()

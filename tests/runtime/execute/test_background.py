@@ -13,19 +13,19 @@ import pytest
 from pimflow.cli import main
 from pimflow.errors import ModelError, OptionError
 from pimflow.options import Options
-from pimflow.runtime.execute import beside as module
-from pimflow.runtime.execute.beside import beside
+from pimflow.runtime.execute import background as module
+from pimflow.runtime.execute.background import in_background
 
 
 def test_block_and_work_run_concurrently() -> None:
     both = threading.Barrier(2, timeout=60)
-    with beside(both.wait, 2):
+    with in_background(both.wait, 2):
         both.wait()
 
 
 def test_with_one_job_the_work_comes_first() -> None:
     done: list[str] = []
-    with beside(lambda: done.append("work"), 1):
+    with in_background(lambda: done.append("work"), 1):
         done.append("block")
     assert done == ["work", "block"]
 
@@ -34,7 +34,7 @@ def test_with_one_job_the_work_comes_first() -> None:
 def test_the_default_is_a_job_for_every_core(cores: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "cores", lambda: cores)
     where: list[threading.Thread] = []
-    with beside(lambda: where.append(threading.current_thread()), None):
+    with in_background(lambda: where.append(threading.current_thread()), None):
         pass
     assert (where[0] is threading.current_thread()) == (cores == 1)
 
@@ -42,7 +42,7 @@ def test_the_default_is_a_job_for_every_core(cores: int, monkeypatch: pytest.Mon
 def test_signals_go_to_the_main_thread() -> None:
     """A signal that another thread receives does not wake a sleeping main thread."""
     blocked: list[set[int]] = []
-    with beside(lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), 2):
+    with in_background(lambda: blocked.append(signal.pthread_sigmask(signal.SIG_BLOCK, ())), 2):
         pass
     assert blocked[0] >= {signal.SIGINT, signal.SIGTERM}
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
@@ -54,11 +54,11 @@ def refuse() -> None:
 
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_if_both_fail_the_works_error_is_raised(jobs: int) -> None:
-    with pytest.raises(ModelError, match="the work"), beside(refuse, jobs):
+    with pytest.raises(ModelError, match="the work"), in_background(refuse, jobs):
         raise OptionError("the block")
-    with pytest.raises(ModelError, match="the work"), beside(refuse, jobs):
+    with pytest.raises(ModelError, match="the work"), in_background(refuse, jobs):
         pass
-    with pytest.raises(OptionError, match="the block"), beside(list, jobs):
+    with pytest.raises(OptionError, match="the block"), in_background(list, jobs):
         raise OptionError("the block")
 
 
@@ -69,21 +69,21 @@ def test_a_block_can_check_for_errors() -> None:
         assert looked.wait(60)
         refuse()
 
-    def looking(look: Callable[[], None]) -> None:
-        look()
+    def checking(check: Callable[[], None]) -> None:
+        check()
         looked.set()
         for _ in range(1000):
             time.sleep(0.01)
-            look()
+            check()
         pytest.fail("the block was not interrupted")
 
-    with pytest.raises(ModelError, match="the work"), beside(refuse_later, 2) as look:
-        looking(look)
+    with pytest.raises(ModelError, match="the work"), in_background(refuse_later, 2) as check:
+        checking(check)
     assert looked.is_set()
 
 
 def test_an_interrupted_block_waits_and_ignores_errors_of_the_work() -> None:
-    with pytest.raises(KeyboardInterrupt), beside(refuse, 2):
+    with pytest.raises(KeyboardInterrupt), in_background(refuse, 2):
         raise KeyboardInterrupt
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("ThreadPool")]
 
