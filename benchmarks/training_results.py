@@ -154,7 +154,7 @@ def chains() -> str:
     for share in (0.2, 0.4, 0.8, 1.0, 1.2, 2.0, 4.0):
         rate = share * trace.buffers[0].bytes / 2000.0
         channel = Channel(rate, rate)
-        plan = adaptive_rule(trace, channel, least_elements=0)
+        plan = adaptive_rule(trace, channel, min_elements=0)
         rule, found = simulate(trace, plan, channel), plan_activations(trace, channel, Requirements(recompute=False))
         published = {0.4: "34 to 38 %", 0.8: "10 to 18 %"}.get(share, "0.4 to 5.9 %" if share > 1 else "")
         rows.append(

@@ -44,10 +44,10 @@ def spill_text(spill: Spill) -> str:
 
 def _bounded(spill: Spill) -> str:
     """The lower bound on the memory, and whether it makes fitting impossible."""
-    taken, room = gigabytes(spill.least.bytes), gigabytes(spill.room_bytes)
+    taken, room = gigabytes(spill.lower_bound.bytes), gigabytes(spill.room_bytes)
     if spill.is_impossible:
-        return f" (impossible: {spill.least.step} needs {taken}, {room} are available)"
-    return f" (it is unknown whether less is possible; {spill.least.step} needs {taken})"
+        return f" (impossible: {spill.lower_bound.step} needs {taken}, {room} are available)"
+    return f" (it is unknown whether less is possible; {spill.lower_bound.step} needs {taken})"
 
 
 def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
@@ -59,8 +59,8 @@ def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
         "arena_bytes": spill.arena_bytes,
         "room_bytes": spill.room_bytes,
         "limit_bytes": spill.limit_bytes,
-        "least_bytes": spill.least.bytes,
-        "least_step": spill.least.step,
+        "least_bytes": spill.lower_bound.bytes,
+        "least_step": spill.lower_bound.step,
         "order": [spill.trace.kernels[place].name for place in spill.found.plan.order],
         "time_us": run.time_us,
         "stall_us": run.stall_us,

@@ -59,8 +59,8 @@ def unit_of(kind: str, device: str, spec: Any) -> Backend[Any, Any]:
     if kind in UNITS:
         return UNITS[kind](device, spec)
     plugin = _plugin(kind)
-    made = kind_of_plugin(plugin).unit
-    backend = made(device, spec) if made is not None else None
+    factory = kind_of_plugin(plugin).unit
+    backend = factory(device, spec) if factory is not None else None
     if not isinstance(backend, Backend):
         raise plugin.problem("has no backend for a unit other than the host")
     return backend
@@ -81,8 +81,8 @@ def host_of(target: Target, measured: MeasuredTable | None = None) -> HostBacken
     if kind in HOSTS:
         return HOSTS[kind](target.host, spec, measured)
     plugin = _plugin(kind)
-    made = kind_of_plugin(plugin).host
-    backend = made(target.host, spec, measured) if made is not None else None
+    factory = kind_of_plugin(plugin).host
+    backend = factory(target.host, spec, measured) if factory is not None else None
     if not isinstance(backend, HostBackend):
         raise plugin.problem("has no backend for a host")
     return backend

@@ -184,14 +184,14 @@ class FeatureAccess:
 
     def _read(self, placement: Placement, read: TableRead) -> Access:
         requests = read.requests(self.link.request_bytes, shifted=placement == "zero-copy")
-        asked = requests * self.link.request_bytes
-        streaming_us = asked / (self.link.zero_copy_gb_per_s * 1e3)
+        requested_bytes = requests * self.link.request_bytes
+        streaming_us = requested_bytes / (self.link.zero_copy_gb_per_s * 1e3)
         waiting_us = requests * self.link.round_trip_ns * 1e-3 / self.link.outstanding_requests
         read_us = max(streaming_us, waiting_us)
         energy = {
             "GPU": self.link.reading_w * read_us * 1e-3,
-            "host DRAM": asked * self._dram_mj,
-            "link": asked * self.link.pj_per_byte * 1e-9,
+            "host DRAM": requested_bytes * self._dram_mj,
+            "link": requested_bytes * self.link.pj_per_byte * 1e-9,
         }
         return Access(placement, {"launch": self.link.zero_copy_us, "read": read_us}, energy, requests, read.bytes)
 

@@ -129,9 +129,9 @@ def schedule(graph: Graph, costs: SpendingCosts) -> Schedule:
     if known is not None and known[0] is costs:
         return known[1]
     timeline = build_timeline(graph, costs.target, costs)
-    made = Schedule(timeline, event_costs(graph, timeline, costs))
-    _SCHEDULES[graph] = costs, made
-    return made
+    result = Schedule(timeline, event_costs(graph, timeline, costs))
+    _SCHEDULES[graph] = costs, result
+    return result
 
 
 def event_costs(graph: Graph, timeline: Timeline, costs: SpendingCosts) -> tuple[EventCost, ...]:

@@ -23,11 +23,11 @@ from pimflow.runtime.timeline import NO_RESOURCE, CopiesOperands, Costs, Job, Qu
 from pimflow.targets import Target
 
 TICKS_PER_US = 1_000_000
-_MOST_STEPS = 1_000_000
+_MAX_STEPS = 1_000_000
 """Limit on the search for an order: jobs placed in total, which takes a second or two."""
 _ORDERS_PER_GROUP = 150
 """The maximum number of orders to try per group."""
-_MOST_CHANGES = 3
+_MAX_CHANGES = 3
 _PIECES = 4
 """The number of pieces into which a resource's idle time is divided; the search moves each of them."""
 
@@ -198,7 +198,7 @@ class _Search:
         self._flow = flow
         self._steps = 0
         self._groups, orders = _groups(flow)
-        self._most_steps = min(_MOST_STEPS, _ORDERS_PER_GROUP * len(self._groups) * len(flow.ticks))
+        self._max_steps = min(_MAX_STEPS, _ORDERS_PER_GROUP * len(self._groups) * len(flow.ticks))
         self._lengths = [sum(flow.ticks[job] for job in group) for group in self._groups]
         for resource, load in flow.loads.items():
             pieces = _pieces(flow.interval - load)
@@ -211,7 +211,7 @@ class _Search:
         rng = random.Random(0)
         self._descend(self._best)
         movable = sorted(resource for resource, order in self._best.orders.items() if len(order) > 1)
-        while movable and self._steps < self._most_steps:
+        while movable and self._steps < self._max_steps:
             self._descend(self._schedule(_perturbed(self._best.orders, movable, rng)))
         first = min(self._best.starts, default=0)
         return [start - first for start in self._best.starts]
@@ -234,7 +234,7 @@ class _Search:
     def _descend(self, found: _Schedule) -> None:
         """Moves one group at a time while that helps; keeps the result if it is the best so far."""
         moved = True
-        while moved and self._steps < self._most_steps:
+        while moved and self._steps < self._max_steps:
             moved = False
             for resource, group in self._waiting(found):
                 better = self._schedule(self._with_moved(found, resource, group))
@@ -288,7 +288,7 @@ def _pieces(idle: int) -> list[int]:
 def _perturbed(orders: Mapping[str, list[int]], movable: Sequence[str], rng: random.Random) -> dict[str, list[int]]:
     """The orders after a few random changes: two groups swapped, or the whole order of a resource rotated."""
     changed = {resource: list(order) for resource, order in orders.items()}
-    for _ in range(rng.randint(1, _MOST_CHANGES)):
+    for _ in range(rng.randint(1, _MAX_CHANGES)):
         order = changed[rng.choice(movable)]
         one, other = rng.sample(range(len(order)), 2)
         if rng.random() < 0.5:

@@ -43,8 +43,8 @@ class OrtRunner:
     ) -> None:
         self.graph = graph
         extra = [name for name in dict.fromkeys(fetch) if name not in graph.outputs]
-        made = {name for node in graph.nodes for name in node.outputs}
-        unknown = [name for name in extra if name not in made]
+        produced = {name for node in graph.nodes for name in node.outputs}
+        unknown = [name for name in extra if name not in produced]
         if unknown:
             raise ModelError(f"graph {graph.name!r} computes no value {unknown[0]!r}")
         whole = graph.replace(outputs=(*graph.outputs, *extra))

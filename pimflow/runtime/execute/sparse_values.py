@@ -46,7 +46,7 @@ SPARSE_VALUES: OpRules[Callable[[Any, Operands], Array]] = OpRules(
 """Functions that compute a sparse op from its operands (None: absent)."""
 
 
-def _given(operands: Operands, position: int) -> Any:
+def _required(operands: Operands, position: int) -> Any:
     """An operand that is present."""
     array = operands[position]
     assert array is not None
@@ -84,7 +84,7 @@ def _in_parallel(block: Callable[[int, int], None], blocks: Iterator[tuple[int, 
 
 @SPARSE_VALUES.register(Spmm)
 def _spmm(op: Spmm, operands: Operands) -> Array:
-    x, rowptr, col = (_given(operands, position) for position in range(3))
+    x, rowptr, col = (_required(operands, position) for position in range(3))
     weight, scale = _optional(operands, 3), _optional(operands, 4)
     wide = _wide(x)
     if op.reduce == "sum" and (weight is None or weight.ndim == 1):
@@ -163,7 +163,7 @@ def _reduced(op: Spmm | SegmentReduce, updates: Floats, rowptr: Any) -> Floats:
 
 @SPARSE_VALUES.register(SegmentReduce)
 def _segment_reduce(op: SegmentReduce, operands: Operands) -> Array:
-    updates, rowptr = _given(operands, 0), _given(operands, 1)
+    updates, rowptr = _required(operands, 0), _required(operands, 1)
     if op.reduce == "sum" and updates.ndim > 1:
         flat = as_matrix(_wide(updates))
         out = _weighted_sums(flat, rowptr, np.arange(len(flat), dtype=np.int32), None)
@@ -181,7 +181,7 @@ def _segment_reduce(op: SegmentReduce, operands: Operands) -> Array:
 
 @SPARSE_VALUES.register(Sddmm)
 def _sddmm(op: Sddmm, operands: Operands) -> Array:
-    x, y, rowptr, col = (_given(operands, position) for position in range(4))
+    x, y, rowptr, col = (_required(operands, position) for position in range(4))
     shape = x.shape[1:-1] if op.pairing == "dot" else x.shape[1:]
     out = np.empty((len(col), *shape), x.dtype)
 
@@ -204,7 +204,7 @@ def _paired(pairing: str, first: Floats, second: Floats) -> Floats:
 
 @SPARSE_VALUES.register(GatherPairs)
 def _gather_pairs(op: GatherPairs, operands: Operands) -> Array:
-    x, y, first, second = (_given(operands, position) for position in range(4))
+    x, y, first, second = (_required(operands, position) for position in range(4))
     out = np.empty((len(first), *(x.shape[1:-1] if op.pairing == "dot" else x.shape[1:])), x.dtype)
 
     def block(begin: int, end: int) -> None:
@@ -216,7 +216,7 @@ def _gather_pairs(op: GatherPairs, operands: Operands) -> Array:
 
 @SPARSE_VALUES.register(EdgeSoftmax)
 def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> Array:
-    logits, rowptr = _given(operands, 0), _given(operands, 1)
+    logits, rowptr = _required(operands, 0), _required(operands, 1)
     out: Array = np.empty_like(logits)
 
     def block(first: int, last: int) -> None:
@@ -234,33 +234,33 @@ def _edge_softmax(op: EdgeSoftmax, operands: Operands) -> Array:
 
 @SPARSE_VALUES.register(GatherRows)
 def _gather_rows(op: GatherRows, operands: Operands) -> Array:
-    rows: Array = _given(operands, 0)[_given(operands, 1)]
+    rows: Array = _required(operands, 0)[_required(operands, 1)]
     return rows
 
 
 @SPARSE_VALUES.register(TypedLinear)
 def _typed_linear(op: TypedLinear, operands: Operands) -> Array:
-    x, weights, pointers = (_given(operands, position) for position in range(3))
+    x, weights, pointers = (_required(operands, position) for position in range(3))
     index, bias = _optional(operands, 3), _optional(operands, 4)
     out = np.empty((len(x) if index is None else len(index), *x.shape[1:-1], weights.shape[-1]), x.dtype)
     for kind, (first, last) in enumerate(pairwise(pointers.tolist())):
-        made = _products(x, weights[kind], index, first, last)
-        out[first:last] = made if bias is None else made + _wide(bias[kind])
+        products = _products(x, weights[kind], index, first, last)
+        out[first:last] = products if bias is None else products + _wide(bias[kind])
     return out
 
 
 def _products(x: Any, matrix: Any, index: Any, first: int, last: int) -> Floats:
     """Rows of x, or the rows that an index selects, times the matrix of their type."""
     rows, wide = _wide(x[first:last] if index is None else x[index[first:last]]), _wide(matrix)
-    made: Floats = rows @ wide if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, wide)
-    return made
+    products: Floats = rows @ wide if x.ndim == 2 else np.einsum("mhk,hkn->mhn", rows, wide)
+    return products
 
 
 @SPARSE_VALUES.register(TypedSpmm)
 def _typed_spmm(op: TypedSpmm, operands: Operands) -> Array:
     """Products in blocks of one type, each block summed at the destinations of its edges."""
-    x, weights, pointers = (_given(operands, position) for position in range(3))
-    rowptr, col = (_given(operands, position) for position in (4, 5))
+    x, weights, pointers = (_required(operands, position) for position in range(3))
+    rowptr, col = (_required(operands, position) for position in (4, 5))
     index, weight, scale = (_optional(operands, position) for position in (3, 6, 7))
     begins, order = by_id(col, int(pointers[-1]))
     targets = np.repeat(np.arange(len(rowptr) - 1, dtype=np.int32), np.diff(rowptr))[order]

@@ -25,7 +25,7 @@ from pimflow.ir.ops.base import op_of_onnx_name
 from pimflow.ir.ops.contraction import Contraction
 from pimflow.records import dataclass
 
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 @dataclass(frozen=True)
@@ -221,7 +221,7 @@ def _shape(text: str, where: str) -> Shape | None:
     parts = text.split("x")
     if not all(part.isascii() and part.isdigit() for part in parts):
         raise InputDataError(f"{where}: {text!r} is not a shape", "write shapes as 1x3x224x224")
-    if any(len(part) > _MOST_DIGITS for part in parts):
+    if any(len(part) > _MAX_DIGITS for part in parts):
         raise InputDataError(f"{where}: {text[:40]!r}... has an impossibly large size", "correct the shape")
     return tuple(int(part) for part in parts)
 

@@ -82,8 +82,8 @@ def _convolved(op: Conv2d, image: Array, weights: Array, algorithm: Algorithm) -
 def _by_columns(op: Conv2d, x: Array, weights: Array) -> Array:
     columns = in_columns(x, op)[0]
     rows, width = columns.shape[:2]
-    made: Array = weights.reshape(len(weights), -1) @ columns.reshape(rows * width, -1).T
-    return made.reshape(-1, rows, width)
+    results: Array = weights.reshape(len(weights), -1) @ columns.reshape(rows * width, -1).T
+    return results.reshape(-1, rows, width)
 
 
 def _by_windows(op: Conv2d, x: Array, weights: Array) -> Array:
@@ -95,20 +95,20 @@ def _by_windows(op: Conv2d, x: Array, weights: Array) -> Array:
     shape = (*windows.shape[:2], width, op.kernel[1], op.kernel[0])
     strides = (*steps[:2], steps[2] * op.strides[1], steps[2] * op.dilations[1], steps[3])
     overlapping = np.lib.stride_tricks.as_strided(windows, shape, strides, writeable=False)  # C, Ho, Wo, kw, kh
-    made: Array = np.tensordot(weights.transpose(0, 1, 3, 2), overlapping, axes=((1, 2, 3), (0, 3, 4)))
-    return made
+    results: Array = np.tensordot(weights.transpose(0, 1, 3, 2), overlapping, axes=((1, 2, 3), (0, 3, 4)))
+    return results
 
 
 def _directly(op: Conv2d, x: Array, weights: Array) -> Array:
     """The sum over the elements of the kernel, each applied to all results."""
     padded = _padded(x, op)[0]
     rows, width = (_results(size, op, axis) for axis, size in enumerate(padded.shape[1:]))
-    made: Floats = np.zeros((len(weights), rows, width), x.dtype)
+    results: Floats = np.zeros((len(weights), rows, width), x.dtype)
     for i, j in np.ndindex(*op.kernel):
         top, left = i * op.dilations[0], j * op.dilations[1]
         seen = padded[:, top :: op.strides[0], left :: op.strides[1]][:, :rows, :width]
-        made += np.tensordot(weights[:, :, i, j], seen, axes=(1, 0))
-    return made
+        results += np.tensordot(weights[:, :, i, j], seen, axes=(1, 0))
+    return results
 
 
 def _padded(x: Array, op: Conv2d) -> Array:

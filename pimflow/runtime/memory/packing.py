@@ -16,7 +16,7 @@ from operator import itemgetter
 
 from pimflow.records import dataclass
 
-MOST_REPAIRS = 300
+MAX_REPAIRS = 300
 """How often up to a hundred blocks are placed again, from each order, if there is too little room. With more blocks,
 which take longer to place, the number falls with the square of their number."""
 
@@ -66,7 +66,7 @@ def pack_within(blocks: Sequence[Block], room: int) -> tuple[list[int], int]:
     best = pack(blocks)
     if best[1] <= room or live_peak(blocks) > room:
         return best
-    repairs = MOST_REPAIRS * 100**2 // max(100, len(blocks)) ** 2
+    repairs = MAX_REPAIRS * 100**2 // max(100, len(blocks)) ** 2
     for order, ceiling in product(_orders(blocks)[:2], (None, room)):
         for _ in range(repairs):
             found = _place(blocks, order, ceiling)

@@ -20,7 +20,7 @@ from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, keep_all
 from pimflow.runtime.offload.search import exchange_buffers, improve_plan, search_plan
 from pimflow.runtime.offload.trace import Trace
 
-MOST_LIMITS = 32
+PAGING_LIMITS = 32
 """The number of limits for paging plans, evenly spaced from what one kernel needs to keeping everything."""
 
 STAGES = 4
@@ -84,7 +84,7 @@ def _limits(trace: Trace, requirements: Requirements) -> Iterator[int]:
     requested = most if requirements.limit_bytes is None else max(least, requirements.limit_bytes)
     if requested < most:
         yield requested
-    for step in reversed(range(MOST_LIMITS)):
-        limit = least + (most - least) * step // MOST_LIMITS
+    for step in reversed(range(PAGING_LIMITS)):
+        limit = least + (most - least) * step // PAGING_LIMITS
         if limit < requested:
             yield limit

@@ -1,11 +1,11 @@
 """Plans without drives: the steps in another order, with any number of reruns.
 
-The search goes backwards, as in `least`: the state at some time is a set of versions of buffers, each as one step wrote
-it. The step that made one of them last is undone: its operands are needed instead. A path back to the inputs on which
-the memory never exceeds the limit is a plan when read forwards. Paths are explored in the order of a lower bound on
-what they still need, which counts every step at most once: first in steps, then in time, weighted against the time so
-far, as long as the total is less than the best plan found (A*: Hart, Nilsson and Raphael, IEEE Transactions on Systems
-Science and Cybernetics 4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
+The search goes backwards, as in `memory_bound`: the state at some time is a set of versions of buffers, each as one
+step wrote it. The step that made one of them last is undone: its operands are needed instead. A path back to the inputs
+on which the memory never exceeds the limit is a plan when read forwards. Paths are explored in the order of a lower
+bound on what they still need, which counts every step at most once: first in steps, then in time, weighted against the
+time so far, as long as the total is less than the best plan found (A*: Hart, Nilsson and Raphael, IEEE Transactions on
+Systems Science and Cybernetics 4(2), 1968; weighted: Pohl, Artificial Intelligence 1(3), 1970).
 
 A buffer holds one version at a time; writing to it again destroys the previous version. A step that draws random
 numbers is undone only when no step before it needs its results.
@@ -23,7 +23,7 @@ from pimflow.records import dataclass
 from pimflow.runtime.offload.run import ActivationPlan, Moment, Rerun, Run, SimulatedPlan, peak_of
 from pimflow.runtime.offload.trace import Trace
 
-MOST_SETS, MOST_SETS_ONCE_FOUND = 20_000, 2_000
+MAX_SETS, MAX_SETS_ONCE_FOUND = 20_000, 2_000
 """The maximum number of sets that a search visits for up to a hundred steps, before and after a plan is found; fewer
 for more steps, as each set takes longer."""
 
@@ -113,16 +113,16 @@ def _needed_after(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:
 
 
 def _with_views(trace: Trace, path: Sequence[int]) -> tuple[int, ...] | None:
-    """A path completed by the steps that write nothing (views), each as soon as its operand is made; None if one has
+    """A path completed by the steps that write nothing (views), each as soon as its operand is written; None if one has
     several operands, which may never be in memory together."""
-    made: dict[int, int] = {}
+    last_writer: dict[int, int] = {}
     views: dict[int, list[int]] = {}
     for place, kernel in enumerate(trace.kernels[:-1]):
         if not kernel.writes:
             if len(kernel.reads) > 1:
                 return None
-            views.setdefault(made[kernel.reads[0]] if kernel.reads else 0, []).append(place)
-        made.update(dict.fromkeys(kernel.writes, place))
+            views.setdefault(last_writer[kernel.reads[0]] if kernel.reads else 0, []).append(place)
+        last_writer.update(dict.fromkeys(kernel.writes, place))
     order: list[int] = []
     for place in path:
         order += (place, *views.pop(place, ()))
@@ -141,7 +141,7 @@ class _BackwardSearch:
         """A plan that is faster than `below_us`: all steps that write, in order; () if none is found."""
         end, number = len(self.trace.kernels) - 1, count()
         start = self._reads[end]
-        most = (MOST_SETS if below_us == math.inf else MOST_SETS_ONCE_FOUND) * 100 // max(100, end)
+        most = (MAX_SETS if below_us == math.inf else MAX_SETS_ONCE_FOUND) * 100 // max(100, end)
         remaining = self._count if unit == "steps" else self._time_us
         known, came = {start: 0.0}, dict[int, tuple[int, int]]()
         at_once = max(self._live_bytes(place, 0, 0) for place in (*range(self.trace.input_kernels), end))
@@ -186,8 +186,8 @@ class _BackwardSearch:
         return found
 
     def _replaces(self, place: int, rest: int, needed: int, added: int) -> bool:
-        made = sum(self.sizes[self._versions[version][0]] for version in _bits(needed & ~rest))
-        if sum(self.sizes[self._versions[version][0]] for version in _bits(added)) > made:
+        result_bytes = sum(self.sizes[self._versions[version][0]] for version in _bits(needed & ~rest))
+        if sum(self.sizes[self._versions[version][0]] for version in _bits(added)) > result_bytes:
             return False
         if any(self._other_versions[version] & ~self._writes[place] for version in _bits(added)):
             return False
@@ -230,7 +230,7 @@ class _BackwardSearch:
     @cached_property
     def _reads(self) -> tuple[int, ...]:
         """For each step, the versions that it reads, including those that it updates."""
-        numbers = {made: version for version, made in enumerate(self._versions)}
+        numbers = {write: version for version, write in enumerate(self._versions)}
         last, reads = dict[int, int](), []
         for place, kernel in enumerate(self.trace.kernels):
             reads.append(sum({1 << last[buffer] for buffer in {*kernel.reads, *kernel.writes} if buffer in last}))

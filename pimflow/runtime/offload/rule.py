@@ -13,12 +13,12 @@ from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.run import ActivationPlan
 from pimflow.runtime.offload.trace import Trace
 
-LEAST_ELEMENTS = 8 << 20
+MIN_ELEMENTS = 8 << 20
 """Tensors with fewer elements are kept."""
 
 
 def adaptive_rule(
-    trace: Trace, channel: Channel, modules: tuple[int, ...] = (), least_elements: int = LEAST_ELEMENTS
+    trace: Trace, channel: Channel, modules: tuple[int, ...] = (), min_elements: int = MIN_ELEMENTS
 ) -> ActivationPlan:
     """The plan of the rule for a step.
 
@@ -26,16 +26,16 @@ def adaptive_rule(
         trace: the step.
         channel: the channel to the SSDs; the rule uses its write rate.
         modules: kernels of the forward pass at which modules begin; if empty, each saved buffer is its own module.
-        least_elements: tensors with fewer elements are kept.
+        min_elements: tensors with fewer elements are kept.
     """
     offloaded: list[int] = []
     before_bytes, before_us, reached = 0, 0.0, 0
     for buffer in trace.saved:
-        made = trace.last_write(buffer)
-        before_us += sum(kernel.time_us for kernel in trace.kernels[reached:made])
-        reached = max(reached, made)
+        last_write = trace.last_write(buffer)
+        before_us += sum(kernel.time_us for kernel in trace.kernels[reached:last_write])
+        reached = max(reached, last_write)
         size = trace.buffers[buffer].bytes
-        if trace.buffers[buffer].elements < least_elements:
+        if trace.buffers[buffer].elements < min_elements:
             continue
         left_us = 3 * trace.forward_us - 2 * before_us
         if before_bytes + 2 * size > channel.write_bytes_per_us * left_us:

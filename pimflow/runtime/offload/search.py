@@ -33,16 +33,16 @@ from pimflow.runtime.offload.run import (
 )
 from pimflow.runtime.offload.trace import Trace
 
-MOST_PREFIXES = 48
+MAX_PREFIXES = 48
 """The maximum number of plans that offload only the first i buffers; evenly spaced if there are more buffers."""
 
-LEAST_SHARE = 1e-3
+MIN_SHARE = 1e-3
 """The smallest buffer to offload or recompute, as a fraction of all saved bytes."""
 
 LONGEST_CHAIN = 8
 """The maximum number of kernels that recompute one buffer."""
 
-MOST_EXCHANGES = 4
+MAX_EXCHANGES = 4
 """The maximum number of buffers to try in exchange for one that is kept instead."""
 
 _Choice = tuple[frozenset[int], frozenset[int]]
@@ -160,7 +160,7 @@ class _Search:
     @cached_property
     def large(self) -> list[int]:
         """The saved buffers that are large enough to be worth offloading or recomputing."""
-        least = LEAST_SHARE * self.trace.saved_bytes
+        least = MIN_SHARE * self.trace.saved_bytes
         return [buffer for buffer in self.trace.saved if self.trace.buffers[buffer].bytes >= least]
 
     @property
@@ -198,8 +198,8 @@ class _Search:
         """The best plan with nested recomputation allowed; never worse than the given one."""
         alone = _Moves(offload=False, recompute=True, nested=True)
         kinds = (alone, replace(alone, cheapest_first=True))
-        anew = min((self._improve(self._initial(moves), moves) for moves in kinds), key=self._key)
-        return min((self._refine(found, replace(allowed, nested=True)) for found in (best, anew)), key=self._key)
+        restarted = min((self._improve(self._initial(moves), moves) for moves in kinds), key=self._key)
+        return min((self._refine(found, replace(allowed, nested=True)) for found in (best, restarted)), key=self._key)
 
     def _initial(self, moves: _Moves) -> SimulatedPlan:
         found = self._evaluate_fully(frozenset(), frozenset())
@@ -213,7 +213,7 @@ class _Search:
 
     def _prefixes(self) -> list[list[int]]:
         count = len(self.large)
-        steps = min(count, MOST_PREFIXES)
+        steps = min(count, MAX_PREFIXES)
         return [self.large[: round(count * step / steps)] for step in range(1, steps + 1)]
 
     def _key(self, found: SimulatedPlan) -> tuple[float, ...]:
@@ -308,7 +308,7 @@ class _Search:
         more = bare.run.peak_bytes - max(self.requirements.limit_bytes or 0, found.run.peak_bytes - 1)
         sizes = self.trace.sizes
         others = [other for other in self._at_the_peak(bare) if sizes[other] >= more and other != buffer]
-        for other in sorted(others, key=lambda other: (sizes[other], other))[:MOST_EXCHANGES]:
+        for other in sorted(others, key=lambda other: (sizes[other], other))[:MAX_EXCHANGES]:
             yield from self._evictions(other, offloaded, recomputed)
 
     def _evictions(self, buffer: int, offloaded: frozenset[int], recomputed: frozenset[int]) -> Iterable[_Choice]:
@@ -400,11 +400,11 @@ class _Peaks:
         """The maximum until a kernel ends."""
         return self.peaks_until[self.place_of[kernel]]
 
-    def since(self, kernel: int, made: int) -> int:
+    def since(self, kernel: int, after: int) -> int:
         """The maximum since a kernel begins, including the reruns right before it from the first one of a kernel after
-        `made` on."""
+        `after` on."""
         end = self.place_of[kernel]
-        later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.steps[place] > made)
+        later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.steps[place] > after)
         return self.peaks_since[next(later, end)]
 
 
@@ -417,37 +417,37 @@ def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
     """
     there = set(trace.saved)
     place, chain = trace.first_backward_use(buffer), set()
-    waiting, made_again, seen = [buffer], {buffer}, set[int]()
+    waiting, recomputed, seen = [buffer], {buffer}, set[int]()
     while waiting:
         current = waiting.pop()
-        made = [
+        makers = [
             kernel
             for kernel in trace.uses[current]
             if trace.input_kernels <= kernel < trace.turn and current in trace.kernels[kernel].writes
         ]
-        if not made or any(trace.kernels[kernel].draws for kernel in made):
+        if not makers or any(trace.kernels[kernel].draws for kernel in makers):
             return None
-        chain.update(made)
-        for kernel in made:
+        chain.update(makers)
+        for kernel in makers:
             for read in trace.kernels[kernel].reads:
-                if read in seen or read in made_again or trace.buffers[read].fixed:
+                if read in seen or read in recomputed or trace.buffers[read].fixed:
                     continue
                 if read not in there:
-                    made_again.add(read)
+                    recomputed.add(read)
                     waiting.append(read)
                 seen.add(read)
         if len(chain) > LONGEST_CHAIN:
             return None
-    if any(_is_overwritten(trace, kernel, place, made_again) for kernel in chain):
+    if any(_is_overwritten(trace, kernel, place, recomputed) for kernel in chain):
         return None
     return tuple(sorted(chain))
 
 
-def _is_overwritten(trace: Trace, kernel: int, place: int, made_again: Container[int]) -> bool:
+def _is_overwritten(trace: Trace, kernel: int, place: int, recomputed: Container[int]) -> bool:
     """Whether rerunning a kernel before `place` would read, or destroy, data that has been written since it ran."""
     reads, writes = trace.kernels[kernel].reads, trace.kernels[kernel].writes
     return any(
-        buffer not in made_again
+        buffer not in recomputed
         and any(buffer in trace.kernels[use].writes for use in trace.uses[buffer] if since <= use < place)
         for since, buffers in ((kernel, reads), (kernel + 1, writes))
         for buffer in buffers

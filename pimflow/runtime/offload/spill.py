@@ -21,7 +21,7 @@ from pimflow.records import dataclass
 from pimflow.runtime.memory.packing import Block, pack_within
 from pimflow.runtime.memory.plan import ALIGNMENT, MemoryPlan
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.least import Least, least_room
+from pimflow.runtime.offload.memory_bound import MemoryBound, memory_lower_bound
 from pimflow.runtime.offload.paging import paging_plan
 from pimflow.runtime.offload.reordered import reordered_plan
 from pimflow.runtime.offload.requirements import Requirements
@@ -34,7 +34,7 @@ from pimflow.targets import Target
 SpillWay = Literal["auto", "never", "offload", "recompute"]
 """Measures for activations that do not fit: whatever is fastest, none, or only one kind."""
 
-MOST_ROUNDS = 6
+MAX_ROUNDS = 6
 """The maximum number of searches, each with a tighter limit, if the arena has gaps."""
 
 
@@ -57,7 +57,7 @@ class Spill:
         found: the plan for the activations, and its run.
         arena_bytes: size of the arena with activations, inputs and results, including gaps.
         room_bytes: memory available for them.
-        least: a lower bound on the memory of every plan.
+        lower_bound: a lower bound on the memory of every plan.
         stays: where each buffer is in the arena, and when; a buffer that leaves and comes back may get another place.
             Empty if no plan helps: everything is kept, as in the memory plan.
     """
@@ -66,7 +66,7 @@ class Spill:
     found: SimulatedPlan
     arena_bytes: int
     room_bytes: int
-    least: Least
+    lower_bound: MemoryBound
     stays: tuple[Stay, ...] = ()
 
     @property
@@ -83,7 +83,7 @@ class Spill:
     @property
     def is_impossible(self) -> bool:
         """Whether no plan can fit."""
-        return self.least.bytes > self.room_bytes
+        return self.lower_bound.bytes > self.room_bytes
 
 
 def channel_of(target: Target) -> Channel | None:
@@ -117,11 +117,11 @@ def plan_spill(
     """
     trace = steps_of(graph, memory, timeline)
     drives = channel is not None and way != "recompute"
-    best = Spill(trace, keep_all(trace), memory.arena_bytes, room_bytes, _least(trace, room_bytes, drives=drives))
+    best = Spill(trace, keep_all(trace), memory.arena_bytes, room_bytes, _lower_bound(trace, room_bytes, drives=drives))
     if way == "never":
         return best
     limit = max(0, room_bytes)
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         requirements = Requirements(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
         found = search_plan(trace, channel, requirements)
         tried = _packed(best, found)
@@ -132,14 +132,14 @@ def plan_spill(
     if channel is not None and drives and not best.is_impossible:
         best = _paged(best, channel)
     if not best.fits and not best.is_impossible and way != "offload":
-        best = replace(best, least=_least(trace, room_bytes, drives=drives, proof=True))
+        best = replace(best, lower_bound=_lower_bound(trace, room_bytes, drives=drives, proof=True))
     if way != "offload" and not best.is_impossible and (not best.fits or best.found.run.recompute_us):
         best = _reordered(best)
     return best
 
 
-def _least(trace: Trace, room_bytes: int, *, drives: bool, proof: bool = False) -> Least:
-    return least_room(trace, _sizes(trace), drives=drives, enough=room_bytes, proof=proof)
+def _lower_bound(trace: Trace, room_bytes: int, *, drives: bool, proof: bool = False) -> MemoryBound:
+    return memory_lower_bound(trace, _sizes(trace), drives=drives, enough=room_bytes, proof=proof)
 
 
 def _sizes(trace: Trace) -> list[int]:
@@ -150,8 +150,8 @@ def _sizes(trace: Trace) -> list[int]:
 def _paged(best: Spill, channel: Channel) -> Spill:
     """The given plan, or a plan of `paging_plan` if only that one fits, or if it is faster."""
     room, touched = best.room_bytes, best.trace.working_set_bytes
-    for spared in range(MOST_ROUNDS):
-        limit = room - (room - touched) * spared // (MOST_ROUNDS - 1)
+    for spared in range(MAX_ROUNDS):
+        limit = room - (room - touched) * spared // (MAX_ROUNDS - 1)
         limits = RunLimits(lost_us=_lost_us(best.found.run), slowed=True) if best.fits else RunLimits()
         found = paging_plan(best.trace, channel, limit, limits)
         if found is not None:
@@ -172,7 +172,7 @@ def _reordered(best: Spill) -> Spill:
     """The given plan, or one with the steps in another order if only that one fits, or if it is faster."""
     limit = best.room_bytes
     below_us = best.found.run.time_us if best.fits else math.inf
-    for _ in range(MOST_ROUNDS):
+    for _ in range(MAX_ROUNDS):
         found = reordered_plan(best.trace, _sizes(best.trace), limit, below_us)
         if found is None:
             break

@@ -223,19 +223,19 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
             return None
         stages, energy_mj = cost.aggregation, cost.aggregation.link_mj
         loading = stages.loaded_bytes / max(stages.loaded_bytes + stages.retrieved_bytes, 1)
-        given, made = work.sources * work.features, work.destinations * work.features
+        sources, results = work.sources * work.features, work.destinations * work.features
         weights = work.edges * work.heads if work.computed else 0
         before = _that_take_time(
-            self._over_pcie(given + weights),
-            self._by_cpu("quantize", self._on_host_us(given)),
+            self._over_pcie(sources + weights),
+            self._by_cpu("quantize", self._on_host_us(sources)),
             self._by_cpu("load weights", stages.weights_us),
             self._by_cpu("load", stages.load_us - stages.weights_us, loading * energy_mj),
         )
         after = _that_take_time(
             self._by_cpu("retrieve", stages.retrieve_us, (1 - loading) * energy_mj),
             self._by_cpu("merge", stages.merge_us),
-            self._by_cpu("scale", self._on_host_us(made, scaled=work.scaled)),
-            self._over_pcie(made),
+            self._by_cpu("scale", self._on_host_us(results, scaled=work.scaled)),
+            self._over_pcie(results),
         )
         load_us, store_us = (sum(copy.time_us for copy in steps) for steps in (before, after))
         load_mj, store_mj = (sum(copy.energy_mj for copy in steps) for steps in (before, after))

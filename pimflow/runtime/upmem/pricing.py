@@ -181,7 +181,7 @@ class Pricing:
                 return overfull
             sources = self.parts.sources(strategy.edge_parts, heaviest)
             tally.add(cluster, shares.rows, form, sources, alike * strategy.edge_parts, alike)
-            tally.add_weights(cluster, shares.most_nonzeros, alike * strategy.edge_parts)
+            tally.add_weights(cluster, shares.max_nonzeros, alike * strategy.edge_parts)
             timed += [(core, form) for core in self._slowest(strategy, shares.busiest, form, rowptr, filled)]
         tally.slowest = [_TimedCore(core.cycles) for core, _ in timed]
         cost = self._priced(tally)
@@ -287,7 +287,7 @@ class Pricing:
         needed = sources * form.read_bytes + rows * form.written_bytes + indices + nonzeros * values * form.heads
         if needed <= self.spec.mram_bytes:
             return None
-        return _too_little("MRAM", needed, self.spec.mram_bytes)
+        return _lacks_memory("MRAM", needed, self.spec.mram_bytes)
 
     def _priced(self, tally: _Tally) -> AggregationCost:
         spec = self.spec
@@ -349,7 +349,7 @@ class Shares(NamedTuple):
     cores: Cores
     busiest: Cores
     rows: Rows
-    most_nonzeros: int
+    max_nonzeros: int
 
 
 class _Tally:
@@ -421,10 +421,10 @@ def refusal_of(spec: UpmemSpec, aggregation: Aggregation, sources: int, strategy
     forms = [RowForm(columns, aggregation.element, aggregation.widened, heads) for columns, heads in parts]
     scratchpad = max(_scratchpad_bytes(spec, form) for form in forms)
     if scratchpad > spec.wram_bytes:
-        return _too_little("WRAM", scratchpad, spec.wram_bytes)
+        return _lacks_memory("WRAM", scratchpad, spec.wram_bytes)
     features = -(-sources // strategy.edge_parts) * max(form.read_bytes for form in forms)
     if features > spec.mram_bytes:
-        return _too_little("MRAM", features, spec.mram_bytes)
+        return _lacks_memory("MRAM", features, spec.mram_bytes)
     return None
 
 
@@ -434,11 +434,11 @@ def _scratchpad_bytes(spec: UpmemSpec, form: RowForm) -> int:
     return spec.tasklets * (buffers + spec.stack_bytes)
 
 
-def _too_little(memory: str, needed: int, there: int) -> Refusal:
+def _lacks_memory(memory: str, needed: int, available: int) -> Refusal:
     return Refusal(
-        f"a core needs {needed:,} bytes of {memory} and has {there:,}",
+        f"a core needs {needed:,} bytes of {memory} and has {available:,}",
         needed,
-        there,
+        available,
         f"bytes of {memory}",
         "use more parts of edges or of features",
     )

@@ -17,7 +17,7 @@ from pimflow.targets.schema.upmem import ElementType
 BITS: Mapping[str, int] = {"int8": 5, "int16": 10, "int32": 20}
 """Bits of a quantised value including its sign, by element type: small sums then fit (`models/quantize.py`)."""
 
-LEAST_BITS: Mapping[str, int] = {"int8": 3, "int16": 4, "int32": 8}
+MIN_BITS: Mapping[str, int] = {"int8": 3, "int16": 4, "int32": 8}
 """Fewer bits than these make weighted sums useless."""
 
 ACCUMULATOR_BITS: Mapping[str, int] = {"int8": 8, "int16": 16, "int32": 32}
@@ -67,7 +67,7 @@ def bits_for(graph: Graph, element: ElementType, widened: bool, weights: Weights
 
     Without weights, features have the bits of `BITS`; the result is a refusal if a vertex has too many edges for that.
     With these bits for both, products with weights would exceed the accumulator (PyGim's models have no weights). So
-    features and weights get the largest number of bits that fits; the result is a refusal below `LEAST_BITS`.
+    features and weights get the largest number of bits that fits; the result is a refusal below `MIN_BITS`.
 
     Args:
         graph: the edges.
@@ -79,7 +79,7 @@ def bits_for(graph: Graph, element: ElementType, widened: bool, weights: Weights
     return _bits(graph, element, widened, partial(largest_sum, graph, element, weights=weights), weighted=weighted)
 
 
-def bits_whatever_weights(graph: Graph, element: ElementType, widened: bool) -> int | Refusal:
+def bits_for_any_weights(graph: Graph, element: ElementType, widened: bool) -> int | Refusal:
     """Like `bits_for`, for any weights, such as those computed at run time; `bits_for` never gives fewer bits."""
     longest = int(np.diff(graph.rowptr).max(initial=0))
     return _bits(graph, element, widened, lambda bits: longest * 4 ** (bits - 1), weighted=True)
@@ -92,7 +92,7 @@ def _bits(
         return 0
     room = 2 ** ((WIDE_BITS if widened else ACCUMULATOR_BITS[element]) - 1) - 1
     bits = BITS[element]
-    while weighted and most_of(bits) > room and bits > LEAST_BITS[element]:
+    while weighted and most_of(bits) > room and bits > MIN_BITS[element]:
         bits -= 1
     needed = most_of(bits)
     if needed <= room:
@@ -108,7 +108,7 @@ def overflow(
 
     Weights are as in `bits_for`; if they are `computed` at run time, any weights are considered.
     """
-    bits = bits_whatever_weights(graph, element, widened) if computed else bits_for(graph, element, widened, weights)
+    bits = bits_for_any_weights(graph, element, widened) if computed else bits_for(graph, element, widened, weights)
     return bits if isinstance(bits, Refusal) else None
 
 

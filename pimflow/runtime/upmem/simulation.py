@@ -26,7 +26,7 @@ from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.runtime.upmem.kernel import CoreModel
 
-MOST_EVENTS = 3200
+MAX_EVENTS = 3200
 """The maximum number of non-zeros and rows of a core to simulate."""
 
 _STRETCH = 40  # events per sampled piece of a list
@@ -41,7 +41,7 @@ class Step(NamedTuple):
 
 def is_sampled(core: int, cores: Cores, tasklets: Tasklets) -> bool:
     """Whether a core's lists are too long to be simulated as a whole."""
-    return bool(cores.nonzeros[core] + tasklets.rows[core].sum() > MOST_EVENTS)
+    return bool(cores.nonzeros[core] + tasklets.rows[core].sum() > MAX_EVENTS)
 
 
 def core_cycles(
@@ -62,7 +62,7 @@ def core_cycles(
     if not is_sampled(core, cores, tasklets):
         return kernel.simulate(lists, rows)
     events = sum(int(own.sum()) + len(own) for own in lists)
-    shares = MOST_EVENTS / events / 2, MOST_EVENTS / events
+    shares = MAX_EVENTS / events / 2, MAX_EVENTS / events
     samples = [[_sample(own, share, strategy.format == "coo") for own in lists] for share in shares]
     own = cores.only(np.array([core]))
     short, long = (kernel.simulate(sample, rows) for sample in samples)

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.rule import LEAST_ELEMENTS, adaptive_rule
+from pimflow.runtime.offload.rule import MIN_ELEMENTS, adaptive_rule
 from pimflow.runtime.offload.run import simulate
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Events, chain
@@ -22,7 +22,7 @@ RELOADED = LAYER_BYTES / (2 * LAYER_US)
 def picked(rate: float) -> tuple[int, float]:
     """How many layers the rule offloads at a fraction of that rate, and what percentage of the step is waiting."""
     trace, channel = chain(LAYERS, LAYER_US, LAYER_BYTES), Channel(rate * RELOADED, rate * RELOADED)
-    plan = adaptive_rule(trace, channel, least_elements=0)
+    plan = adaptive_rule(trace, channel, min_elements=0)
     return len(plan.offloaded), 100 * simulate(trace, plan, channel).stall_us / trace.time_us
 
 
@@ -44,7 +44,7 @@ def test_waiting_time_of_the_rule(rate: float, least: float, most: float) -> Non
 def test_small_tensors_stay() -> None:
     trace = chain(4)
     buffers = tuple(
-        Buffer(buffer.name, buffer.bytes, LEAST_ELEMENTS - (place == 1)) for place, buffer in enumerate(trace.buffers)
+        Buffer(buffer.name, buffer.bytes, MIN_ELEMENTS - (place == 1)) for place, buffer in enumerate(trace.buffers)
     )
     plan = adaptive_rule(Trace(trace.kernels, trace.turn, buffers), Channel(1e9, 1e9))
     assert plan.offloaded == {0, 2, 3}
@@ -52,14 +52,14 @@ def test_small_tensors_stay() -> None:
 
 def test_modules_are_loaded_as_a_whole() -> None:
     """Two modules of two layers: the first module's load starts with the second one's backward pass."""
-    plan = adaptive_rule(chain(4), Channel(1e9, 1e9), modules=(0, 2), least_elements=0)
+    plan = adaptive_rule(chain(4), Channel(1e9, 1e9), modules=(0, 2), min_elements=0)
     assert plan.loads == ((3, 4), (2, 4), (1, 4), (0, 4))
 
 
 def test_a_buffer_needed_at_once_is_stored_needlessly() -> None:
     """For the last layer: the channel is free, so its store begins, and the first layer's load waits for its end."""
     trace, channel = chain(2), Channel(1000.0, 250.0)
-    plan = adaptive_rule(trace, channel, least_elements=0)
+    plan = adaptive_rule(trace, channel, min_elements=0)
     assert plan.loads == ((1, 2), (0, 2))
     run = simulate(trace, plan, channel)
     spans = [(transfer.kind, transfer.buffer, transfer.begin_us, transfer.end_us) for transfer in run.transfers]
@@ -100,7 +100,7 @@ def test_an_independent_event_simulation_agrees(data: st.DataObject) -> None:
     back_again, memory = data.draw(st.sampled_from([(0.5, math.inf), (1.0, 2.0), (2.0, math.inf)]))
     channel = Channel(rate, back_again * rate, memory_bytes_per_us=memory * rate)
     modules = tuple(sorted(data.draw(st.sets(st.integers(0, layers - 1)))))
-    plan = adaptive_rule(trace, channel, modules, least_elements=0)
+    plan = adaptive_rule(trace, channel, modules, min_elements=0)
     run = simulate(trace, plan, channel)
     time_us, peak = Events(trace, plan, channel).run()
     assert run.time_us == pytest.approx(time_us, rel=1e-9)

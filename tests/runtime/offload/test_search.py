@@ -33,7 +33,7 @@ def least_of_prefixes(trace: Trace, channel: Channel) -> int:
 def test_where_the_rule_waits_the_search_does_not(rate: float) -> None:
     """At the same peak or a lower one."""
     trace, channel = chain(LAYERS), Channel(rate * RELOADED, rate * RELOADED)
-    rule = simulate(trace, adaptive_rule(trace, channel, least_elements=0), channel)
+    rule = simulate(trace, adaptive_rule(trace, channel, min_elements=0), channel)
     found = search_plan(trace, channel, Requirements(recompute=False)).run
     assert found.stall_us == 0
     assert found.peak_bytes <= rule.peak_bytes

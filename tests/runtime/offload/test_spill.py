@@ -79,10 +79,10 @@ def test_a_step_that_cannot_fit_is_reported_with_the_lowest_peak_found() -> None
     assert "the minimum that was found (impossible: " in told["activations"]
     assert spill is not None
     assert spill.is_impossible
-    (kernel,) = (kernel for kernel in spill.trace.kernels if kernel.name == spill.least.step)
+    (kernel,) = (kernel for kernel in spill.trace.kernels if kernel.name == spill.lower_bound.step)
     touched = [spill.trace.buffers[buffer] for buffer in {*kernel.reads, *kernel.writes}]
-    assert sum(-(-buffer.bytes // 64) * 64 for buffer in touched) == spill.least.bytes > spill.room_bytes
-    assert "it is unknown whether less is possible" in spill_text(replace(spill, room_bytes=spill.least.bytes))
+    assert sum(-(-buffer.bytes // 64) * 64 for buffer in touched) == spill.lower_bound.bytes > spill.room_bytes
+    assert "it is unknown whether less is possible" in spill_text(replace(spill, room_bytes=spill.lower_bound.bytes))
 
 
 @pytest.mark.parametrize("more", [2 << 10, 16 << 10])
@@ -96,10 +96,10 @@ def test_with_drives_everything_possible_fits(more: int) -> None:
     tight = at(150)
     spill, weights = tight.spill, tight.memory.weight_bytes
     assert spill is not None
-    model = at((spill.least.bytes + more + weights) / 1024)
+    model = at((spill.lower_bound.bytes + more + weights) / 1024)
     assert model.spill is not None
     assert model.spill.fits
-    assert model.spill.arena_bytes <= spill.least.bytes + more
+    assert model.spill.arena_bytes <= spill.lower_bound.bytes + more
     trips = [buffer for buffer, _ in model.spill.found.plan.loads]
     assert len(trips) > len(set(trips))
     assert model.verify(arena=True).passed

@@ -49,7 +49,7 @@ def test_short_lists_match_the_simulation(strategy: Strategy, columns: int) -> N
 @pytest.mark.parametrize("sync", ["lock-free", "lock"])
 def test_long_lists_are_sampled(sync: Sync, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here tasklets sometimes wait for the DMA engine: bounds alone are 5 % too low."""
-    monkeypatch.setattr(simulation, "MOST_EVENTS", 1600)
+    monkeypatch.setattr(simulation, "MAX_EVENTS", 1600)
     spec, strategy = machine(tasklets=7), Strategy(1, 1, "coo", "nnz-exact", "nnz-exact", sync)
     rowptr = np.cumsum([0, *[1, 2, 3, 60, 9, 30] * 28])
     cores, tasklets = shared(rowptr, strategy, spec)

@@ -12,7 +12,7 @@ import scipy.sparse
 from pimflow.codegen.upmem.strategy import Strategy, strategies_of
 from pimflow.ir import Refusal
 from pimflow.runtime.upmem.pricing import Aggregation
-from pimflow.runtime.upmem.quantize import BITS, bits_for, bits_whatever_weights, largest_sum, overflow, quantized
+from pimflow.runtime.upmem.quantize import BITS, bits_for, bits_for_any_weights, largest_sum, overflow, quantized
 from pimflow.runtime.upmem.values import aggregated
 from pimflow.sparse import Graph
 from support.upmem.machine import machine
@@ -87,7 +87,7 @@ def test_every_head_has_its_own_weights(strategy: str, element: Any) -> None:
 
 def test_unknown_weights_have_the_bits_that_never_overflow() -> None:
     graph = graph_of(weighted=False)
-    bits = bits_whatever_weights(graph, "int32", widened=False)
+    bits = bits_for_any_weights(graph, "int32", widened=False)
     assert isinstance(bits, int)
     longest = int(np.diff(graph.rowptr).max())
     assert longest * 4 ** (bits - 1) <= 2**31 - 1 < longest * 4**bits
@@ -95,7 +95,7 @@ def test_unknown_weights_have_the_bits_that_never_overflow() -> None:
         found = bits_for(graph, "int32", False, weights)
         assert isinstance(found, int)
         assert found >= bits
-    assert isinstance(bits_whatever_weights(graph, "int8", widened=False), Refusal)
+    assert isinstance(bits_for_any_weights(graph, "int8", widened=False), Refusal)
 
 
 def test_sums_that_may_not_fit_are_found() -> None:

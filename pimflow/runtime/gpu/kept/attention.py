@@ -85,8 +85,8 @@ def _projected(op: OnnxOp, operands: Operands, past_at: int, *, lengths: bool) -
         return invalid_operands(operands)
     batch, rows, depth = source
     query, _, value = integers(op, "qkv_hidden_sizes") or (weights[1] // 3,) * 3
-    made = batch * rows * weights[1] * operands.element_bytes
-    projection = MatrixWork(batch * rows, weights[1], depth, 1, bytes_at(operands, 0, 1) + made)
+    result_bytes = batch * rows * weights[1] * operands.element_bytes
+    projection = MatrixWork(batch * rows, weights[1], depth, 1, bytes_at(operands, 0, 1) + result_bytes)
     keys = rows + (past[3] if past else 0)
     work = _Heads(batch, heads, heads, rows, keys, query // heads, value // heads)
     return _sequence(

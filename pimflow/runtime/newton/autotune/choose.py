@@ -84,7 +84,7 @@ class MappingSearch:
         if isinstance(chosen, Refusal):
             return chosen
         if not chosen.is_timed:
-            first = chosen.like or chosen
+            first = chosen.equivalent or chosen
             self._timed[first.outline.problem, policy] = first
         return chosen.cost
 
@@ -93,11 +93,13 @@ class MappingSearch:
         fits."""
         if not self.profile.pim.any_slot_any_column or not isinstance(problem, ConvProblem):
             return None  # window order requires both
-        like, windows = _unpadded(problem), not chosen.mapping.window_block
-        ranked = [entry for entry in candidates(like, self.profile) if bool(entry.mapping.window_block) == windows]
+        equivalent, windows = _unpadded(problem), not chosen.mapping.window_block
+        ranked = [
+            entry for entry in candidates(equivalent, self.profile) if bool(entry.mapping.window_block) == windows
+        ]
         if not ranked:
             return None
-        race = _Race(like, self.profile, self.timer)
+        race = _Race(equivalent, self.profile, self.timer)
         race.try_mappings(entry.mapping for entry in _shortlist(ranked))
         race.try_other_order()
         race.try_rebalanced()
@@ -146,10 +148,10 @@ class MappingSearch:
         return known
 
     def _find(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
-        like = _unpadded(problem)
-        if like == problem:
+        equivalent = _unpadded(problem)
+        if equivalent == problem:
             return self._recall(problem, policy) or self._search_and_record(problem, policy)
-        chosen = self._chosen(like, policy)
+        chosen = self._chosen(equivalent, policy)
         return chosen if isinstance(chosen, Refusal) else chosen.of(problem)
 
     def _recall(self, problem: MatrixProblem, policy: str) -> _Chosen | None:
@@ -266,7 +268,7 @@ class _Chosen:
     """The fastest mapping of a problem; its program and its full cost are computed on demand.
 
     `cycles` are those of the slowest channel, including placement. `channels` holds the cycles of the first channel of
-    each class of streams, if timed; `recalled` holds the recorded timings of these classes, if any. `like` is the
+    each class of streams, if timed; `recalled` holds the recorded timings of these classes, if any. `equivalent` is the
     choice for an equivalent problem, whose streams are the same.
     """
 
@@ -275,11 +277,11 @@ class _Chosen:
     cycles: int
     channels: dict[int, StreamCycles] = field(default_factory=dict)
     recalled: tuple[StreamTiming, ...] | None = None
-    like: _Chosen | None = None
+    equivalent: _Chosen | None = None
 
     def of(self, problem: MatrixProblem) -> _Chosen:
         """The same choice for a problem with the same streams."""
-        return replace(self, outline=replace(self.outline, problem=problem), like=self)
+        return replace(self, outline=replace(self.outline, problem=problem), equivalent=self)
 
     @cached_property
     def program(self) -> PimProgram:
@@ -295,8 +297,8 @@ class _Chosen:
     @cached_property
     def timings(self) -> tuple[StreamTiming, ...]:
         """The timing of each class of streams."""
-        if self.like is not None:
-            return self.like.timings
+        if self.equivalent is not None:
+            return self.equivalent.timings
         if self.recalled is not None:
             return self.recalled
         first = (channels[0] for channels in self.outline.alike)
@@ -305,7 +307,7 @@ class _Chosen:
     @property
     def is_timed(self) -> bool:
         """Whether the timings of its streams have been computed or recalled."""
-        first = self.like or self
+        first = self.equivalent or self
         return first.recalled is not None or "timings" in vars(first)
 
     @property

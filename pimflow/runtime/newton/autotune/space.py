@@ -28,7 +28,7 @@ Chunks = tuple[tuple[int, int, int], ...]
 
 _FEWER = 4  # how many pixels fewer than fit into a fill to try, at most
 _MANY_PIXELS = 64  # the best cut of K does not depend on further pixels
-_MOST_GROUPS = 8  # partitions into more groups than this have equal groups
+_MAX_GROUPS = 8  # partitions into more groups than this have equal groups
 
 
 class _Scheme(NamedTuple):
@@ -337,7 +337,7 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
     kind = scheme.kind
     units = [_units(shape, scheme, pixels) for _, pixels, _ in scheme.chunks]
     alike = len(set(units)) == 1 and not any(own.once[-1] for own in prices)
-    whole = _whole(scheme, prices, [1] * len(units) if alike else units)
+    whole = _cycles_by_size(scheme, prices, [1] * len(units) if alike else units)
     rates = (0.0, *[1 / cycles for cycles in whole[1:]])
     for sizes in partitions(rates, pim.channels, min(pim.buffers, pim.channels)):
         if scheme.held > pim.fills_held(len(sizes)):
@@ -350,7 +350,7 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
         yield Candidate(cycles * shape.groups, scheme, kind, partial(_mapping, scheme, shape, sizes, counts, pim))
 
 
-def _whole(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
+def _cycles_by_size(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
     """Cycles of all chunks by number of channels in a group, given the units of each chunk class.
 
     If no chunk has a one-time cost and all have the same number of units, the best partitions of the channels do not
@@ -425,7 +425,7 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
 
     `rates[m]` is the work per cycle of a group of m channels. A dynamic program over (groups, channels).
     """
-    most = min(groups, _MOST_GROUPS)
+    most = min(groups, _MAX_GROUPS)
     best = _one_group(rates, channels)
     found = [best[channels][1]]
     for number in range(2, most + 1):

@@ -18,18 +18,18 @@ from itertools import count
 from pimflow.records import dataclass
 from pimflow.runtime.offload.trace import Trace
 
-MOST_SETS, MOST_SETS_OF_A_PROOF = 10_000, 30_000
+MAX_SETS, MAX_SETS_OF_A_PROOF = 10_000, 30_000
 """The maximum number of sets to visit, normally and for a proof; the bound known by then is valid too."""
 
-MOST_PLACES = 4
+MAX_PLACES = 4
 """The number of kernels, in addition to the last, from which to search back: those that access most bytes."""
 
-Made = tuple[int, int]
+Version = tuple[int, int]
 """A version of a buffer: its number, and the kernel that wrote it last."""
 
 
 @dataclass(frozen=True)
-class Least:
+class MemoryBound:
     """A lower bound on the memory of every plan.
 
     Args:
@@ -41,7 +41,9 @@ class Least:
     step: str
 
 
-def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int, proof: bool = False) -> Least:
+def memory_lower_bound(
+    trace: Trace, sizes: list[int], *, drives: bool, enough: int, proof: bool = False
+) -> MemoryBound:
     """The highest lower bound found over the kernels.
 
     Args:
@@ -51,32 +53,32 @@ def least_room(trace: Trace, sizes: list[int], *, drives: bool, enough: int, pro
         enough: a bound above this need not be improved.
         proof: whether to search first, and longer, only for a bound above `enough`.
     """
-    touched = [sum(sizes[buffer] for buffer in {*kernel.reads, *kernel.writes}) for kernel in trace.kernels]
-    place = max(range(len(touched)), key=touched.__getitem__)
-    least = Least(touched[place], trace.kernels[place].name)
-    if drives or least.bytes > enough:
-        return least
-    back = _Back(trace, sizes)
-    places = sorted(range(len(touched)), key=lambda place: (-touched[place], place))[:MOST_PLACES]
-    for place in (len(touched) - 1, *places):
-        found = back.least(place, enough, MOST_SETS_OF_A_PROOF, enough) if proof else 0
-        found = found if found > enough else back.least(place, enough, MOST_SETS)
-        if found > least.bytes:
-            least = Least(found, trace.kernels[place].name)
+    accessed = [sum(sizes[buffer] for buffer in {*kernel.reads, *kernel.writes}) for kernel in trace.kernels]
+    place = max(range(len(accessed)), key=accessed.__getitem__)
+    bound = MemoryBound(accessed[place], trace.kernels[place].name)
+    if drives or bound.bytes > enough:
+        return bound
+    search = _BackwardSearch(trace, sizes)
+    places = sorted(range(len(accessed)), key=lambda place: (-accessed[place], place))[:MAX_PLACES]
+    for place in (len(accessed) - 1, *places):
+        found = search.lowest_peak(place, enough, MAX_SETS_OF_A_PROOF, enough) if proof else 0
+        found = found if found > enough else search.lowest_peak(place, enough, MAX_SETS)
+        if found > bound.bytes:
+            bound = MemoryBound(found, trace.kernels[place].name)
         if found > enough:
             break
-    return least
+    return bound
 
 
 @dataclass
-class _Back:
+class _BackwardSearch:
     """The search from the buffers that a kernel needs back to the inputs."""
 
     trace: Trace
     sizes: list[int]
-    reads: list[frozenset[Made]] = field(init=False)
+    reads: list[frozenset[Version]] = field(init=False)
     ancestors: list[int] = field(init=False)  # for each kernel, itself and those it depends on, as bits
-    readers: dict[Made, int] = field(init=False)  # the kernels that read a version, as bits
+    readers: dict[Version, int] = field(init=False)  # the kernels that read a version, as bits
 
     def __post_init__(self) -> None:
         self.reads, self.ancestors, self.readers, last = [], [], {}, dict[int, int]()
@@ -84,53 +86,55 @@ class _Back:
             self.reads.append(frozenset((buffer, last.get(buffer, 0)) for buffer in kernel.reads))
             last.update(dict.fromkeys(kernel.writes, place))
             ancestors = 1 << place
-            for made in self.reads[place]:
-                ancestors |= self.ancestors[made[1]] if made[1] >= self.trace.input_kernels else 0
-                self.readers[made] = self.readers.get(made, 0) | 1 << place
+            for version in self.reads[place]:
+                ancestors |= self.ancestors[version[1]] if version[1] >= self.trace.input_kernels else 0
+                self.readers[version] = self.readers.get(version, 0) | 1 << place
             self.ancestors.append(ancestors)
 
-    def least(self, place: int, enough: int, most: int, floor: int = 0) -> int:
+    def lowest_peak(self, place: int, enough: int, max_sets: int, floor: int = 0) -> int:
         """The lowest peak for one kernel, or a lower bound on it.
 
         Peaks up to `floor` are not distinguished, which proves soonest that all paths exceed it.
         """
-        first = max(floor, self._taken(place, frozenset()))
+        first = max(floor, self._live_bytes(place, frozenset()))
         number, beyond = count(), first
         waiting = [(first, place, next(number), self.reads[place])] if first <= enough else []
         seen = {self.reads[place]: first}
         while waiting:
             peak, _, _, needed = heapq.heappop(waiting)
-            made = [one for one in needed if one[1] >= self.trace.input_kernels]
-            if not made or len(seen) > most:
+            versions = [one for one in needed if one[1] >= self.trace.input_kernels]
+            if not versions or len(seen) > max_sets:
                 return peak
-            for kernel in self._last_made(needed, made, peak):
-                before = self._before(kernel, needed)
-                taken = max(peak, self._taken(kernel, needed))
+            for kernel in self._last_writers(needed, versions, peak):
+                before = self._needed_before(kernel, needed)
+                taken = max(peak, self._live_bytes(kernel, needed))
                 if taken > enough:
                     beyond = taken if beyond <= enough else min(beyond, taken)
                 elif taken < seen.get(before, taken + 1):
                     seen[before] = taken
-                    heapq.heappush(waiting, (taken, max((made for _, made in before), default=0), next(number), before))
+                    heapq.heappush(
+                        waiting, (taken, max((writer for _, writer in before), default=0), next(number), before)
+                    )
         return beyond
 
-    def _before(self, kernel: int, needed: frozenset[Made]) -> frozenset[Made]:
+    def _needed_before(self, kernel: int, needed: frozenset[Version]) -> frozenset[Version]:
         """The versions needed before a kernel made some of `needed`."""
         return frozenset(one for one in needed if one[1] != kernel) | self.reads[kernel]
 
-    def _last_made(self, needed: frozenset[Made], made: list[Made], peak: int) -> list[int]:
+    def _last_writers(self, needed: frozenset[Version], versions: list[Version], peak: int) -> list[int]:
         """The kernels that may have made one of the versions last.
 
         One kernel suffices if it does not raise the known peak, and its operands are needed anyway, or are no larger
         than its results and no ancestor of the other versions reads these results. Then a schedule that has the
         results at some time can as well have the operands until the results are needed.
         """
-        kernels = sorted({kernel for _, kernel in made})
+        kernels = sorted({kernel for _, kernel in versions})
         for kernel in kernels:
-            if self._taken(kernel, needed) <= peak and self._replaces(kernel, needed):
+            if self._live_bytes(kernel, needed) <= peak and self._replaces(kernel, needed):
                 return [kernel]
         return kernels
 
-    def _replaces(self, kernel: int, needed: frozenset[Made]) -> bool:
+    def _replaces(self, kernel: int, needed: frozenset[Version]) -> bool:
         added = self.reads[kernel] - needed
         if not added:
             return True
@@ -145,7 +149,7 @@ class _Back:
             self.readers.get((buffer, kernel), 0) & ancestors for buffer in self.trace.kernels[kernel].writes
         )
 
-    def _taken(self, kernel: int, needed: frozenset[Made]) -> int:
+    def _live_bytes(self, kernel: int, needed: frozenset[Version]) -> int:
         """Bytes in memory while a kernel runs and `needed` is required after it."""
         there = {*self.trace.kernels[kernel].reads, *self.trace.kernels[kernel].writes}
         return sum(self.sizes[buffer] for buffer in there.union(buffer for buffer, _ in needed))
