@@ -118,7 +118,9 @@ def test_repeats_have_the_same_prices(name: str) -> None:
             assert content_text(graph, outputs, once.moved(one.decisions, shift)) == first
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "forks" else ()) for name in GRAPHS]
+)
 def test_no_plan_is_lost(name: str) -> None:
     once, everywhere = (
         price_space(GRAPHS[name], SHORT, FakeCosts(), PriceCache(None, ""), prune=prune) for prune in (True, False)

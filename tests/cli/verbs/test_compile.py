@@ -254,7 +254,7 @@ def unbound(path: Path) -> None:
 
 
 BAD_FILES = {
-    "truncated": (truncated, "cut short"),
+    "truncated": (truncated, "truncated"),
     "not-onnx": (not_onnx, "not an ONNX model"),
     "empty": (empty, "empty"),
     "missing-external": (missing_external_data, "nowhere.bin"),
