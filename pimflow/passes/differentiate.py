@@ -199,8 +199,8 @@ def combines_learnt(op: Op, learnt: Sequence[Collection[str]]) -> bool:
     """
     if not op.is_contraction and not _multiplies(op) and op.onnx_name not in ("Add", "Sub", "Mul", "Div"):
         return False
-    apart = [names for names in learnt if names]
-    return len(apart) > 1 and len(set().union(*apart)) > 1
+    operands = [names for names in learnt if names]
+    return len(operands) > 1 and len(set().union(*operands)) > 1
 
 
 def _multiplies(op: Op) -> bool:

@@ -42,8 +42,8 @@ class ExplicitPadding(Pass):
         return PassResult(editor.finish(), True) if editor.changed else PassResult(graph, False)
 
     def _padded(self, editor: GraphEditor, conv: Node) -> Sequence[Node]:
-        was = conv.placement
-        origin = was.origin or conv.name
-        placement = Placement(was.device, was.region, was.stage, was.choice, origin=origin, movement=was.padding)
+        old = conv.placement
+        origin = old.origin or conv.name
+        placement = Placement(old.device, old.region, old.stage, old.choice, origin=origin, movement=old.padding)
         pad = Node(Pad((), ()), (), (), editor.new_node_name(f"pad_{conv.inputs[0]}"), placement)
         return pad_before(editor, conv.placed(padding=None), uneven_padding(conv.op), pad)

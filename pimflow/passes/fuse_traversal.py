@@ -226,8 +226,8 @@ def _pair(graph: Graph, node: Node) -> Graph | None:
 def _is_multiplied_and_summed(graph: Graph, node: Node) -> bool:
     """Whether a product is read only by a reduction that absorbs it."""
     users = graph.users(node.output)
-    takes_in = len(users) == 1 and (_rule(users[0]) is _dot or isinstance(users[0].op, SegmentReduce))
-    return takes_in and node.op == Elementwise("Mul")
+    is_absorbed = len(users) == 1 and (_rule(users[0]) is _dot or isinstance(users[0].op, SegmentReduce))
+    return is_absorbed and node.op == Elementwise("Mul")
 
 
 def _dot(graph: Graph, node: Node) -> Graph | None:

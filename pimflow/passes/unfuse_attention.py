@@ -29,11 +29,11 @@ class UnfuseAttention(Pass):
         for node in graph.nodes:
             if not isinstance(node.op, OnnxOp) or (node.op.domain, node.op.op_type) != (CONTRIB, "Attention"):
                 continue
-            apart = expand(graph, node)
-            if isinstance(apart, Expansion):
-                editor.replace_node(node.name, _named(write_out(editor, apart), node, editor))
+            expansion = expand(graph, node)
+            if isinstance(expansion, Expansion):
+                editor.replace_node(node.name, _named(write_out(editor, expansion), node, editor))
             else:
-                notes.append(f"{node.name}: {apart.reason}")
+                notes.append(f"{node.name}: {expansion.reason}")
         return PassResult(editor.finish() if editor.changed else graph, editor.changed, tuple(notes))
 
 

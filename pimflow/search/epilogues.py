@@ -26,5 +26,5 @@ def own_kernels(
     names = [root, *members]
     region = cut_subgraph(graph, names)
     placed = region.replace(nodes=(node.placed(device=device if node.name == root else host) for node in region.nodes))
-    settled = UnfuseEpilogues(readouts, host).run(placed).graph
-    return {name: settled.node(name).placement.fused_into is None for name in names}
+    unfused = UnfuseEpilogues(readouts, host).run(placed).graph
+    return {name: unfused.node(name).placement.fused_into is None for name in names}

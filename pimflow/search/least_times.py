@@ -251,8 +251,8 @@ class LeastTimes:
         if node.op.is_movement or node.op.is_elementwise:
             return 0.0
         placed = node.placed(device=self._host)
-        spared_us = self._costs.avoidable_us(graph, placed)
-        return min(self._costs.node_cost(graph, placed).time_us - spared_us, self._costs.measured_us(node.op))
+        avoidable_us = self._costs.avoidable_us(graph, placed)
+        return min(self._costs.node_cost(graph, placed).time_us - avoidable_us, self._costs.measured_us(node.op))
 
     def _whole(self, device: str, node: Node) -> _Price | None:
         """The time of the whole node; on the host with all memory channels if the host may have them for a while and
@@ -277,8 +277,8 @@ class LeastTimes:
         """The minimum time of a node or a part of one; None if it cannot run there."""
         if device == self._host:
             placed = node.placed(device=device, fused_into=None)
-            spared_us = self._costs.avoidable_us(graph, placed)
-            return _Price(self._costs.node_cost(graph, placed).time_us - spared_us, 0.0)
+            avoidable_us = self._costs.avoidable_us(graph, placed)
+            return _Price(self._costs.node_cost(graph, placed).time_us - avoidable_us, 0.0)
         work = self._costs.work(graph, node.placed(device=None, fused_into=None), device)
         if isinstance(work, Refusal):
             return None

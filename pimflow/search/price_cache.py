@@ -68,11 +68,11 @@ class CacheInfo:
     bytes: int
 
 
-def code_fingerprint(also: tuple[str, ...] = ()) -> str:
+def code_fingerprint(extra_packages: tuple[str, ...] = ()) -> str:
     """Hash of all code that a cost depends on: the version, every relevant source and data file of the package, other
     packages that add backends, policies or passes, and outside modules that have registered ops, rules, units or
-    backends. Edited code never reads the costs of other code. `also` names further packages to include."""
-    digest = hashlib.blake2b(_package_fingerprint(also).encode() + plugins.fingerprint(), digest_size=16)
+    backends. Edited code never reads the costs of other code. `extra_packages` are included as well."""
+    digest = hashlib.blake2b(_package_fingerprint(extra_packages).encode() + plugins.fingerprint(), digest_size=16)
     for name in outside_modules(*KINDS.values()):
         digest.update(f"{name}\0".encode() + _source_of(name) + b"\0")
     return digest.hexdigest()
@@ -88,9 +88,9 @@ def _source_of(module: str) -> bytes:
 
 
 @cache
-def _package_fingerprint(also: tuple[str, ...]) -> str:
+def _package_fingerprint(extra_packages: tuple[str, ...]) -> str:
     digest = hashlib.blake2b(__version__.encode(), digest_size=16)
-    for package in (*_COST_PACKAGES, *also):
+    for package in (*_COST_PACKAGES, *extra_packages):
         digest.update(_sources_of(package))
     return digest.hexdigest()
 

@@ -48,7 +48,7 @@ FIGURES = (
     "fits",
 )
 """The figures stored for a point, by their names in the rows of `PolicyResult`."""
-_ALSO = ("frontend", "report")
+_EXTRA_PACKAGES = ("frontend", "report")
 """Packages that affect figures but not prices."""
 _CACHED_MODELS, _CACHED_UNITS = 4, 16
 
@@ -86,7 +86,7 @@ def key_of(point: Point, model_sha256: str, graph_sha256: str, options: Mapping[
     except PimflowError:
         machine = [point.target, encode(load_target(point.target)), encode(point.values)]
     saved = [point.policy, {name: encode(value) for name, value in sorted(options.items())}]
-    parts = [code_fingerprint(_ALSO), model_sha256, graph_sha256, machine, saved]
+    parts = [code_fingerprint(_EXTRA_PACKAGES), model_sha256, graph_sha256, machine, saved]
     return hashlib.sha256(json.dumps(parts, allow_nan=True).encode()).hexdigest()[:32]
 
 

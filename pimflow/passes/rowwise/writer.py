@@ -44,7 +44,7 @@ class PartWriter:
         self._parts: dict[str, list[_RowRange]] = {}
         self._moved: dict[tuple[str, int, int], _RowRange] = {}
         self._jobs: dict[tuple[str, str], tuple[PartJob, str]] = {}  # by node and suffix, with the part's name
-        self._cut_up: set[str] = set()
+        self._divided: set[str] = set()
 
     def write(self, layout: Layout) -> list[Node]:
         """The region's nodes, in the order of the layout."""
@@ -77,7 +77,7 @@ class PartWriter:
         )
         self._nodes.append(Node(job.part.op, sources, (output,), name, placement, node.tags))
         self._jobs[node.name, job.suffix] = (job, name)
-        self._cut_up.add(node.name)
+        self._divided.add(node.name)
         self._site.first_parts.setdefault(node.name, name)
         self._parts[node.output].append(_RowRange(job.start, job.stop, output))
 
@@ -96,8 +96,8 @@ class PartWriter:
         if into is None:
             return None
         other, name = self._jobs.get((into, job.suffix), (None, self._site.first_parts.get(into, into)))
-        cut_apart = other is None or (other.start, other.stop) != (job.start, job.stop)
-        return None if into in self._cut_up and cut_apart else name
+        rows_differ = other is None or (other.start, other.stop) != (job.start, job.stop)
+        return None if into in self._divided and rows_differ else name
 
     def _bring(self, value: str, span: Span, job: PartJob) -> str:
         """The name of a value that holds exactly these rows."""

@@ -112,8 +112,8 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     for places in permutations(found, 2):
         ways = _exchanged(scene, *(items_at(parallel, place) for place in places))
         if ways is not None:
-            anew = with_decisions(parallel, dict(zip(places, ways, strict=True)))
-            yield Candidate(chosen.start, chosen.stop, (anew,))
+            changed = with_decisions(parallel, dict(zip(places, ways, strict=True)))
+            yield Candidate(chosen.start, chosen.stop, (changed,))
 
 
 def items_at(parallel: Parallel, place: Place) -> tuple[Single, ...]:
