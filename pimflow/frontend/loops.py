@@ -52,8 +52,8 @@ def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | Non
         return None
     limit = FreshNames(known).fresh("limit")
     counting = replace(counting, inputs=(limit, *counting.inputs[1:]))
-    asked = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MOST_ITERATIONS + 1
-    known = {**known, limit: np.array(min(asked, MOST_ITERATIONS + 1))}
+    requested = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MOST_ITERATIONS + 1
+    known = {**known, limit: np.array(min(requested, MOST_ITERATIONS + 1))}
     values = {name: Value(name, known[name].shape, known[name].dtype.name) for name in counting.inputs if name}
     try:
         length = len(node_session(counting, graph, values, known).run({})[counting.outputs[-1]])

@@ -40,7 +40,7 @@ class Source:
     path: Path | None
     handle: str | bytes | None
     """The file or bytes that the checker and ONNX Runtime can read; None for a parsed model, to avoid a copy."""
-    apart: Mapping[str, Array] = field(default_factory=dict)
+    detached: Mapping[str, Array] = field(default_factory=dict)
     """Arrays of the initialisers whose data are not in `proto`, by name."""
     fixed: FixedValues = field(default_factory=dict)
     """The values that inputs are fixed to, by name."""
@@ -50,17 +50,19 @@ class Source:
     @property
     def outline(self) -> bytes:
         """The model without its large initialisers."""
-        return outline(self.proto, self.apart)
+        return outline(self.proto, self.detached)
 
     def array(self, initialiser: TensorProto) -> Array:
         """The elements of an initialiser, as from `load_tensor`."""
-        apart = self.apart.get(initialiser.name)
-        return load_tensor(initialiser, self.path) if apart is None else apart
+        detached = self.detached.get(initialiser.name)
+        return load_tensor(initialiser, self.path) if detached is None else detached
 
     @property
     def external(self) -> list[TensorProto]:
         """Tensors whose data are in other files."""
-        return [tensor for tensor in all_tensors(self.proto) if is_external(tensor) and tensor.name not in self.apart]
+        return [
+            tensor for tensor in all_tensors(self.proto) if is_external(tensor) and tensor.name not in self.detached
+        ]
 
 
 def read_source(source: Path | ModelContent) -> Source:
@@ -81,7 +83,7 @@ def read_source(source: Path | ModelContent) -> Source:
 
 def _open(source: Path | ModelContent) -> Source:
     if isinstance(source, SplitModel):
-        return replace(_open(source.proto), apart=source.constants)
+        return replace(_open(source.proto), detached=source.constants)
     if isinstance(source, onnx.ModelProto):
         return Source(source, source.graph.name or "model", None, None)
     if isinstance(source, bytes):
@@ -147,11 +149,11 @@ def _check(source: Source, label: str) -> None:
     If both refuse, ONNX Runtime's reason is reported: the checker's may be about something harmless.
     """
     try:
-        onnx.checker.check_model(source.outline if source.handle is None or source.apart else source.handle)
+        onnx.checker.check_model(source.outline if source.handle is None or source.detached else source.handle)
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
-        whole = source.handle or (source.outline if source.apart else source.proto.SerializeToString())
+        whole = source.handle or (source.outline if source.detached else source.proto.SerializeToString())
         try:
             open_session(whole, session_options(optimise=False), label)
         except ModelError as refusal:
@@ -159,15 +161,15 @@ def _check(source: Source, label: str) -> None:
                 raise
 
 
-def outline(proto: onnx.ModelProto, apart: Container[str] = ()) -> bytes:
-    """The model with its large initialisers, and those kept `apart`, as inputs: everything that the checker needs,
+def outline(proto: onnx.ModelProto, detached: Container[str] = ()) -> bytes:
+    """The model with its large and its `detached` initialisers as inputs: everything that the checker needs,
     without copying weights."""
     outline = onnx.ModelProto()
     _copy_fields(proto, outline, skip="graph")
     _copy_fields(proto.graph, outline.graph, skip="initializer")
     known = {value.name for value in proto.graph.input}
     for tensor in proto.graph.initializer:
-        if tensor.name not in apart and _bytes_at_most(tensor, LARGE_TENSOR_BYTES):
+        if tensor.name not in detached and _bytes_at_most(tensor, LARGE_TENSOR_BYTES):
             outline.graph.initializer.append(tensor)
         elif tensor.name not in known:
             value = helper.make_tensor_value_info(tensor.name, tensor.data_type, tensor.dims)

@@ -120,10 +120,10 @@ def _check_count(nodes: int, what: str) -> None:
 
 def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:
     """Refuses a call with more operands or results than the function has; fewer are allowed."""
-    for what, given, taken in (("inputs", call.input, function.input), ("outputs", call.output, function.output)):
-        if len(given) > len(taken):
+    for what, given, expected in (("inputs", call.input, function.input), ("outputs", call.output, function.output)):
+        if len(given) > len(expected):
             raise ModelError(
-                f"node {_label(call)} has {len(given)} {what}, the function {function.name!r} has {len(taken)}",
+                f"node {_label(call)} has {len(given)} {what}, the function {function.name!r} has {len(expected)}",
                 "export the model again",
             )
 
@@ -162,10 +162,10 @@ def _check_content(node: onnx.NodeProto, attribute: onnx.AttributeProto) -> None
 
     An attribute without any value is an empty list, or the 0 that some writers omit.
     """
-    held = {field.name for field, _ in attribute.ListFields() if field.name in _FIELDS.values()}
-    if held and _FIELDS.get(attribute.type) not in held:
+    fields = {field.name for field, _ in attribute.ListFields() if field.name in _FIELDS.values()}
+    if fields and _FIELDS.get(attribute.type) not in fields:
         declared = AttributeProto.AttributeType.Name(attribute.type) if attribute.type in _FIELDS else "nothing"
-        found = ", ".join(AttributeProto.AttributeType.Name(kind) for kind, name in _FIELDS.items() if name in held)
+        found = ", ".join(AttributeProto.AttributeType.Name(kind) for kind, name in _FIELDS.items() if name in fields)
         raise ModelError(
             f"node {_label(node)}: the attribute {attribute.name!r} is declared as {declared} but holds {found}",
             "export or download the model again",

@@ -328,14 +328,14 @@ def _gather(arrays: Arrays, attributes: Attributes) -> Array:
     array, index = _pair(arrays)
     axis = _integer(attributes, "axis", 0) % max(array.ndim, 1)
     if index.size == 1:  # a view of one row
-        taken = array[(slice(None),) * axis + (int(index.reshape(())),)]
+        picked = array[(slice(None),) * axis + (int(index.reshape(())),)]
         shape = (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :])
-        return _reshaped(taken, shape)
+        return _reshaped(picked, shape)
     if not array.strides[axis] and array.shape[axis]:
         return _repeated_rows(array, index, axis)
     once = tuple(slice(0, 1) if not step else slice(None) for step in array.strides)
-    taken = np.take(array[once], index, axis=axis)
-    return np.broadcast_to(taken, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
+    picked = np.take(array[once], index, axis=axis)
+    return np.broadcast_to(picked, (*array.shape[:axis], *index.shape, *array.shape[axis + 1 :]))
 
 
 def _repeated_rows(array: Anything, index: Anything, axis: int) -> Array:
@@ -358,8 +358,8 @@ def _gather_nd(arrays: Arrays, attributes: Attributes) -> Array | None:
     array, index = _pair(arrays)
     if _integer(attributes, "batch_dims", 0):
         return None
-    taken: Array = array[tuple(np.moveaxis(index, -1, 0))]
-    return taken
+    picked: Array = array[tuple(np.moveaxis(index, -1, 0))]
+    return picked
 
 
 @STRUCTURE.register("ScatterND")

@@ -134,8 +134,8 @@ class _Classes:
             self.needed[first] = max(self.needed[first], self.needed.pop(other, 0))
 
     def need(self, name: str, channels: int) -> None:
-        home = self.of(name)
-        self.needed[home] = max(self.needed[home], channels)
+        root = self.of(name)
+        self.needed[root] = max(self.needed[root], channels)
 
 
 def _extents(graph: Graph, blocked: frozenset[str], block: int) -> Mapping[str, int]:

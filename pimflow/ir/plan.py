@@ -241,7 +241,7 @@ def leaves_host(decision: Decision, host: str) -> bool:
 def switches(decisions: Sequence[Decision]) -> int:
     """How often memory channels change hands in an inference; the units hold them at its start and end."""
     states = [False, *map(has_all_channels, decisions), False]
-    return sum(before != behind for before, behind in pairwise(states))
+    return sum(before != after for before, after in pairwise(states))
 
 
 def singles(decision: Decision) -> tuple[Single, ...]:

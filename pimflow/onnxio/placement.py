@@ -23,8 +23,8 @@ _VERDICTS = ("movement", "padding")
 
 def metadata_of(placement: Placement, tags: Collection[tuple[str, str]] = ()) -> dict[str, str]:
     """Entries for `metadata_props`, sorted by key."""
-    told = ((name, getattr(placement, name)) for name in _NAMES)
-    entries = {name: _text(value) for name, value in told if value is not None}
+    fields = ((name, getattr(placement, name)) for name in _NAMES)
+    entries = {name: _text(value) for name, value in fields if value is not None}
     if tags:
         entries = dict(sorted({**dict(tags), **entries}.items()))
     return {PREFIX + key: text for key, text in entries.items()}

@@ -51,9 +51,9 @@ class _Pattern:
     def __init__(self, writer: OnnxWriter, node: Node, expanded: tuple[int, ...]) -> None:
         self.writer = writer
         self.node = node
-        taken = 8 * math.prod(expanded)
-        if taken > EXPANDED_LIMIT_BYTES:
-            size = f"{' x '.join(map(str, expanded))} edge values would take {taken / 2**30:,.1f} GiB"
+        needed_bytes = 8 * math.prod(expanded)
+        if needed_bytes > EXPANDED_LIMIT_BYTES:
+            size = f"{' x '.join(map(str, expanded))} edge values would take {needed_bytes / 2**30:,.1f} GiB"
             raise ModelError(
                 f"{node.name!r} ({node.kind}) has no ONNX form of this size: an index of {size}",
                 "write the graph in text form (*.pimir), or use a smaller graph",

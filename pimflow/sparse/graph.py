@@ -346,10 +346,10 @@ class Graph:
         src, dst = self.edge_index()
         lists, edge, sources, destinations = {}, 0, 0, 0
         for relation in self.relations:
-            behind = destinations + relation.num_dst
-            last = edge + int(self.rowptr[behind] - self.rowptr[destinations])
+            end = destinations + relation.num_dst
+            last = edge + int(self.rowptr[end] - self.rowptr[destinations])
             lists[relation.name] = np.stack((src[edge:last] - sources, dst[edge:last] - destinations))
-            edge, sources, destinations = last, sources + relation.num_src, behind
+            edge, sources, destinations = last, sources + relation.num_src, end
         return lists
 
     def transposed(self) -> Graph:

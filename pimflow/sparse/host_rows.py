@@ -86,9 +86,9 @@ class HostRows:
         for begin, stop in ((written, head), (tail, end)):
             low, high = self._lines(begin - written, stop - written, rotation, source)
             for step in range(self.warp_bytes // self.line_bytes + 2):
-                there = low + step <= high
-                lines.append((low + step)[there])
-                warps.append(np.broadcast_to(begin // self.warp_bytes, low.shape)[there])
+                present = low + step <= high
+                lines.append((low + step)[present])
+                warps.append(np.broadcast_to(begin // self.warp_bytes, low.shape)[present])
         return _distinct(np.concatenate(warps), np.concatenate(lines))
 
     def _rotation(self, written: Longs | int, source: Longs | int) -> Longs | int:
@@ -102,10 +102,10 @@ class HostRows:
         """
         seam = self.row_bytes - rotation
         before = (begin + rotation, np.minimum(stop, seam) + rotation)
-        behind = (np.maximum(begin, seam) - seam, stop - seam)
-        low = np.stack([(source + run[0]) // self.line_bytes for run in (before, behind)])
-        high = np.stack([(source + run[1] - 1) // self.line_bytes for run in (before, behind)])
-        empty = np.stack([run[1] <= run[0] for run in (before, behind)])
+        after = (np.maximum(begin, seam) - seam, stop - seam)
+        low = np.stack([(source + run[0]) // self.line_bytes for run in (before, after)])
+        high = np.stack([(source + run[1] - 1) // self.line_bytes for run in (before, after)])
+        empty = np.stack([run[1] <= run[0] for run in (before, after)])
         return low, np.where(empty, low - 1, high)
 
 

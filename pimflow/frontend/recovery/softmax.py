@@ -117,9 +117,9 @@ def _eps(rewriter: Rewriter, name: str, powers: str, segments: Segments) -> floa
     sums = _value_of_destinations(rewriter, name, segments)
     if sums is None:
         return None
-    sums, behind = _without_addend(rewriter, sums)
+    sums, after = _without_addend(rewriter, sums)
     node = match_scatter(rewriter, sums, "add", powers, segments)
-    return before + behind if node is not None and _is_zero(rewriter, node.inputs[0]) else None
+    return before + after if node is not None and _is_zero(rewriter, node.inputs[0]) else None
 
 
 def _without_addend(rewriter: Rewriter, name: str) -> tuple[str, float]:

@@ -41,8 +41,8 @@ class _Factors(NamedTuple):
 
     def viewed(self, rows: Sequence[int], width: int) -> tuple[int, ...]:
         """The shape of vectors of a given width in the product."""
-        before, behind = self.ones
-        return (*rows, *(1,) * before, width, *(1,) * behind)
+        before, after = self.ones
+        return (*rows, *(1,) * before, width, *(1,) * after)
 
 
 _EINSUMS = {"ab,abc->ac": False, "ab,acb->ac": True, "abc,abcd->abd": False, "abc,abdc->abd": True}

@@ -124,9 +124,9 @@ def _place_group(
         else:
             refused[index] = f"{names[index]} already has another place"
     # Operands' boxes are disjoint, so a space that lies inside one operand's box cannot clash.
-    apart = len(group) == 1 and any(part.holds(other.hull.shifted(shift)) for part in parts)
+    is_enclosed = len(group) == 1 and any(part.holds(other.hull.shifted(shift)) for part in parts)
     covers = CellIndex(map(Cells, parts))
-    if not apart and (not other.covered_by(frame, covers, shift) or target.clash(other, shift)):
+    if not is_enclosed and (not other.covered_by(frame, covers, shift) or target.clash(other, shift)):
         return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
     back = tuple(-step for step in shift)
     hull = target.hull.hull(other.hull.shifted(shift))

@@ -32,20 +32,20 @@ def narrow_operands(graph: Graph, node: Node) -> NarrowOperands | Refusal:
     """The 8-bit operands of a product, or of the product in an operator; or why it does not multiply bytes."""
     scope: tuple[Graph, ...] = (graph,)
     if is_expandable(node.op):
-        apart = expand(graph, node)
-        if isinstance(apart, Refusal):
-            return apart
-        scope, node = (apart.graph, graph), apart.graph.node(apart.product)
+        expansion = expand(graph, node)
+        if isinstance(expansion, Refusal):
+            return expansion
+        scope, node = (expansion.graph, graph), expansion.graph.node(expansion.product)
     if not isinstance(node.op, Contraction):
         return Refusal("it is not a matrix product")
     step = _source_step(scope, node.inputs[0])
     if isinstance(step, Refusal):
         return step
-    home = next((part for part in scope if part.is_constant(node.inputs[1])), graph)
-    steps = weight_steps(home, node.inputs[1], node.op.channel_axis)
+    owner = next((part for part in scope if part.is_constant(node.inputs[1])), graph)
+    steps = weight_steps(owner, node.inputs[1], node.op.channel_axis)
     if isinstance(steps, Refusal):
         return steps
-    shape = home.shape(node.inputs[1])
+    shape = owner.shape(node.inputs[1])
     depth = math.prod(shape) // shape[node.op.channel_axis]
     if depth > _LARGEST_DEPTH:
         return Refusal("its sums have more terms than 32 bits hold", depth, _LARGEST_DEPTH, "products of bytes")
@@ -90,13 +90,13 @@ def _are_bytes(array: Array) -> bool:
 
 def _source_step(scope: tuple[Graph, ...], name: str) -> float | Refusal:
     """The scale of a left-hand side that was dequantised and then only moved."""
-    home, producer = _producer(scope, name)
+    owner, producer = _producer(scope, name)
     while producer is not None and _only_moves(producer.op):
-        home, producer = _producer(scope, producer.inputs[0])
+        owner, producer = _producer(scope, producer.inputs[0])
     if producer is None or not isinstance(producer.op, OnnxOp) or producer.op.op_type != "DequantizeLinear":
         return Refusal("its left-hand side is not dequantised")
     scale = next((part.constants[producer.inputs[1]] for part in scope if part.is_constant(producer.inputs[1])), None)
-    if home.value(producer.inputs[0]).dtype not in _BYTES or scale is None or scale.size != 1:
+    if owner.value(producer.inputs[0]).dtype not in _BYTES or scale is None or scale.size != 1:
         return Refusal("its left-hand side does not have 8 bits and one scale that is known before the run")
     step = float(scale.reshape(-1)[0])
     return step if 0 < step < math.inf else Refusal("the scale of its left-hand side is not a positive number")

@@ -53,8 +53,8 @@ class Box(NamedTuple):
 
     def meets(self, other: Box) -> bool:
         """Whether the boxes have a cell in common."""
-        apart = not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi)))  # the common case
-        return not apart and all(map(lt, self.lo, self.hi)) and all(map(lt, other.lo, other.hi))
+        disjoint = not (all(map(lt, self.lo, other.hi)) and all(map(lt, other.lo, self.hi)))  # the common case
+        return not disjoint and all(map(lt, self.lo, self.hi)) and all(map(lt, other.lo, other.hi))
 
     def overlap(self, other: Box) -> Box | None:
         """The cells in both boxes, or None."""

@@ -83,26 +83,26 @@ def reshaped_strides(before: Sequence[int], strides: Sequence[int], after: Seque
         return dense_strides(after)
     source = [(dim, stride) for dim, stride in zip(before, strides, strict=True) if dim != 1]
     result = [1] * len(after)
-    taken = 0
+    consumed = 0
     position = 0
     while position < len(after):
         if after[position] == 1:
             position += 1
             continue
-        first, dims = taken, [after[position]]
+        first, dims = consumed, [after[position]]
         axes = [position]
         position += 1
-        product = source[taken][0]
-        taken += 1
+        product = source[consumed][0]
+        consumed += 1
         while product != math.prod(dims):
             if product < math.prod(dims):
-                product *= source[taken][0]
-                taken += 1
+                product *= source[consumed][0]
+                consumed += 1
                 continue
             dims.append(after[position])
             axes.append(position)
             position += 1
-        run = source[first:taken]
+        run = source[first:consumed]
         if any(outer[1] != inner[0] * inner[1] for outer, inner in pairwise(run)):
             return None
         step = run[-1][1]

@@ -226,8 +226,8 @@ def _transposed(writer: Writer) -> Refusal | None:
         whole[...] = fill.reshape(-1, *(1 for _ in extent))  # per column, or one for all
         whole[tuple(map(slice, [0] * (2 + count), [None, None, *extents], [1, 1, *dilations]))] = elements
         both = [size for pair in zip(taps, strides, strict=True) for size in pair]
-        apart = whole.reshape(groups, channels // groups, columns, *both)
-        flipped = np.flip(apart, tuple(range(3, 3 + 2 * count, 2)))
+        split = whole.reshape(groups, channels // groups, columns, *both)
+        flipped = np.flip(split, tuple(range(3, 3 + 2 * count, 2)))
         permuted = flipped.transpose(0, 2, *range(4, 4 + 2 * count, 2), 1, *range(3, 3 + 2 * count, 2))
         return np.asarray(permuted).reshape(out * steps, channels // groups, *taps)
 

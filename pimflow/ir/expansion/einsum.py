@@ -43,9 +43,9 @@ def _einsum(writer: Writer) -> Refusal | None:
     b = _permuted(writer, 1, right, (*batch, *depth, *columns), merged(batch, depth, columns))
     made = writer.product(PRODUCT, a, b)
     order = (*batch, *rows, *columns)
-    apart = tuple(sizes[label] for label in order)
-    if writer.shape(made) != apart:
-        made = writer.add(Reshape(apart), made)
+    shape = tuple(sizes[label] for label in order)
+    if writer.shape(made) != shape:
+        made = writer.add(Reshape(shape), made)
     perm = tuple(order.index(label) for label in result)
     if perm != tuple(range(len(perm))):
         writer.add(Transpose(perm), made)
@@ -93,6 +93,6 @@ def equation_terms(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], L
 def _labels(text: str, rank: int) -> Labels:
     if "..." not in text:
         return tuple(text)
-    before, _, behind = text.partition("...")
-    hidden = max(rank - len(before) - len(behind), 0)
-    return (*before, *(f".{place}" for place in reversed(range(hidden))), *behind)
+    before, _, after = text.partition("...")
+    hidden = max(rank - len(before) - len(after), 0)
+    return (*before, *(f".{place}" for place in reversed(range(hidden))), *after)

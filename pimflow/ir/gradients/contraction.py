@@ -80,18 +80,18 @@ def weight_gradient(tape: Tape, x: str, dy: str, windows: Windows) -> str:
     """
     (images, channels, *sizes), outputs = tape.shape(x), tape.shape(dy)
     groups, axes = windows.groups, windows.axes
-    behind = []
+    after = []
     for axis in range(axes):
         touched = windows.reach(axis, outputs[2 + axis])
         over = touched - windows.pads[axis] - sizes[axis]
-        behind.append(max(0, over))
+        after.append(max(0, over))
         x = tape.slice(x, 2 + axis, 0, sizes[axis] + min(0, over))
     inner = tape.shape(x)[2:]
     places = tuple(range(3, 3 + axes))
     x = tape.transpose(tape.reshape(x, (images, groups, channels // groups, *inner)), (2, 1, 0, *places))
     x = tape.reshape(x, (channels // groups, groups * images, *inner))
     filters = tape.transpose(dy, (1, 0, *range(2, 2 + axes)))
-    swapped = Windows(outputs[2:], windows.dilations, (*windows.pads[:axes], *behind), windows.strides, groups)
+    swapped = Windows(outputs[2:], windows.dilations, (*windows.pads[:axes], *after), windows.strides, groups)
     return tape.transpose(convolve(tape, x, filters, swapped), (1, 0, *range(2, 2 + axes)))
 
 
@@ -166,10 +166,8 @@ def _transposed(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
         )
     for axis in range(axes):  # no window covers what output_padding added
         dy = tape.slice(dy, 2 + axis, 0, min(outputs[axis], windows.reach(axis, sizes[axis]) - windows.pads[axis]))
-    behind = tuple(
-        max(0, windows.reach(axis, sizes[axis]) - windows.pads[axis] - outputs[axis]) for axis in range(axes)
-    )
-    windows = _with_pads(windows, (*windows.pads[:axes], *behind))
+    after = tuple(max(0, windows.reach(axis, sizes[axis]) - windows.pads[axis] - outputs[axis]) for axis in range(axes))
+    windows = _with_pads(windows, (*windows.pads[:axes], *after))
     return (
         convolve(tape, dy, weights, windows) if tape.wants(x) else "",
         weight_gradient(tape, dy, x, windows) if tape.wants(weights) else "",

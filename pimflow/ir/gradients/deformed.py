@@ -78,8 +78,8 @@ class _Deformed:
     def rows(self) -> str:
         """The map as one row of channels per element."""
         shape = self.tape.shape(self.x)
-        apart = self.tape.reshape(self.x, (self.images, self.width, math.prod(shape[2:])))
-        transposed = self.tape.matrix_transpose(apart)
+        parts = self.tape.reshape(self.x, (self.images, self.width, math.prod(shape[2:])))
+        transposed = self.tape.matrix_transpose(parts)
         return self.tape.reshape(transposed, (self.images * math.prod(shape[2:]), self.width))
 
     def of_map(self, rows: str) -> str:
@@ -120,8 +120,8 @@ class _Deformed:
     def grouped(self, columns: str) -> str:
         """Columns by place, reordered for the product: [groups, windows, taps of a group's channels]."""
         tape, images, groups = self.tape, self.images // self.parts, self.windows.groups
-        apart = tape.reshape(columns, (images, self.parts, self.taps, self.spots, self.width))
-        together = tape.transpose(apart, (0, 3, 1, 4, 2))
+        parts = tape.reshape(columns, (images, self.parts, self.taps, self.spots, self.width))
+        together = tape.transpose(parts, (0, 3, 1, 4, 2))
         reach = self.parts * self.width * self.taps // groups
         return tape.transpose(tape.reshape(together, (images * self.spots, groups, reach)), (1, 0, 2))
 
@@ -129,8 +129,8 @@ class _Deformed:
         """The inverse of `grouped`: columns by place."""
         tape, images = self.tape, self.images // self.parts
         together = tape.transpose(columns, (1, 0, 2))
-        apart = tape.reshape(together, (images, self.spots, self.parts, self.width, self.taps))
-        return tape.reshape(tape.transpose(apart, (0, 2, 4, 1, 3)), (self.count, self.width))
+        parts = tape.reshape(together, (images, self.spots, self.parts, self.width, self.taps))
+        return tape.reshape(tape.transpose(parts, (0, 2, 4, 1, 3)), (self.count, self.width))
 
     def of_offsets(self, along: list[str]) -> str:
         """The gradients of places, given by axis from the innermost, in the layout of the offsets."""

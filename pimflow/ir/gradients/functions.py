@@ -20,8 +20,8 @@ def _local_response_norm(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | 
     (x,) = node.inputs
     images, channels, *sizes = tape.shape(x)
     size = integer(op, "size", 1)
-    apart = np.subtract.outer(np.arange(channels), np.arange(channels))
-    band = (apart <= (size - 1) // 2) & (-apart <= size // 2)
+    offsets = np.subtract.outer(np.arange(channels), np.arange(channels))
+    band = (offsets <= (size - 1) // 2) & (-offsets <= size // 2)
     share = number(op.attributes, "alpha", 1e-4) / size
     squares = tape.reshape(tape.mul(x, x), (images, channels, int(np.prod(sizes))))
     total = tape.product(tape.constant((share * band).astype(np.dtype(tape.dtype(x))), "neighbours"), squares)
@@ -70,12 +70,12 @@ def _rotary_embedding(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Ref
     part = tape.slice(wide, 3, 0, rotary_dim)
     rest = tape.slice(wide, 3, rotary_dim, depth) if rotary_dim < depth else ""
     lead, half = tape.shape(part)[:3], rotary_dim // 2
-    pairs, apart = ((*lead, half, 2), 4) if integer(op, "interleaved") else ((*lead, 2, half), 3)
-    first, second = (tape.reshape(each, (*lead, half)) for each in tape.split(tape.reshape(part, pairs), apart, 2))
+    pairs, pair_axis = ((*lead, half, 2), 4) if integer(op, "interleaved") else ((*lead, 2, half), 3)
+    first, second = (tape.reshape(each, (*lead, half)) for each in tape.split(tape.reshape(part, pairs), pair_axis, 2))
     real = tape.sub(tape.mul(cosine, first), tape.mul(sine, second))
     imaginary = tape.add(tape.mul(sine, first), tape.mul(cosine, second))
-    single = (*lead, half, 1) if apart == 4 else (*lead, 1, half)
-    both = tape.op(Concat(apart), *(tape.reshape(each, single) for each in (real, imaginary)))
+    single = (*lead, half, 1) if pair_axis == 4 else (*lead, 1, half)
+    both = tape.op(Concat(pair_axis), *(tape.reshape(each, single) for each in (real, imaginary)))
     made = tape.reshape(both, (*lead, rotary_dim))
     whole = tape.op(Concat(3), made, rest) if rest else made
     return (tape.reshape(whole, shape),)

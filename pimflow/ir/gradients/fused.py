@@ -186,8 +186,8 @@ def _onnx_attention(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refus
     query, key, value, mask, *past = (tape.operand(node, place) for place in range(7))
     if any(past) or number(op.attributes, "softcap", 0.0):
         return Refusal("Attention with a past, lengths or capped scores has no gradient rule")
-    apart = len(tape.shape(query)) == 4
-    if not apart:
+    has_head_axis = len(tape.shape(query)) == 4
+    if not has_head_axis:
         query = _split_heads(tape, query, integer(op, "q_num_heads", 1))
         key, value = (_split_heads(tape, name, integer(op, "kv_num_heads", 1)) for name in (key, value))
     key, value = (_repeat_heads(tape, name, tape.shape(query)[1]) for name in (key, value))
@@ -197,7 +197,7 @@ def _onnx_attention(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refus
     if integer(op, "is_causal"):
         masks.append(_causal(tape, query, tape.shape(query)[2], tape.shape(key)[2], -math.inf))
     made = _attend(tape, query, key, value, number(op.attributes, "scale", 0.0), *masks)
-    return (made if apart else _merge_heads(tape, made),)
+    return (made if has_head_axis else _merge_heads(tape, made),)
 
 
 def _additive_mask(tape: Tape, mask: str, like: str) -> str:

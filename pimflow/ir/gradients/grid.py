@@ -76,8 +76,8 @@ def _axis(tape: Tape, op: OnnxOp, grid: str, place: int, size: int, mode: str) -
     if border == "reflection":
         at, moves = _reflected(tape, at, low, 2 * scale)
     if border != "zeros":
-        inside = tape.cast(tape.elementwise("Equal", at, there := clamped(tape, at, size)), tape.dtype(at))
-        at, moves = there, tape.mul(moves, inside) if moves else inside
+        inside = tape.cast(tape.elementwise("Equal", at, clamped_at := clamped(tape, at, size)), tape.dtype(at))
+        at, moves = clamped_at, tape.mul(moves, inside) if moves else inside
     if mode == "nearest":
         return Axis(size, (Tap(*clamped_element(tape, tape.elementwise("Round", at), size)),), scale, moves)
     return Axis(size, linear_taps(tape, at, size), scale, moves)
@@ -89,23 +89,23 @@ def _cubic_taps(tape: Tape, at: str, size: int, border: str, low: float, span: f
     below = tape.elementwise("Floor", at)
     beyond = tape.sub(at, below)
     ahead = tape.plus(tape.neg(beyond), 1.0)
-    aparts = (tape.plus(beyond, 1.0), beyond, ahead, tape.plus(ahead, 1.0))
+    distances = (tape.plus(beyond, 1.0), beyond, ahead, tape.plus(ahead, 1.0))
     taps = []
-    for place, (polynomial, apart) in enumerate(zip((_FAR, _NEAR, _NEAR, _FAR), aparts, strict=True)):
+    for place, (polynomial, distance) in enumerate(zip((_FAR, _NEAR, _NEAR, _FAR), distances, strict=True)):
         element = below if place == 1 else tape.plus(below, place - 1.0)
         if border == "reflection":
             element, _ = _reflected(tape, element, low, span)
         if border != "zeros":
             element = clamped(tape, element, size)
-        taps.append(Tap(*clamped_element(tape, element, size), *_weight(tape, polynomial, apart), rises=place < 2))
+        taps.append(Tap(*clamped_element(tape, element, size), *_weight(tape, polynomial, distance), rises=place < 2))
     return tuple(taps)
 
 
-def _weight(tape: Tape, polynomial: Sequence[float], apart: str) -> tuple[str, str]:
+def _weight(tape: Tape, polynomial: Sequence[float], distance: str) -> tuple[str, str]:
     """The weight of an element at a given distance, and its derivative."""
     degrees = range(len(polynomial) - 1, 0, -1)
     slope = [degree * coefficient for degree, coefficient in zip(degrees, polynomial[:-1], strict=True)]
-    return _polynomial(tape, polynomial, apart), _polynomial(tape, slope, apart)
+    return _polynomial(tape, polynomial, distance), _polynomial(tape, slope, distance)
 
 
 def _polynomial(tape: Tape, coefficients: Sequence[float], x: str) -> str:
@@ -121,9 +121,9 @@ def _reflected(tape: Tape, at: str, low: float, span: float) -> tuple[str, str]:
     if not span:
         return tape.scaled(at, 0.0), tape.scaled(at, 0.0)
     beyond = tape.plus(at, -low)
-    apart = tape.elementwise("Abs", beyond)
-    times = tape.elementwise("Floor", tape.scaled(apart, 1 / span))
+    distance = tape.elementwise("Abs", beyond)
+    times = tape.elementwise("Floor", tape.scaled(distance, 1 / span))
     odd = tape.sub(times, tape.scaled(tape.elementwise("Floor", tape.scaled(times, 0.5)), 2.0))
     sign = tape.plus(tape.scaled(odd, -2.0), 1.0)
-    folded = tape.mul(sign, tape.sub(apart, tape.scaled(tape.add(times, odd), span)))
+    folded = tape.mul(sign, tape.sub(distance, tape.scaled(tape.add(times, odd), span)))
     return tape.plus(folded, low), tape.mul(sign, tape.elementwise("Sign", beyond))

@@ -58,17 +58,17 @@ def _depth_to_space(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ..
     """Blocks of rows and columns become channels again, before or after the others."""
     shape, side = tape.shape(node.inputs[0]), integer(op, "blocksize", 1)
     images, channels, rows, columns = shape
-    apart = tape.reshape(gradients[0], (images, channels // side**2, rows, side, columns, side))
+    blocks = tape.reshape(gradients[0], (images, channels // side**2, rows, side, columns, side))
     first = text(op, "mode", "DCR") == "DCR"
-    return (tape.reshape(tape.transpose(apart, (0, 3, 5, 1, 2, 4) if first else (0, 1, 3, 5, 2, 4)), shape),)
+    return (tape.reshape(tape.transpose(blocks, (0, 3, 5, 1, 2, 4) if first else (0, 1, 3, 5, 2, 4)), shape),)
 
 
 @differentiates("SpaceToDepth")
 def _space_to_depth(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     shape, side = tape.shape(node.inputs[0]), integer(op, "blocksize", 1)
     images, channels, rows, columns = shape
-    apart = tape.reshape(gradients[0], (images, side, side, channels, rows // side, columns // side))
-    return (tape.reshape(tape.transpose(apart, (0, 3, 4, 1, 5, 2)), shape),)
+    blocks = tape.reshape(gradients[0], (images, side, side, channels, rows // side, columns // side))
+    return (tape.reshape(tape.transpose(blocks, (0, 3, 4, 1, 5, 2)), shape),)
 
 
 def _axis_widths(rank: int, axis: int, width: int) -> tuple[int, ...]:
@@ -142,8 +142,8 @@ def _tile(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gra
     shape, made = tape.shape(node.inputs[0]), tape.shape(node.output)
     if not math.prod(shape):
         return ("",)
-    apart = tuple(size for dim, out in zip(shape, made, strict=True) for size in (out // dim, dim))
-    total = tape.sum(tape.reshape(gradients[0], apart), tuple(range(0, 2 * len(shape), 2)))
+    split_shape = tuple(size for dim, out in zip(shape, made, strict=True) for size in (out // dim, dim))
+    total = tape.sum(tape.reshape(gradients[0], split_shape), tuple(range(0, 2 * len(shape), 2)))
     return (tape.reshape(total, shape),)
 
 

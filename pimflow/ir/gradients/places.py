@@ -74,8 +74,8 @@ def clamped(tape: Tape, at: str, size: int) -> str:
 
 def clamped_element(tape: Tape, element: str, size: int) -> tuple[str, str]:
     """An element clamped to the map, and whether that left it unchanged."""
-    there = clamped(tape, element, size)
-    return there, tape.elementwise("Equal", element, there)
+    position = clamped(tape, element, size)
+    return position, tape.elementwise("Equal", element, position)
 
 
 def linear_taps(tape: Tape, at: str, size: int) -> tuple[Tap, Tap]:

@@ -101,9 +101,9 @@ class _Direction:
         if self.backward:
             ahead = self.tape.slice(rows, 0, self.batch, count)
             if self.within:  # the last step of a sequence starts from the first state
-                kept = self.tape.slice(self.within, 0, self.batch, count)
+                inside = self.tape.slice(self.within, 0, self.batch, count)
                 firsts = self.joined((first,) * (count // self.batch - 1), 0)
-                ahead = self.tape.where(kept, ahead, firsts)
+                ahead = self.tape.where(inside, ahead, firsts)
             return self.joined((ahead, first), 0)
         return self.joined((first, self.tape.slice(rows, 0, 0, count - self.batch)), 0)
 
@@ -403,13 +403,13 @@ def _recurrent(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -
     within = _within(tape, node)
     found = [_of_one(tape, node, op, gradients, direction, within) for direction in range(count)]
 
-    def together(place: int) -> str:
+    def joined(place: int) -> str:
         parts = [made[place] for made in found]
         return parts[0] if len(parts) == 1 else tape.op(Concat(0), *parts)
 
     x = tape.reshape(reduce(tape.add, (made[0] for made in found)), tape.shape(node.inputs[0]))
     places = {1: 1, 2: 2, 3: 3, 5: 4, 6: 5, 7: 6}
-    made = {0: x, **{place: together(index) for place, index in places.items() if tape.operand(node, place)}}
+    made = {0: x, **{place: joined(index) for place, index in places.items() if tape.operand(node, place)}}
     return [made.get(place, "") if tape.wants(name) else "" for place, name in enumerate(node.inputs)]
 
 
@@ -447,8 +447,8 @@ def _of_one(
 
     def last(name: str) -> str:
         """The gradient of a last state or cell; the last one of an empty sequence is 0, so it has none."""
-        there = within and name and tape.slice(within, 0, 0, batch)
-        return tape.masked(there, part(name)) if there else part(name)
+        mask = within and name and tape.slice(within, 0, 0, batch)
+        return tape.masked(mask, part(name)) if mask else part(name)
 
     own = _Direction(
         tape,
@@ -485,9 +485,9 @@ def _refusal(tape: Tape, node: Node, op: OnnxOp) -> Refusal | None:
     steps, batch, _ = tape.shape(node.inputs[0])
     if integer(op, "layout"):
         return Refusal(f"{op.op_type} with the batch axis first has no gradient rule", remedy="export it with layout 0")
-    usual, asked = _ACTIVATIONS[op.op_type], _activations(op)
-    if not (set(asked) <= _ONE_GATE if op.op_type == "RNN" else asked in (usual, 2 * usual)):
-        return Refusal(f"{op.op_type} with activations {', '.join(asked)} has no gradient rule")
+    usual, activations = _ACTIVATIONS[op.op_type], _activations(op)
+    if not (set(activations) <= _ONE_GATE if op.op_type == "RNN" else activations in (usual, 2 * usual)):
+        return Refusal(f"{op.op_type} with activations {', '.join(activations)} has no gradient rule")
     total = steps * tape.shape(node.inputs[1])[0]
     if total > MOST_STEPS or not total * batch:
         return Refusal(

@@ -57,8 +57,8 @@ def _reduce(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
         return Refusal(f"{op.op_type}: its axes are computed")
     x = node.inputs[0]
     shape = tape.shape(x)
-    kept = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
-    dy, y = tape.reshape(gradients[0], kept), tape.reshape(node.output, kept)
+    keepdims_shape = tuple(1 if axis in axes else dim for axis, dim in enumerate(shape))
+    dy, y = tape.reshape(gradients[0], keepdims_shape), tape.reshape(node.output, keepdims_shape)
     dx = _reduction_gradient(tape, op.op_type, x, y, dy, axes)
     return (tape.broadcast_to(dx, shape), *("",) * (len(node.inputs) - 1))
 
@@ -180,7 +180,7 @@ def _determinant(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
     dy = tape.reshape(dy, (*batch, 1, 1))
     if rows == 1:
         return (dy,)
-    others = np.array([[row for row in range(rows) if row != gone] for gone in range(rows)], np.int64)
+    others = np.array([[row for row in range(rows) if row != removed] for removed in range(rows)], np.int64)
     places = others[:, None, :, None] * rows + others[None, :, None, :]
     flat = tape.reshape(x, (*batch, rows * rows))
     left = tape.onnx(

@@ -28,9 +28,9 @@ _SAMPLED_WITH_ATTRIBUTES = 11
 def _product_along(tape: Tape, x: str, axis: int, matrix: Floats) -> str:
     """[.., n, ..] to [.., m, ..], the product with a matrix [m, n] along one axis."""
     shape = tape.shape(x)
-    before, behind = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
+    before, after = math.prod(shape[:axis]), math.prod(shape[axis + 1 :])
     weights = tape.constant(matrix.astype(np.dtype(tape.dtype(x))), "weights")
-    made = tape.product(weights, tape.reshape(x, (before, shape[axis], behind)))
+    made = tape.product(weights, tape.reshape(x, (before, shape[axis], after)))
     return tape.reshape(made, (*shape[:axis], len(matrix), *shape[axis + 1 :]))
 
 
@@ -61,9 +61,9 @@ def _pad(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
         dx = tape.slice(dy, axis, int(before), int(before) + size)
         for start, stop in ((0, int(before)), (int(before) + size, total)):
             if start < stop:
-                taken = sources(np.arange(start, stop) - before, size)
+                copied = sources(np.arange(start, stop) - before, size)
                 border = tape.slice(dy, axis, start, stop)
-                dx = tape.add(dx, _product_along(tape, border, axis, np.equal.outer(np.arange(size), taken)))
+                dx = tape.add(dx, _product_along(tape, border, axis, np.equal.outer(np.arange(size), copied)))
     return (dx,)
 
 
@@ -110,8 +110,8 @@ def _sampling_gradient(tape: Tape, op: OnnxOp, dy: str, axis: int, matrix: Float
     """The product with the transposed matrix; a sum if each element was just repeated."""
     (made, size), shape = matrix.shape, tape.shape(dy)
     if made % size == 0 and np.array_equal(matrix, np.repeat(np.eye(size), made // size, axis=0)):
-        apart = tape.reshape(dy, (*shape[:axis], size, made // size, *shape[axis + 1 :]))
-        return tape.sum(apart, (axis + 1,), keepdims=False)
+        repeats = tape.reshape(dy, (*shape[:axis], size, made // size, *shape[axis + 1 :]))
+        return tape.sum(repeats, (axis + 1,), keepdims=False)
     return _product_along(tape, dy, axis, matrix.T)
 
 
@@ -143,10 +143,10 @@ def _sampling_matrix(tape: Tape, op: OnnxOp, size: int, made: int, scale: float)
     matrix = np.zeros((made, size))
     for tap in range(1 - reach, reach + 1):
         read = np.floor(places).astype(np.int64) + tap
-        apart = np.abs(read - places.astype(np.float64)) * squeezed
-        weights = _cubic(apart, coefficient) if mode == "cubic" else 1 - apart.clip(0, 1)
-        kept = ((read >= 0) & (read < size)) | (not integer(op, "exclude_outside"))
-        np.add.at(matrix, (np.arange(made), read.clip(0, size - 1)), weights * kept)
+        distances = np.abs(read - places.astype(np.float64)) * squeezed
+        weights = _cubic(distances, coefficient) if mode == "cubic" else 1 - distances.clip(0, 1)
+        valid = ((read >= 0) & (read < size)) | (not integer(op, "exclude_outside"))
+        np.add.at(matrix, (np.arange(made), read.clip(0, size - 1)), weights * valid)
     matrix /= matrix.sum(axis=1, keepdims=True)
     return matrix
 
@@ -180,8 +180,8 @@ def _nearest(tape: Tape, op: OnnxOp, places: Floats) -> Places:
     return np.asarray(rounded, np.int64)
 
 
-def _cubic(apart: Floats, a: float) -> Floats:
+def _cubic(distances: Floats, a: float) -> Floats:
     """Weights of elements by their distance from a place (Keys, "Cubic convolution interpolation", 1981)."""
-    near = ((a + 2) * apart - (a + 3)) * apart * apart + 1
-    far = ((a * apart - 5 * a) * apart + 8 * a) * apart - 4 * a
-    return np.asarray(np.where(apart <= 1, near, np.where(apart < 2, far, 0)))
+    near = ((a + 2) * distances - (a + 3)) * distances * distances + 1
+    far = ((a * distances - 5 * a) * distances + 8 * a) * distances - 4 * a
+    return np.asarray(np.where(distances <= 1, near, np.where(distances < 2, far, 0)))

@@ -86,5 +86,5 @@ def _resized(tape: Tape, x: str, axis: int, count: int) -> str:
     size = tape.shape(x)[axis]
     if count <= size:
         return tape.slice(x, axis, 0, count)
-    behind = [count - size if place == axis else 0 for place in range(len(tape.shape(x)))]
-    return tape.pad(x, [0] * len(behind), behind)
+    after = [count - size if place == axis else 0 for place in range(len(tape.shape(x)))]
+    return tape.pad(x, [0] * len(after), after)

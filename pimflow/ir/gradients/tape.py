@@ -406,8 +406,8 @@ class Tape:
             return x
         shape = self.shape(x)
         places = tuple(sorted(axis % len(shape) for axis in axes))
-        kept = tuple(1 if axis in places else dim for axis, dim in enumerate(shape))
-        made = kept if keepdims else tuple(dim for axis, dim in enumerate(shape) if axis not in places)
+        keepdims_shape = tuple(1 if axis in places else dim for axis, dim in enumerate(shape))
+        made = keepdims_shape if keepdims else tuple(dim for axis, dim in enumerate(shape) if axis not in places)
         if self.opset >= (13 if kind == "ReduceSum" else 18):
             return self.onnx(kind, (x, self.integers(*places)), made, keepdims=int(keepdims))
         return self.onnx(kind, (x,), made, axes=places, keepdims=int(keepdims))

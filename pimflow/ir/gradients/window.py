@@ -131,8 +131,8 @@ def _counts(sizes: Shape, outputs: Shape, windows: Windows, padding_counts: bool
     """The number of elements that each window averages, [*outputs]: those in the map, optionally with padding."""
     total: Any = np.ones(())
     for axis, (size, count) in enumerate(zip(sizes, outputs, strict=True)):
-        before, behind = windows.pads[axis], windows.pads[axis + windows.axes]
-        first, last = (-before, size + behind) if padding_counts else (0, size)
+        before, after = windows.pads[axis], windows.pads[axis + windows.axes]
+        first, last = (-before, size + after) if padding_counts else (0, size)
         starts = np.arange(count)[:, None] * windows.strides[axis] - before
         taps = starts + np.arange(windows.kernel[axis]) * windows.dilations[axis]
         within = ((taps >= first) & (taps < last)).sum(axis=1)

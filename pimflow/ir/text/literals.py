@@ -78,8 +78,8 @@ def fields_text(data: Any) -> str:
     """A dataclass's fields as {name = value, ...}; those at their default are left out, "" if all are."""
     shown = [(item.name, field_text(getattr(data, item.name))) for item in fields(data)]
     defaults = {item.name: field_text(_default(item)) for item in fields(data) if _default(item) is not MISSING}
-    kept = [f"{name} = {text}" for name, text in shown if defaults.get(name) != text]
-    return "{" + ", ".join(kept) + "}" if kept else ""
+    explicit = [f"{name} = {text}" for name, text in shown if defaults.get(name) != text]
+    return "{" + ", ".join(explicit) + "}" if explicit else ""
 
 
 def _default(item: Field[Any]) -> object:
