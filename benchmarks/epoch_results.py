@@ -17,8 +17,8 @@ from pathlib import Path
 from statistics import mean
 from typing import Any
 
-from pimflow.gnn.loop import rehearse
-from pimflow.gnn.rehearsal import Loader, Rehearsal
+from pimflow.gnn.loop import sample_epoch
+from pimflow.gnn.sampled_epoch import Loader, SampledEpoch
 from pimflow.gnn.workloads import WORKLOADS
 from pimflow.report.epoch import Epoch
 from pimflow.targets import Target, load_target, override
@@ -109,20 +109,22 @@ class Headline:
         return (f"{self.transfers:+.1f} %", *ends)
 
 
-def rehearsals(batches: int) -> dict[tuple[str, str], Rehearsal]:
+def sampled_epochs(batches: int) -> dict[tuple[str, str], SampledEpoch]:
     """All graphs with both networks, drawn once."""
     machine = load_target(MACHINE)
     return {
-        (graph, model): rehearsed(graph, model, hidden, machine, batches)
+        (graph, model): sampled(graph, model, hidden, machine, batches)
         for graph in WORKLOADS
         for model, hidden in MODELS.items()
     }
 
 
-def rehearsed(graph: str, model: str, hidden: int, machine: Target, batches: int) -> Rehearsal:
+def sampled(graph: str, model: str, hidden: int, machine: Target, batches: int) -> SampledEpoch:
     """One graph with one network."""
     amounts: dict[str, Any] = {"features": None, "classes": None, "train": None, "seed": 0}
-    return rehearse(graph, model, machine, fan_outs=FAN_OUTS, batch=BATCH, hidden=hidden, batches=batches, **amounts)
+    return sample_epoch(
+        graph, model, machine, fan_outs=FAN_OUTS, batch=BATCH, hidden=hidden, batches=batches, **amounts
+    )
 
 
 def graph_row(graph: str, found: Sequence[Epoch]) -> str:
@@ -141,11 +143,11 @@ def graph_row(graph: str, found: Sequence[Epoch]) -> str:
     )
 
 
-def other_rows(drawn: Mapping[tuple[str, str], Rehearsal]) -> Iterable[str]:
+def other_rows(drawn: Mapping[tuple[str, str], SampledEpoch]) -> Iterable[str]:
     """Every assumed parameter halved and doubled; then other ways to run the loop."""
     machine = load_target(MACHINE)
 
-    def on(values: Mapping[str, float], some: Iterable[Rehearsal] = tuple(drawn.values())) -> tuple[str, str, str]:
+    def on(values: Mapping[str, float], some: Iterable[SampledEpoch] = tuple(drawn.values())) -> tuple[str, str, str]:
         other = override(machine, values)
         return Headline.of(one.on(other) for one in some).cells
 
@@ -169,7 +171,7 @@ def other_rows(drawn: Mapping[tuple[str, str], Rehearsal]) -> Iterable[str]:
     yield _row("PCIe 4.0", "see below", *on(PCIE_4))
 
 
-def waiting_rows(drawn: Iterable[Rehearsal]) -> Iterable[str]:
+def waiting_rows(drawn: Iterable[SampledEpoch]) -> Iterable[str]:
     """Power depending on what waiting threads draw: asleep after the target's time, or awake for the whole batch."""
     some = tuple(drawn)
     for what, watts in WAITING_W.items():
@@ -179,8 +181,8 @@ def waiting_rows(drawn: Iterable[Rehearsal]) -> Iterable[str]:
         yield _row(what, f"{watts:g} W", *powers)
 
 
-def _with_steps(drawn: Rehearsal, factor: float) -> Rehearsal:
-    """The rehearsal with a GPU whose kernels take `factor` times as long at the same power."""
+def _with_steps(drawn: SampledEpoch, factor: float) -> SampledEpoch:
+    """The sampled epoch with a GPU whose kernels take `factor` times as long at the same power."""
 
     def scaled(one: float) -> float:
         return one * factor
@@ -204,7 +206,7 @@ def _with_steps(drawn: Rehearsal, factor: float) -> Rehearsal:
 def chart_rows(batches: int) -> Iterable[str]:
     """Epochs of Reddit next to the chart, over both links."""
     machines = [override(MACHINE, values) for values in ({}, PCIE_4)]
-    drawn = rehearsed("reddit", "sage", EXAMPLE_HIDDEN, machines[0], batches)
+    drawn = sampled("reddit", "sage", EXAMPLE_HIDDEN, machines[0], batches)
     for charted in CHART:
         ours = [replace(drawn, loader=charted.loader).on(machine)[charted.placement].epoch_s for machine in machines]
         cells = (f"{seconds:.2f} s" for pair in zip(charted.seconds, ours, strict=True) for seconds in pair)
@@ -213,7 +215,7 @@ def chart_rows(batches: int) -> Iterable[str]:
 
 def page(batches: int, say: Callable[[str], None] = print) -> str:
     """The whole page."""
-    drawn = rehearsals(batches)
+    drawn = sampled_epochs(batches)
     say(f"drew {len(drawn)} epochs")
     machine = load_target(MACHINE)
     found = {key: one.on(machine) for key, one in drawn.items()}

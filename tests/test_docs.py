@@ -188,7 +188,7 @@ def test_the_page_of_epochs_matches_the_tool(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.syspath_prepend(ROOT / "benchmarks")
     made = runpy.run_path(str(ROOT / "benchmarks" / "epoch_results.py"))
     graph, machine = "ogbn-papers100m", load_target(made["MACHINE"])
-    drawn = [made["rehearsed"](graph, model, hidden, machine, 4) for model, hidden in made["MODELS"].items()]
+    drawn = [made["sampled"](graph, model, hidden, machine, 4) for model, hidden in made["MODELS"].items()]
     row = made["graph_row"](graph, [one.on(machine) for one in drawn])
     assert f"\n{row}\n" in (ROOT / "docs" / "gnn-epoch.md").read_text()
 

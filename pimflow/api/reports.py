@@ -17,7 +17,7 @@ from pimflow.ir import Graph, Spmm
 from pimflow.options import read_argument
 from pimflow.records import dataclass
 from pimflow.report.chrome_trace import slice_facts
-from pimflow.report.explaining import price_nodes, weigh_units
+from pimflow.report.explaining import compare_units, price_nodes
 from pimflow.report.inspection import inspect_graph
 from pimflow.report.network import NetworkReport
 from pimflow.report.page.page import page
@@ -153,7 +153,7 @@ class _ContentBuilder:
             verification=[clause for _, clause in checks],
             passed=all(passed for passed, _ in checks),
             what_if=price_nodes(graph, compiled.plan, priced, costs, self.tell),
-            units=weigh_units(
+            units=compare_units(
                 graph, compiled.plan, priced, MAX_BREAK_EVENS, costs, compiled.machine.measured, self.tell
             ),
             network=network,

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.errors import InputDataError, OptionError, TargetError, choice
 from pimflow.gnn.loop import epoch
-from pimflow.gnn.rehearsal import LOADERS
+from pimflow.gnn.sampled_epoch import LOADERS
 from pimflow.ir import Builder, Refusal, Spmm
 from pimflow.records import dataclass
 from pimflow.report.epoch import Epoch
@@ -37,7 +37,7 @@ from pimflow.targets.schema.upmem import ElementType, UpmemSpec
 
 __all__ = ["LOADERS", "Aggregated", "Epoch", "Graph", "Strategy", "Tuning", "aggregate", "epoch", "tune"]
 
-_MOST_FEATURES = 1 << 20
+_MAX_FEATURES = 1 << 20
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,26 +92,28 @@ def tune(
         TargetError: the target is unknown, or has no UPMEM modules.
     """
     machine, spec = modules_of(target)
-    asked = _asked(features, dtype, wide, heads, spec)
+    aggregation = _aggregation(features, dtype, wide, heads, spec)
     say: Progress = progress or (lambda line: None)
-    tuner = Tuner(spec, graph, asked)
+    tuner = Tuner(spec, graph, aggregation)
     ranking = tuner.exhaustive() if exhaustive else tuner.rank(say)
     reverse = None
     if backward:
-        tuner_back = Tuner(spec, graph.transposed(), asked)
+        tuner_back = Tuner(spec, graph.transposed(), aggregation)
         reverse = tuner_back.exhaustive() if exhaustive else tuner_back.rank(say)
-    published = _published(spec, graph, asked) if baselines else None
-    others = {"SparseP": sparsep(spec, graph, asked), "GraNDe": grande(spec, graph, asked)} if baselines else {}
+    published = _published(spec, graph, aggregation) if baselines else None
+    others = (
+        {"SparseP": sparsep(spec, graph, aggregation), "GraNDe": grande(spec, graph, aggregation)} if baselines else {}
+    )
     return Tuning(
         machine.name,
         graph,
-        asked,
+        aggregation,
         ranking,
         tuner.alternatives(ranking),
-        alone(machine, graph, asked.features, heads),
+        alone(machine, graph, aggregation.features, heads),
         others,
         published,
-        overflow(graph, asked.element, wide, computed=asked.computed),
+        overflow(graph, aggregation.element, wide, computed=aggregation.computed),
         reverse,
     )
 
@@ -144,22 +146,22 @@ def aggregate(
         TargetError: the target is unknown, or has no UPMEM modules.
     """
     _, spec = modules_of(target)
-    x = _checked(graph, features)
+    x = _checked_features(graph, features)
     computed = None if weights is None else _checked_weights(graph, weights, x.shape[1])
-    asked = _asked(x.shape[1], dtype, wide, 0 if computed is None else computed[:1].size, spec)
-    narrow = overflow(graph, asked.element, wide, computed)
+    aggregation = _aggregation(x.shape[1], dtype, wide, 0 if computed is None else computed[:1].size, spec)
+    narrow = overflow(graph, aggregation.element, wide, computed)
     if narrow is not None:
         raise InputDataError(narrow.reason, narrow.remedy)
     chosen = Strategy.parse(strategy) if isinstance(strategy, str) else strategy
     if chosen is None:
-        ranking = Tuner(spec, graph, asked).rank()
+        ranking = Tuner(spec, graph, aggregation).rank()
         if not ranking.rows:
-            raise OptionError(*_why_none(ranking.refusals))
+            raise OptionError(*_no_strategy_error(ranking.refusals))
         chosen = ranking.best.strategy
-    cost = Pricing(spec, asked, EdgeParts(graph)).cost(chosen)
+    cost = Pricing(spec, aggregation, EdgeParts(graph)).cost(chosen)
     if isinstance(cost, Refusal):
         raise OptionError(f"{chosen}: {cost.reason}", cost.remedy)
-    return Aggregated(aggregated(spec, graph, x, chosen, asked, computed), chosen, cost)
+    return Aggregated(aggregated(spec, graph, x, chosen, aggregation, computed), chosen, cost)
 
 
 def alone(machine: Target, graph: Graph, features: int, heads: int = 0) -> dict[str, float]:
@@ -200,9 +202,9 @@ def modules_of(target: str | Target) -> tuple[Target, UpmemSpec]:
     raise TargetError(f"target {machine.name!r} has no UPMEM modules", "choose upmem or upmem-gpu")
 
 
-def _asked(features: int, dtype: str | None, wide: bool, heads: int, spec: UpmemSpec) -> Aggregation:
-    if not _is_whole(features) or not 0 < features <= _MOST_FEATURES:
-        raise OptionError(f"features is {features!r}", f"give a whole number between 1 and {_MOST_FEATURES}")
+def _aggregation(features: int, dtype: str | None, wide: bool, heads: int, spec: UpmemSpec) -> Aggregation:
+    if not _is_whole(features) or not 0 < features <= _MAX_FEATURES:
+        raise OptionError(f"features is {features!r}", f"give a whole number between 1 and {_MAX_FEATURES}")
     element = spec.operand if dtype is None else choice("dtype", dtype, get_args(ElementType))
     if wide and element == "fp32":
         raise OptionError("fp32 cannot be accumulated in int64", "leave out wide, or choose an integer dtype")
@@ -215,7 +217,7 @@ def _is_whole(number: object) -> bool:
     return isinstance(number, (int, np.integer)) and not isinstance(number, bool)
 
 
-def _checked(graph: Graph, features: npt.ArrayLike) -> npt.NDArray[Any]:
+def _checked_features(graph: Graph, features: npt.ArrayLike) -> npt.NDArray[Any]:
     x = np.asarray(features)
     if x.ndim != 2 or x.shape[0] != graph.num_src or x.shape[1] == 0:
         raise InputDataError(
@@ -242,14 +244,14 @@ def _finite(what: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return values
 
 
-def _published(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Any:
-    choice = published_tuner(spec, graph, asked)
+def _published(spec: UpmemSpec, graph: Graph, aggregation: Aggregation) -> Any:
+    choice = published_tuner(spec, graph, aggregation)
     if isinstance(choice, Refusal):
         return choice
-    cost = Pricing(spec, asked, EdgeParts(graph)).cost(choice.strategy)
+    cost = Pricing(spec, aggregation, EdgeParts(graph)).cost(choice.strategy)
     return cost if isinstance(cost, Refusal) else (choice, cost)
 
 
-def _why_none(refusals: dict[Strategy, Refusal]) -> tuple[str, str]:
+def _no_strategy_error(refusals: dict[Strategy, Refusal]) -> tuple[str, str]:
     least = min(refusals.values(), key=lambda refusal: refusal.gap or 0)
     return f"no strategy can run: {least.reason}", least.remedy or "choose a machine with more ranks"

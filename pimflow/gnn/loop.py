@@ -10,7 +10,7 @@ import numpy as np
 
 from pimflow.data import Limits
 from pimflow.errors import GraphDataError, OptionError, choice
-from pimflow.gnn.rehearsal import ELEMENT_BYTES, LOADERS, Loader, Rehearsal, Rehearsed, table_bytes
+from pimflow.gnn.sampled_epoch import ELEMENT_BYTES, LOADERS, Loader, SampledBatch, SampledEpoch, table_bytes
 from pimflow.gnn.steps import stepper
 from pimflow.gnn.workloads import Workload, workload
 from pimflow.options import read_argument
@@ -98,42 +98,42 @@ def epoch(
     machine = load_target(target)
     columns = {"features": features, "hidden": hidden, "classes": classes, "kind": kind, "vertices": vertices}
     amounts = {"fan_outs": fan_outs, "batch": batch, "train": train, "batches": batches, "seed": seed}
-    return rehearse(graph, model, machine, loader, progress, **columns, **amounts).on(machine)
+    return sample_epoch(graph, model, machine, loader, progress, **columns, **amounts).on(machine)
 
 
-def rehearse(
+def sample_epoch(
     graph: object,
     model: str | Path,
     machine: Target,
     loader: Loader = "sampling",
     progress: Callable[[str], None] | None = None,
     **amounts: Any,
-) -> Rehearsal:
+) -> SampledEpoch:
     """Draw batches of an epoch and price their steps; `amounts` are the numeric arguments of `epoch`.
 
     Raises:
         PimflowError: as for `epoch`.
     """
-    asked = {name: _read(name, amounts.get(name)) for name in _ARGUMENTS}
+    given = {name: _read(name, amounts.get(name)) for name in _ARGUMENTS}
     loader = choice("loader", loader, LOADERS)
-    found = workload(graph, asked["seed"], asked["vertices"])
-    fan_outs, kind = _fan_outs(asked["fan_outs"], found), _kind(asked["kind"], found)
-    costs, features = CostModel(machine), _features(asked["features"], found)
-    priced = stepper(model, machine, costs, features, asked["hidden"], asked["classes"], found, kind)
-    trained, say = _trained(found, kind, asked["train"]), progress or (lambda line: None)
+    found = workload(graph, given["seed"], given["vertices"])
+    fan_outs, kind = _fan_outs(given["fan_outs"], found), _kind(given["kind"], found)
+    costs, features = CostModel(machine), _features(given["features"], found)
+    priced = stepper(model, machine, costs, features, given["hidden"], given["classes"], found, kind)
+    trained, say = _train_count(found, kind, given["train"]), progress or (lambda line: None)
     FeatureAccess(machine, costs.host_only().host).placements(table_bytes(found.graph, priced.features), 0, found.bytes)
-    batch = asked["batch"]
+    batch = given["batch"]
     count = -(-trained // batch)
-    wanted = min(asked["batches"] or count, count)
-    random, drawn = np.random.default_rng(asked["seed"]), []
+    wanted = min(given["batches"] or count, count)
+    random, drawn = np.random.default_rng(given["seed"]), []
     order = _distinct(found.graph.vertices[kind], trained, random)
     for number in range(wanted):
         say(f"batch {number + 1} of {wanted}")
         seeds = order[number * batch : (number + 1) * batch]
         sampled = sample_typed(found.graph, kind, seeds, fan_outs, random, once=priced.once)
         step = priced.step(sampled)
-        drawn.append(Rehearsed(sampled, tuple(_reads(sampled, priced.features)), step))
-    return Rehearsal(found, priced.name, priced.features, fan_outs, kind, batch, trained, loader, tuple(drawn))
+        drawn.append(SampledBatch(sampled, tuple(_reads(sampled, priced.features)), step))
+    return SampledEpoch(found, priced.name, priced.features, fan_outs, kind, batch, trained, loader, tuple(drawn))
 
 
 def _read(name: str, value: Any) -> Any:
@@ -165,14 +165,14 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
     missing = [name for name in relations if name not in known]
     if missing and others is None:
         raise OptionError(f"'fan_outs' does not say what is drawn along {_list(missing)}", f"name it, or {OTHERS!r}")
-    asked = {name: known.get(name, others or ()) for name in relations}
-    if len(set(map(len, asked.values()))) > 1:
+    fan_outs = {name: known.get(name, others or ()) for name in relations}
+    if len(set(map(len, fan_outs.values()))) > 1:
         raise OptionError(
             "'fan_outs' gives relations different numbers of hops", "give each the same number; 0 draws none"
         )
-    if not all(asked.values()):
+    if not all(fan_outs.values()):
         raise OptionError("'fan_outs' is empty", "give the number of neighbours to draw, one number per hop")
-    return asked
+    return fan_outs
 
 
 def _kind(given: str | None, found: Workload) -> str:
@@ -199,7 +199,7 @@ def _list(names: Iterable[str]) -> str:
     return ", ".join(names)
 
 
-def _trained(found: Workload, kind: str, train: int | None) -> int:
+def _train_count(found: Workload, kind: str, train: int | None) -> int:
     vertices = found.graph.vertices[kind]
     known = found.published.train if found.published else vertices
     if not vertices:

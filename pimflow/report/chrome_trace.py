@@ -57,9 +57,9 @@ class SliceFacts:
 
     def as_json(self) -> dict[str, Any]:
         """Arguments of a slice, without those that do not apply."""
-        told = {"why": self.why, "fraction": self.fraction, "cycles": self.cycles, "bytes": self.bytes}
+        values = {"why": self.why, "fraction": self.fraction, "cycles": self.cycles, "bytes": self.bytes}
         commands = None if self.commands is None else dict(self.commands)
-        return {key: value for key, value in {**told, "commands": commands}.items() if value is not None}
+        return {key: value for key, value in {**values, "commands": commands}.items() if value is not None}
 
 
 def slice_facts(graph: Graph, report: PlanReport, costs: CostModel) -> dict[str, SliceFacts]:
@@ -132,18 +132,18 @@ def chrome_trace(
         spilled: if activations do not all fit, how they are handled and that schedule, as a separate process.
         max_events: the maximum number of slices.
     """
-    all_told = _told(timeline, titles, costs, facts or {})
-    told = all_told[:max_events]
-    left_out = len(all_told) - len(told)
-    tracks = Tracks(titles, timeline, [(event, () if about is None else about.lanes) for event, _, about in told])
+    records = _event_records(timeline, titles, costs, facts or {})
+    shown = records[:max_events]
+    left_out = len(records) - len(shown)
+    tracks = Tracks(titles, timeline, [(event, () if about is None else about.lanes) for event, _, about in shown])
     own = chain(
-        (tracks.slice(event, _details(event, cost, about)) for event, cost, about in told),
+        (tracks.slice(event, _details(event, cost, about)) for event, cost, about in shown),
         tracks.regions(),
-        islice(tracks.lanes(), max_events - len(told)),
-        _counters(timeline, told, memory, next(iter(titles))),
+        islice(tracks.lanes(), max_events - len(shown)),
+        _counters(timeline, shown, memory, next(iter(titles))),
         tracks.arrows(graph),
     )
-    beside = _beside(titles, steady, spilled)
+    beside = _other_processes(titles, steady, spilled)
     notes: dict[str, Any] = {
         "format": format_of("timeline"),
         "makespan_us": timeline.makespan_us,
@@ -160,13 +160,13 @@ def chrome_trace(
     return {"traceEvents": entries, "displayTimeUnit": "ns", "otherData": notes}
 
 
-_Told = tuple[Event, EventCost | None, SliceFacts | None]
+_EventRecord = tuple[Event, EventCost | None, SliceFacts | None]
 """An event, its cost and other facts about it."""
 
 
-def _told(
+def _event_records(
     timeline: Timeline, titles: Mapping[str, str], costs: Sequence[EventCost], facts: Mapping[str, SliceFacts]
-) -> list[_Told]:
+) -> list[_EventRecord]:
     """The events that get a slice, with their costs and other facts."""
     parts: list[EventCost | None] = [*costs] or [None] * len(timeline.events)
     return [
@@ -176,7 +176,7 @@ def _told(
     ]
 
 
-def _beside(
+def _other_processes(
     titles: Mapping[str, str], steady: SteadyState | None, spilled: tuple[Spill, SpilledSchedule] | None
 ) -> Iterator[Callable[[int], Iterator[dict[str, Any]]]]:
     """Functions that create the slices of other processes, up to a given number."""
@@ -205,7 +205,7 @@ def _entries(
 
 def _counters(
     timeline: Timeline,
-    shown: Sequence[_Told],
+    shown: Sequence[_EventRecord],
     memory: MemoryPlan | None,
     host: str,
 ) -> Iterator[dict[str, Any]]:
@@ -213,17 +213,17 @@ def _counters(
     if memory is not None:
         yield from steps("live bytes", PROGRAM, zip(starts, [*live_bytes(memory), 0], strict=False))
     drawn, passed = [], []
-    for event, cost, told in shown:
+    for event, cost, facts in shown:
         length = event.end_us - event.start_us
         if cost is not None and length > 0:
             drawn.append((event, sum(cost.energy_parts_mj.values()) / length * 1e3))
-        if event.resource == host and told is not None and told.bytes and length > 0:
-            passed.append((event, told.bytes / length * 1e-3))
+        if event.resource == host and facts is not None and facts.bytes and length > 0:
+            passed.append((event, facts.bytes / length * 1e-3))
     if drawn:
         base = timeline.energy_mj.get(STATIC, 0.0) / timeline.makespan_us * 1e3
-        yield from steps("power, W", PROGRAM, _summed(drawn, timeline.makespan_us, base))
+        yield from steps("power, W", PROGRAM, _sum_at_changes(drawn, timeline.makespan_us, base))
     if passed:
-        yield from steps("host memory, GB/s", PROGRAM, _summed(passed, timeline.makespan_us, 0.0))
+        yield from steps("host memory, GB/s", PROGRAM, _sum_at_changes(passed, timeline.makespan_us, 0.0))
 
 
 def live_bytes(memory: MemoryPlan) -> list[int]:
@@ -235,16 +235,18 @@ def live_bytes(memory: MemoryPlan) -> list[int]:
     return list(accumulate(changes))[:-1]
 
 
-def _summed(amounts: Iterable[tuple[Event, float]], end_us: float, base: float) -> Iterator[tuple[float, float]]:
+def _sum_at_changes(
+    amounts: Iterable[tuple[Event, float]], end_us: float, base: float
+) -> Iterator[tuple[float, float]]:
     """The sum over simultaneous events, at every change; 0 after the end."""
-    turns: dict[float, float] = {0.0: base}
+    changes: dict[float, float] = {0.0: base}
     for event, amount in amounts:
-        turns[event.start_us] = turns.get(event.start_us, 0.0) + amount
-        turns[event.end_us] = turns.get(event.end_us, 0.0) - amount
-    turns[end_us] = turns.get(end_us, 0.0) - base
+        changes[event.start_us] = changes.get(event.start_us, 0.0) + amount
+        changes[event.end_us] = changes.get(event.end_us, 0.0) - amount
+    changes[end_us] = changes.get(end_us, 0.0) - base
     level = 0.0
-    for when in sorted(turns):
-        level += turns[when]
+    for when in sorted(changes):
+        level += changes[when]
         yield when, level
 
 

@@ -22,11 +22,11 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.ir.plan import Single, singles
+from pimflow.report.break_even import break_even_needs, compare_with_host, rewritten
 from pimflow.report.explanation import Alternative, Explanation, Need, Verdict
 from pimflow.report.measures import measure
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.roofline import moved_bytes
-from pimflow.report.turning import needs_of, rewritten, standing_of
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.work import node_work
@@ -67,7 +67,7 @@ def explain_node(
             f"the model has no node {name!r}", did_you_mean(name, rows, 3) or "`pimflow inspect` lists them"
         )
     unit = next(unit for unit in units_of(execution_order(graph)) if any(node.name == name for node in unit.nodes))
-    region, anchor, decision = _cut_out(graph, plan, unit)
+    region, anchor, decision = _region_of(graph, plan, unit)
     work = None if anchor.op.is_movement else node_work(graph, anchor, element_bytes=0)
     return Explanation(
         machine=TargetRecord.of(costs.target),
@@ -76,7 +76,7 @@ def explain_node(
         macs=0 if work is None else work.macs,
         bytes=moved_bytes(region, costs.host.element_bytes),
         run_us=report.result.time_us,
-        part_of=_together(decision, anchor, name),
+        part_of=_decided_with(decision, anchor, name),
         host=costs.target.host,
         alternatives=tuple(_alternatives(region, anchor, decision, costs)),
         verdicts=tuple(_verdict(region, anchor, device, costs, measured, progress) for device in costs.units),
@@ -100,12 +100,12 @@ def price_nodes(
         name = unit.anchor.name
         if name in names:
             progress(f"pricing alternatives: {len(found)} of {len(names)} nodes")
-            region, anchor, decision = _cut_out(graph, plan, unit)
+            region, anchor, decision = _region_of(graph, plan, unit)
             found[name] = tuple(_alternatives(region, anchor, decision, costs))
     return found
 
 
-def weigh_units(
+def compare_units(
     graph: Graph,
     plan: Plan,
     names: Sequence[str],
@@ -125,45 +125,47 @@ def weigh_units(
         most: the maximum number of kinds of work to examine.
     """
     units = {unit.anchor.name: unit for unit in units_of(execution_order(graph))}
-    asked: dict[Any, tuple[Need, ...]] = {}
+    known_needs: dict[Any, tuple[Need, ...]] = {}
     found: dict[str, tuple[Verdict, ...]] = {}
     for name in filter(units.__contains__, names):
-        region, anchor, _ = _cut_out(graph, plan, units[name])
+        region, anchor, _ = _region_of(graph, plan, units[name])
         host_us = costs.host_only().node_cost(region, anchor).time_us
-        verdicts = [standing_of(region, anchor, device, costs) for device in costs.units]
+        verdicts = [compare_with_host(region, anchor, device, costs) for device in costs.units]
         for index, verdict in enumerate(verdicts):
             if verdict.time_us is None or verdict.time_us <= host_us:
                 continue
             key = verdict.device, costs.work(region, anchor, verdict.device), host_us
-            if key not in asked and len(asked) < most:
-                progress(f"what would change the decision on {name}: {len(asked) + 1} of {most}")
-                asked[key] = needs_of(region, anchor, verdict.device, costs, measured, verdict.time_us)
-            verdicts[index] = replace(verdict, needs=asked.get(key))
+            if key not in known_needs and len(known_needs) < most:
+                progress(f"what would change the decision on {name}: {len(known_needs) + 1} of {most}")
+                known_needs[key] = break_even_needs(region, anchor, verdict.device, costs, measured, verdict.time_us)
+            verdicts[index] = replace(verdict, needs=known_needs.get(key))
         found[name] = tuple(verdicts)
     return found
 
 
-def _cut_out(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decision]:
+def _region_of(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decision]:
     """A node with everything fused into it as a separate graph, the node there, and the plan's decision."""
     region = cut_subgraph(graph, [node.name for node in unit.nodes])
     name = unit.anchor.name
     return region, region.node(name), next(item for item in plan.decisions if name in item.nodes)
 
 
-def _alternatives(region: Graph, anchor: Node, whole: Decision, costs: CostModel) -> Iterator[Alternative]:
-    host, chosen = costs.target.host, next(item for item in singles(whole) if anchor.name in item.nodes)
+def _alternatives(region: Graph, anchor: Node, region_decision: Decision, costs: CostModel) -> Iterator[Alternative]:
+    host, chosen = costs.target.host, next(item for item in singles(region_decision) if anchor.name in item.nodes)
     alone = Plan("explain", tuple(OnDevice(node.name, host) for node in region.nodes), 0.0, 0.0, host=host)
     on_host = isinstance(chosen, OnDevice) and chosen.device == host
     for what, model, is_chosen in (("alone", costs.host_only(), on_host), ("beside the others", costs, False)):
         yield Alternative(f"{host.upper()} {what}", "", measure(rewritten(region, alone, model), model), is_chosen)
-    for decisions in _ways(region, chosen, costs):
+    for decisions in _possible_decisions(region, chosen, costs):
         graph = rewritten(region, replace(alone, decisions=decisions), costs)
         decision = next(item for item in decisions if anchor.name in item.nodes)
-        arranged = "; ".join(dict.fromkeys(filter(None, (_arranged(graph, node, costs) for node in graph.nodes))))
-        yield Alternative(_said(decision, region, anchor, host), arranged, measure(graph, costs), decision == chosen)
+        arranged = "; ".join(dict.fromkeys(filter(None, (_arrangement(graph, node, costs) for node in graph.nodes))))
+        yield Alternative(
+            _decision_text(decision, region, anchor, host), arranged, measure(graph, costs), decision == chosen
+        )
 
 
-def _ways(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
+def _possible_decisions(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Decision, ...]]:
     """The possible decisions for a region: units' choices one by one, splits on a grid, and the plan's decision."""
     choices = dict.fromkeys(choice for unit in costs.units.values() for choice in unit.choices)
     spaces = (*(Space(choice) for choice in choices), Space("auto", split=TENTHS, columns=True, inner=True, edges=True))
@@ -179,7 +181,7 @@ def _ways(region: Graph, chosen: Single, costs: CostModel) -> Iterator[tuple[Dec
             yield decisions
 
 
-def _arranged(graph: Graph, node: Node, costs: CostModel) -> str:
+def _arrangement(graph: Graph, node: Node, costs: CostModel) -> str:
     unit = costs.units.get(node.device or "")
     if unit is None:
         return ""
@@ -188,7 +190,7 @@ def _arranged(graph: Graph, node: Node, costs: CostModel) -> str:
     return "" if isinstance(program, Refusal) else str(unit.describe(program))
 
 
-def _said(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
+def _decision_text(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
     if isinstance(decision, SplitRows):
         rows = node_rows(region, anchor)
         return f"{rows - decision.gpu_rows} of {rows} rows on {decision.device.upper()}"
@@ -204,7 +206,7 @@ def _said(decision: Decision, region: Graph, anchor: Node, host: str) -> str:
     return f"{decision.device.upper()}, {decision.choice}" if decision.device != host else host.upper()
 
 
-def _together(decision: Decision, anchor: Node, name: str) -> str:
+def _decided_with(decision: Decision, anchor: Node, name: str) -> str:
     if name != anchor.name:
         return f"fused into {anchor.name}, to which all of this refers"
     if isinstance(decision, Pipeline):
@@ -221,7 +223,7 @@ def _verdict(
     measured: MeasuredTable | None,
     progress: Callable[[str], None],
 ) -> Verdict:
-    verdict = standing_of(region, anchor, device, costs)
+    verdict = compare_with_host(region, anchor, device, costs)
     if verdict.time_us is None or verdict.time_us <= costs.host_only().node_cost(region, anchor).time_us:
         return verdict
-    return replace(verdict, needs=needs_of(region, anchor, device, costs, measured, verdict.time_us, progress))
+    return replace(verdict, needs=break_even_needs(region, anchor, device, costs, measured, verdict.time_us, progress))

@@ -174,7 +174,7 @@ class Explanation(Records):
             ("because", node.why),
             *([("together", self.part_of)] if self.part_of else []),
         ]
-        return "\n\n".join([render_fields(about), self._table(), *map(self._told, self.verdicts)])
+        return "\n\n".join([render_fields(about), self._table(), *map(self._verdict_lines, self.verdicts)])
 
     def _table(self) -> str:
         first = self.alternatives[0].measure.time_us
@@ -184,7 +184,7 @@ class Explanation(Records):
                 number(item.measure.time_us, 2),
                 f"{item.measure.energy_mj:.4f}",
                 f"{first / item.measure.time_us:.2f}x" if item.measure.time_us else "-",
-                _most(item.measure.spent.share_parts_us),
+                _largest_part(item.measure.spent.share_parts_us),
                 item.arranged,
             )
             for item in self.alternatives
@@ -194,13 +194,13 @@ class Explanation(Records):
         table = render_table(header, rows, right=(1, 2, 3), prose=True)
         return f"{table}\n{note}" if note else table
 
-    def _told(self, verdict: Verdict) -> str:
-        sentence, needs = told_of(verdict, self.host, self.alternatives[0].measure.time_us)
+    def _verdict_lines(self, verdict: Verdict) -> str:
+        sentence, needs = verdict_text(verdict, self.host, self.alternatives[0].measure.time_us)
         standing = [f"its bounds there: {verdict.standing}"] if verdict.standing else []
         return "\n".join(map(wrapped, [sentence, *(f"  {need}" for need in needs), *standing]))
 
 
-def told_of(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]]:
+def verdict_text(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]]:
     """How a unit compares with the host for a node, as a sentence, and what would change that, one clause each.
 
     Args:
@@ -226,7 +226,7 @@ def told_of(verdict: Verdict, host: str, host_us: float) -> tuple[str, list[str]
     return f"{gap}; any of these alone would be enough:", needs
 
 
-def _most(parts: PartsByPlace) -> str:
+def _largest_part(parts: PartsByPlace) -> str:
     """The largest part of a time, and its share."""
     whole = total(parts)
     if not whole:

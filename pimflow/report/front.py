@@ -19,7 +19,7 @@ from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.records import dataclass
-from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
+from pimflow.report.fitted_cost import FITTED, HEADER, FittedCost
 from pimflow.report.measures import Costs, measure
 from pimflow.report.records import Records, Row
 from pimflow.report.summary import CUT_SHORT
@@ -43,7 +43,7 @@ class FrontPoint:
     time_us: float
     energy_mj: float
     plan: Plan
-    fitted: AsItFits
+    fitted: FittedCost
 
     @property
     def spent(self) -> Spent:
@@ -93,7 +93,7 @@ def front_points(
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         spent = measure(rewritten, costs.serving(rewritten))
         return FrontPoint(
-            spent.time_us, spent.energy_mj, plan, AsItFits.of(rewritten, costs, spill_way(options), spent)
+            spent.time_us, spent.energy_mj, plan, FittedCost.of(rewritten, costs, spill_way(options), spent)
         )
 
     fastest, frugal = best(LATENCY), best(ENERGY)

@@ -27,13 +27,13 @@ from pimflow.ir.plan import Single, has_all_channels, singles
 from pimflow.records import dataclass
 from pimflow.report.measures import Costs, busy_us, origin_of
 from pimflow.report.records import Row, flat
-from pimflow.report.ways import WayThere, told, ways_there
+from pimflow.report.ways import DeviceWay, device_ways, ways_text
 from pimflow.runtime.spending import EventCost, Spending, spending, total
 from pimflow.runtime.timeline import CHANNELS, Event
 from pimflow.search.policy import find_policy
 from pimflow.search.progress import Tell
 
-_TOLD_EVERY = 500
+_PROGRESS_EVERY = 500
 """The number of nodes after which the report repeats its progress message."""
 _PARALLEL_WHY = ("no synchronisation with its neighbours", "in parallel with another branch")
 """The reason for nodes of a parallel decision with one branch, and with several."""
@@ -73,7 +73,7 @@ class NodeRow:
     region: int
     unknown: str = ""
     violations: Mapping[str, int] = field(default_factory=dict)
-    ways: tuple[WayThere, ...] = ()
+    ways: tuple[DeviceWay, ...] = ()
 
     @property
     def share_us(self) -> float:
@@ -125,9 +125,9 @@ class NodeRow:
         """
         groups = {"fractions": ("fraction", devices[1:]), "busy_us": ("us", devices), "cycles": ("cycles", devices[1:])}
         rest = dict(decode(Mapping[str, Any], data))
-        for group, (word, of) in groups.items():
-            keys = [f"{device}_{word}" for device in of]
-            rest[group] = dict(zip(of, pick(data, *keys), strict=True))
+        for group, (word, names) in groups.items():
+            keys = [f"{device}_{word}" for device in names]
+            rest[group] = dict(zip(names, pick(data, *keys), strict=True))
             for key in keys:
                 del rest[key]
         del rest["share_us"], rest["energy_mj"]
@@ -178,7 +178,7 @@ class NodeRows:
         rows: list[NodeRow] = []
         for region, decision in enumerate(self._plan.decisions):
             for name in decision.nodes:
-                if len(rows) % _TOLD_EVERY == 0:
+                if len(rows) % _PROGRESS_EVERY == 0:
                     progress(f"report: {len(rows):,} of {len(self._original.nodes):,} nodes")
                 rows.append(self._row(region, decision, name))
         return tuple(rows)
@@ -195,8 +195,8 @@ class NodeRows:
         every = max(1, sum(value.elements for value in self._original.out_values(node)[:1]))
         made, cycles, commands, violations = self._work_of_units(name, every, whole=is_expandable(node.op))
         ways = [ways for device in self._devices if (ways := self._ways(name, device))]
-        by = "".join(f"; on {self._label(there[0].device)} {told(there)}" for there in ways)
-        why = self._why(decision, node) + by + self._brought(name)
+        by = "".join(f"; on {self._label(there[0].device)} {ways_text(there)}" for there in ways)
+        why = self._why(decision, node) + by + self._row_accesses(name)
         why += f"; {self._label(self._host)} has all memory channels" if has_all_channels(decision) else ""
         return NodeRow(
             name=name,
@@ -215,12 +215,12 @@ class NodeRows:
             ways=tuple(way for there in ways for way in there),
         )
 
-    def _ways(self, name: str, device: str) -> tuple[WayThere, ...]:
+    def _ways(self, name: str, device: str) -> tuple[DeviceWay, ...]:
         """The device's ways to run its parts of a node, if it has a choice."""
         parts = [part for part in self._parts.get(name, ()) if (part.device or self._host) == device]
-        return tuple(ways_there(self._graph, parts, device, self._costs))
+        return tuple(device_ways(self._graph, parts, device, self._costs))
 
-    def _brought(self, name: str) -> str:
+    def _row_accesses(self, name: str) -> str:
         """How rows are loaded from the host's memory."""
         parts = self._parts.get(name, [])
         accesses = sorted({part.placement.access for part in parts if part.placement.access is not None})

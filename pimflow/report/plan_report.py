@@ -82,12 +82,12 @@ class PlanReport(PlanCosts):
             DataError: a key is missing; or, within one of the four, unknown or of another type.
         """
         baseline, result, bound, nodes = pick(data, "baseline", "result", "bound", "nodes")
-        told = {key: value for key, value in decode(Mapping[str, Any], bound, path="bound").items() if key != "ratio"}
+        values = {key: value for key, value in decode(Mapping[str, Any], bound, path="bound").items() if key != "ratio"}
         return cls(
             Measure.from_json(baseline, "baseline"),
             Measure.from_json(result, "result"),
             tuple(NodeRow.from_json(row, devices) for row in decode(tuple[Any, ...], nodes, path="nodes")),
-            decode(MakespanBound, told, path="bound"),
+            decode(MakespanBound, values, path="bound"),
         )
 
 

@@ -13,8 +13,8 @@ from pimflow.ir.plan import singles
 from pimflow.options import Options
 from pimflow.passes import PassManager
 from pimflow.records import dataclass
-from pimflow.report.as_it_fits import FITTED, HEADER, AsItFits
 from pimflow.report.basis import gpu_basis
+from pimflow.report.fitted_cost import FITTED, HEADER, FittedCost
 from pimflow.report.measures import Costs
 from pimflow.report.plan_report import PlanCosts, cost_plan
 from pimflow.report.records import Records, Row, flat
@@ -58,7 +58,7 @@ class PolicyResult:
     time_us: float
     energy_mj: float
     conv_us: float
-    fitted: AsItFits
+    fitted: FittedCost
     baseline_us: float
     baseline_energy_mj: float
     baseline_conv_us: float
@@ -117,13 +117,13 @@ def compare_graph(
         plan = solve(graph, replace(options, policy=name), costs=costs, prices=prices, progress=progress)
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
         cost = cost_plan(graph, plan, rewritten, costs)
-        fit = AsItFits.of(rewritten, costs, spill_way(options), cost.result)
+        fit = FittedCost.of(rewritten, costs, spill_way(options), cost.result)
         results.append(policy_result(graph, plan, cost, fit, costs.target, measured=measured))
     return results
 
 
 def policy_result(
-    graph: Graph, plan: Plan, cost: PlanCosts, fit: AsItFits, target: Target, *, measured: bool = False
+    graph: Graph, plan: Plan, cost: PlanCosts, fit: FittedCost, target: Target, *, measured: bool = False
 ) -> PolicyResult:
     """A plan and its cost as one row of a comparison."""
     before, after = cost.baseline, cost.result

@@ -53,7 +53,7 @@ def _bounded(spill: Spill) -> str:
 def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
     """The spill as plain values, with its energy, and a row for each activation that is moved or recomputed."""
     run = spill.found.run
-    rows = _moving(spill)
+    rows = _moved_rows(spill)
     return {
         "fits": spill.fits,
         "arena_bytes": spill.arena_bytes,
@@ -73,16 +73,16 @@ def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
     }
 
 
-def _moving(spill: Spill) -> list[Row]:
+def _moved_rows(spill: Spill) -> list[Row]:
     return [row for row in activation_rows(spill.trace, spill.found) if row["becomes"] != "kept"]
 
 
 def marked(graph: Graph, spill: Spill) -> Graph:
     """The graph with a note on every node whose result is moved or recomputed, which says how and when."""
     notes: dict[str, str] = {}
-    for row in _moving(spill):
+    for row in _moved_rows(spill):
         notes[row["name"]] = "; ".join(filter(None, (notes.get(row["name"]), _note(row))))
-    return graph.replace(nodes=[_noted(node, notes) for node in graph.nodes])
+    return graph.replace(nodes=[_annotated(node, notes) for node in graph.nodes])
 
 
 def _note(row: Row) -> str:
@@ -91,9 +91,9 @@ def _note(row: Row) -> str:
     return f"recomputed before {row['before']} by {', '.join(row['again'])}"
 
 
-def _noted(node: Node, notes: Mapping[str, str]) -> Node:
-    told = [notes[name] for name in node.outputs if name in notes]
-    tags = (*((key, text) for key, text in node.tags if key != TAG), *((TAG, text) for text in told[:1]))
+def _annotated(node: Node, notes: Mapping[str, str]) -> Node:
+    texts = [notes[name] for name in node.outputs if name in notes]
+    tags = (*((key, text) for key, text in node.tags if key != TAG), *((TAG, text) for text in texts[:1]))
     return node if tags == node.tags else replace(node, tags=tags)
 
 

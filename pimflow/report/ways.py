@@ -11,7 +11,7 @@ from pimflow.report.measures import Costs
 
 
 @dataclass(frozen=True)
-class WayThere:
+class DeviceWay:
     """One of several ways to run a device's parts of a node.
 
     Args:
@@ -28,7 +28,7 @@ class WayThere:
     taken: bool
 
 
-def ways_there(graph: Graph, parts: Iterable[Node], device: str, costs: Costs) -> Iterator[WayThere]:
+def device_ways(graph: Graph, parts: Iterable[Node], device: str, costs: Costs) -> Iterator[DeviceWay]:
     """The ways to run the parts of a node on a device.
 
     Args:
@@ -39,16 +39,16 @@ def ways_there(graph: Graph, parts: Iterable[Node], device: str, costs: Costs) -
     """
     found = [ways for part in parts if part.op.is_contraction and (ways := costs.ways(graph, part))]
     for name in dict.fromkeys(way.name for ways in found for way in ways):
-        alike = [next((way for way in ways if way.name == name), _taken(ways)) for ways in found]
-        taken = any(way.is_taken for way in alike if way.name == name)
-        yield WayThere(device, name, sum(way.time_us for way in alike), taken)
+        of_name = [next((way for way in ways if way.name == name), _taken(ways)) for ways in found]
+        taken = any(way.is_taken for way in of_name if way.name == name)
+        yield DeviceWay(device, name, sum(way.time_us for way in of_name), taken)
 
 
 def _taken(ways: Sequence[Way]) -> Way:
     return next(way for way in ways if way.is_taken)
 
 
-def told(ways: Sequence[WayThere]) -> str:
+def ways_text(ways: Sequence[DeviceWay]) -> str:
     """The ways in use, and the time of each way."""
     taken = " and ".join(way.way for way in ways if way.taken)
     return f"by {taken} ({', '.join(f'{way.way} {way.time_us:.2f} us' for way in ways)})"

@@ -13,9 +13,9 @@ import pimflow
 from pimflow.api.outputs import original_graph
 from pimflow.errors import ArgumentError
 from pimflow.ir import SplitRows
-from pimflow.report import turning
-from pimflow.report.explaining import weigh_units
-from pimflow.report.explanation import Explanation, Verdict, told_of
+from pimflow.report import break_even
+from pimflow.report.explaining import compare_units
+from pimflow.report.explanation import Explanation, Verdict, verdict_text
 from pimflow.search.progress import silent
 from pimflow.sparse.generate import road_grid
 from support.kept import kept_model, normal
@@ -86,7 +86,7 @@ def test_the_break_even_value_suffices_and_half_of_it_does_not() -> None:
 
 def test_each_of_many_nodes_has_its_own_verdicts(compiled: pimflow.CompiledModel) -> None:
     names = [row.name for row in compiled.report.nodes]
-    weighed = weigh_units(original_graph(compiled), compiled.plan, names, 9, compiled.machine.costs, None, silent)
+    weighed = compare_units(original_graph(compiled), compiled.plan, names, 9, compiled.machine.costs, None, silent)
     assert {"conv1", "depthwise", "conv2"} <= weighed.keys()
     for name, verdicts in weighed.items():
         assert verdicts == pimflow.explain(compiled, name).verdicts
@@ -100,7 +100,7 @@ def test_equal_work_is_analysed_once_and_up_to_the_limit() -> None:
     graph, names = original_graph(twice), [row.name for row in twice.report.nodes]
 
     def weighed(most: int, progress: Callable[[str], None]) -> list[Verdict]:
-        found = weigh_units(graph, twice.plan, names, most, twice.machine.costs, None, progress)
+        found = compare_units(graph, twice.plan, names, most, twice.machine.costs, None, progress)
         return [verdict for verdicts in found.values() for verdict in verdicts]
 
     told: list[str] = []
@@ -109,7 +109,7 @@ def test_equal_work_is_analysed_once_and_up_to_the_limit() -> None:
     assert first.needs
     assert len(told) == 1
     assert [verdict.needs for verdict in weighed(0, told.append)] == [None, None]
-    assert "`pimflow explain` says" in told_of(weighed(0, silent)[0], "gpu", 1.0)[0]
+    assert "`pimflow explain` says" in verdict_text(weighed(0, silent)[0], "gpu", 1.0)[0]
 
 
 def test_the_gap_to_a_layers_bounds_is_shown(conv2: Explanation) -> None:
@@ -181,10 +181,10 @@ def test_skipped_keys_would_not_suffice(monkeypatch: pytest.MonkeyPatch) -> None
 
     def weighed() -> list[Verdict]:
         graph, names = original_graph(slower), [row.name for row in slower.report.nodes]
-        found = weigh_units(graph, slower.plan, names, 9, slower.machine.costs, None, silent)
+        found = compare_units(graph, slower.plan, names, 9, slower.machine.costs, None, silent)
         return [verdict for verdicts in found.values() for verdict in verdicts]
 
     few = weighed()
     assert few[0].needs
-    monkeypatch.setattr(turning, "_may_be_enough", lambda *of: True)
+    monkeypatch.setattr(break_even, "_can_be_enough", lambda *of: True)
     assert weighed() == few

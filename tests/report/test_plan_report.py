@@ -8,7 +8,7 @@ import pytest
 
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.options import Options
-from pimflow.report.as_it_fits import AsItFits
+from pimflow.report.fitted_cost import FittedCost
 from pimflow.report.measures import busy_us
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.plan_report import PlanReport, report_plan
@@ -207,7 +207,7 @@ def test_histogram_is_of_the_share_of_rows_on_pim() -> None:
     graph = heavy_chain()
     plan = plan_of(graph, SplitRows("conv0", 8, "auto", ("relu1",)), SplitRows("conv6", 13, "auto"))
     cost = report_of(graph, plan)
-    kept = AsItFits(cost.result.time_us, cost.result.energy_mj, fits=True)
+    kept = FittedCost(cost.result.time_us, cost.result.energy_mj, fits=True)
     result = policy_result(graph, plan, cost, kept, FakeCosts().target)
     assert result.ratio_histogram == {10: 1, 70: 1}
     assert result.mode_share == {"gpu": 0.5, "pim": 0.0, "md-dp": 0.5, "pipeline": 0.0}

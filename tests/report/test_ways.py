@@ -11,7 +11,7 @@ from pimflow.codegen.answers import Way
 from pimflow.ir import Builder, Graph, Node
 from pimflow.onnxio import to_onnx
 from pimflow.report.layer import report_layer
-from pimflow.report.ways import WayThere, told, ways_there
+from pimflow.report.ways import DeviceWay, device_ways, ways_text
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.targets import load_target
 from support.costs import FakeCosts
@@ -54,7 +54,7 @@ def test_a_row_shows_both_orders_as_the_layer_does(channels: int, size: int, way
     assert (taken.way, taken.time_us, taken.taken) == (way, layer.cost.time_us, True)
     assert (other.time_us, other.taken) == (layer.other_order.time_us, False)
     assert {taken.way, other.way} == {"window order", "column order"}
-    assert row.why.endswith(f"; on PIM {told(row.ways)}")
+    assert row.why.endswith(f"; on PIM {ways_text(row.ways)}")
 
 
 @pytest.mark.parametrize(("target", "policy"), [(TARGET, "pim"), (FREE, "newton++"), (FREE, "gpu")])
@@ -68,11 +68,11 @@ def test_nothing_is_shown_without_a_choice(target: pimflow.Target, policy: str) 
 def test_a_ways_time_is_the_sum_over_all_parts() -> None:
     """A part without it counts with its actual way; a node without a choice does not count."""
     graph = convolutions("a", "b", "c")
-    found = tuple(ways_there(graph, graph.nodes, "gpu", Choosing()))
+    found = tuple(device_ways(graph, graph.nodes, "gpu", Choosing()))
     assert found == (
-        WayThere("gpu", "library", 4.0 + 5.0, True),
-        WayThere("gpu", "im2win", 3.0 + 6.0, True),
-        WayThere("gpu", "im2col", 3.0 + 5.5, False),
+        DeviceWay("gpu", "library", 4.0 + 5.0, True),
+        DeviceWay("gpu", "im2win", 3.0 + 6.0, True),
+        DeviceWay("gpu", "im2col", 3.0 + 5.5, False),
     )
-    assert told(found) == "by library and im2win (library 9.00 us, im2win 9.00 us, im2col 8.50 us)"
-    assert tuple(ways_there(graph, graph.nodes[2:], "gpu", Choosing())) == ()
+    assert ways_text(found) == "by library and im2win (library 9.00 us, im2win 9.00 us, im2col 8.50 us)"
+    assert tuple(device_ways(graph, graph.nodes[2:], "gpu", Choosing())) == ()

@@ -115,12 +115,12 @@ def _bars(
             x = _center(group, len(groups)) + (number - len(series) / 2) * width
             top, bottom = sorted((scale(value), scale(base)))
             box = {"x": round(x + 1, 2), "y": top, "width": round(width - 2, 2), "height": round(bottom - top, 2)}
-            told = f"{name}, {one.label}: {significant(value)}"
+            tooltip = f"{name}, {one.label}: {significant(value)}"
             marked = panel.marks.get((number, group))
-            told += "" if marked is None else f"; {mark} {significant(marked)}"
+            tooltip += "" if marked is None else f"; {mark} {significant(marked)}"
             yield element(
                 "g",
-                element("title", told),
+                element("title", tooltip),
                 element("rect", **box, class_="under"),
                 element("rect", **box, class_=one.class_),
                 "" if marked is None else _diamond(round(x + width / 2, 2), scale(marked)),

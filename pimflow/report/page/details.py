@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from pimflow.report.difference import place_of
-from pimflow.report.explanation import Alternative, Verdict, told_of
+from pimflow.report.explanation import Alternative, Verdict, verdict_text
 from pimflow.report.inspection import NodeVerdict
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.markup import Markup, element, joined, shortened
@@ -58,8 +58,8 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
         *([("movement", moved)] if (moved := _moved(run, row)) else []),
     ]
     pairs = [joined([element("dt", what), element("dd", shortened(text, 600))]) for what, text in facts]
-    told = (_told(run, row, verdict) for verdict in run.units.get(row.name, ()))
-    yield element("div", element("dl", *pairs), *told, class_="facts")
+    verdicts = (_verdict(run, row, verdict) for verdict in run.units.get(row.name, ()))
+    yield element("div", element("dl", *pairs), *verdicts, class_="facts")
     alternatives = run.what_if.get(row.name, ())
     if alternatives:
         yield _table(alternatives)
@@ -68,9 +68,9 @@ def _side(run: Run, row: NodeRow) -> Iterator[Markup]:
         yield element("p", left, class_="note")
 
 
-def _told(run: Run, row: NodeRow, verdict: Verdict) -> Markup:
+def _verdict(run: Run, row: NodeRow, verdict: Verdict) -> Markup:
     """How a unit compares with the host for the node, and what would change that."""
-    sentence, needs = told_of(verdict, run.plan.host, run.what_if[row.name][0].measure.time_us)
+    sentence, needs = verdict_text(verdict, run.plan.host, run.what_if[row.name][0].measure.time_us)
     listed = [element("ul", *(element("li", need) for need in needs))] if needs else []
     standing = [element("p", f"Its bounds there: {verdict.standing}.", class_="told")] if verdict.standing else []
     return joined([element("p", shortened(sentence, 600), class_="told"), *listed, *standing])
@@ -97,11 +97,11 @@ def _largest(parts: PartsByPlace, unit: str, devices: Sequence[str]) -> str:
     amounts = [(amount, place, part) for place, inside in parts.items() for part, amount in inside.items() if amount]
     ranked = sorted(amounts, reverse=True)[:_MOST_PARTS]
     whole = total(parts)
-    told = [
+    shares = [
         f"{said(place, part, devices)} {significant(amount)} {unit} ({100 * amount / whole:.0f} %)"
         for amount, place, part in ranked
     ]
-    return ", ".join(told) or "-"
+    return ", ".join(shares) or "-"
 
 
 def _table(alternatives: Sequence[Alternative]) -> Markup:

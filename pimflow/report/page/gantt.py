@@ -140,10 +140,10 @@ def _bar(schedule: Schedule, event: Event, hue: str) -> Markup:
     length = event.end_us - event.start_us
     name = shortened(schedule.names.get(event.node, event.node))
     stage = "" if event.stage is None else f", stage {event.stage + 1}"
-    told = f"{name}: {length:,.2f} us, from {event.start_us:,.2f} us on{stage}"
+    tooltip = f"{name}: {length:,.2f} us, from {event.start_us:,.2f} us on{stage}"
     return element(
         "rect",
-        element("title", told),
+        element("title", tooltip),
         x=round(event.start_us, 3),
         y=0,
         width=round(length, 3),

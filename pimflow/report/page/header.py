@@ -33,15 +33,15 @@ def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
     first, second = runs
     differing = sum(node.differs for node in difference.nodes)
     before_us, after_us = first.report.result.time_us, second.report.result.time_us
-    told = f"B is {compared(before_us, after_us)}: {significant(after_us)} us instead of "
-    told += f"{significant(before_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
-    told += f"; {difference.renamed:,} were matched by what they compute, not by name." if difference.renamed else "."
+    story = f"B is {compared(before_us, after_us)}: {significant(after_us)} us instead of "
+    story += f"{significant(before_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
+    story += f"; {difference.renamed:,} were matched by what they compute, not by name." if difference.renamed else "."
     return element(
         "header",
         element("p", "pimflow report: a difference", class_="kicker"),
         element("h1", f"A: {first.title}", class_="side"),
         element("h1", f"B: {second.title}", class_="side"),
-        element("p", told, class_="story"),
+        element("p", story, class_="story"),
         _totals(difference),
         _changes("option", difference.options),
         _changes("machine", difference.machine),
@@ -112,7 +112,7 @@ def _story(run: Run) -> str:
             f"Policy {run.policy} leaves everything on the {run.plan.host.upper()}: no decision makes the model faster."
         )
     sums = {kind: sum(gain.change_us for gain in found) for kind, found in kinds.items()}
-    told = [
+    clauses = [
         f"{kind} ({_count(kinds[kind])}): {sums[kind]:+,.1f} us" for kind in sorted(sums, key=lambda kind: sums[kind])
     ]
     largest = max(run.gains, key=lambda gain: abs(gain.change_us))
@@ -121,7 +121,7 @@ def _story(run: Run) -> str:
     unknown = len(run.report.unknown)
     left = f" The cost of {unknown} nodes is not fully known." if unknown else ""
     return (
-        f"Against the {run.host_alone}: {'; '.join(told)}. The largest single decision, "
+        f"Against the {run.host_alone}: {'; '.join(clauses)}. The largest single decision, "
         f"on {shortened(largest.nodes[0], 60)}{more}, {does} {abs(largest.change_us):,.1f} us.{left}"
     )
 

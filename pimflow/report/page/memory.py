@@ -46,8 +46,8 @@ def memory_chart(usages: Sequence[Usage]) -> Markup:
         vertical_axis(up, _LEFT, "activations, MB", _RIGHT, tick_text),
     ]
     marks = [mark for index, usage in enumerate(usages) for mark in _usage(usage, index, len(usages) > 1, across, up)]
-    told = "; ".join(f"{usage.label}: {usage.memory.arena_bytes / _MB:,.2f} MB at the peak" for usage in usages)
-    return chart(_BOTTOM + 44, f"memory over time, {told}", *axes, *marks, class_="memory")
+    peaks = "; ".join(f"{usage.label}: {usage.memory.arena_bytes / _MB:,.2f} MB at the peak" for usage in usages)
+    return chart(_BOTTOM + 44, f"memory over time, {peaks}", *axes, *marks, class_="memory")
 
 
 def movements(usage: Usage) -> Markup:
@@ -56,8 +56,8 @@ def movements(usage: Usage) -> Markup:
     free, kept = len(memory.eliminated), memory.kept
     if not free and not kept:
         return element("p", "There is no Slice, Pad, Concat or view node.")
-    told = f"{free:,} of {free + len(kept):,} Slice, Pad, Concat and view nodes cost nothing"
-    told += "; these remain:" if kept else "; none remain."
+    summary = f"{free:,} of {free + len(kept):,} Slice, Pad, Concat and view nodes cost nothing"
+    summary += "; these remain:" if kept else "; none remain."
     ranked = sorted(kept.items(), key=lambda item: -item[1].bytes)
     rows = [
         element(
@@ -73,7 +73,9 @@ def movements(usage: Usage) -> Markup:
     head = element("tr", *(element("th", text) for text in ("remaining movement", "KiB", "reason")))
     table = element("table", element("thead", head), element("tbody", *rows), class_="small-table") if rows else ""
     more = len(ranked) - len(rows)
-    return joined([element("p", told), table, element("p", f"{more:,} more move less.", class_="note") if more else ""])
+    return joined(
+        [element("p", summary), table, element("p", f"{more:,} more move less.", class_="note") if more else ""]
+    )
 
 
 def _usage(usage: Usage, index: int, several: bool, across: Scale, up: Scale) -> Iterator[Markup]:
@@ -100,10 +102,10 @@ def _usage(usage: Usage, index: int, several: bool, across: Scale, up: Scale) ->
 
 def _hit(usage: Usage, step: int, size: float, start: float, stop: float) -> Markup:
     """The area to point at to see what runs in a step."""
-    told = f"{size:,.3f} MB alive, from {sum(usage.timeline.region_us[:step]):,.1f} us on"
+    tooltip = f"{size:,.3f} MB alive, from {sum(usage.timeline.region_us[:step]):,.1f} us on"
     return element(
         "g",
-        element("title", told),
+        element("title", tooltip),
         element("rect", x=start, y=_TOP, width=round(stop - start, 2), height=_BOTTOM - _TOP, class_="hit"),
         class_="mark",
         data_n=" ".join(map(str, usage.steps[step])) or None,

@@ -26,8 +26,8 @@ def network_panel(report: NetworkReport) -> Iterator[Markup]:
     yield element("dl", *pairs, class_="statistics")
     if report.times_us is not None:
         now, exported = report.times_us
-        told = f"All aggregations take {number(now)} us on the host, {number(exported)} us in the exported form."
-        yield element("p", told)
+        total = f"All aggregations take {number(now)} us on the host, {number(exported)} us in the exported form."
+        yield element("p", total)
 
 
 def ranking(features: int, tuning: Tuning) -> Iterator[Markup]:

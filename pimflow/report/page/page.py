@@ -92,8 +92,8 @@ def _waterfall(content: Content) -> Markup:
         for gain in run.gains
     ]
     if all(abs(step.change_us) < LEAST_US for step in steps):
-        told = f"With policy {run.policy} everything runs on the {run.host_alone}: no decision changes its time."
-        return element("p", told)
+        note = f"With policy {run.policy} everything runs on the {run.host_alone}: no decision changes its time."
+        return element("p", note)
     ends = (run.host_alone, run.report.baseline.time_us), (run.policy, run.report.result.time_us)
     return waterfall(ends[0], grouped_steps(steps), ends[1])
 
@@ -213,10 +213,10 @@ def _priced(content: Content) -> Iterator[Markup]:
         left = [row for row in run.report.nodes if row.share_us and row.name not in run.what_if]
         if left:
             share = 100 * sum(row.share_us for row in left) / (run.report.result.time_us or 1.0)
-            told = (
+            note = (
                 f"No alternatives were priced for {len(left):,} nodes, {share:.1f} % of the run (--what-if N prices N)."
             )
-            yield element("p", told, class_="note")
+            yield element("p", note, class_="note")
 
 
 def _rooflines(content: Content) -> Iterator[Markup]:

@@ -104,7 +104,7 @@ def _row(
             continue
         left, right = scale(start), scale(start + amount)
         what = said(place, part, devices)
-        told = f"{bar.label}: {what}: {significant(amount)} {unit}, {100 * amount / whole:.1f} %"
+        tooltip = f"{bar.label}: {what}: {significant(amount)} {unit}, {100 * amount / whole:.1f} %"
         box = element("rect", x=left, y=y, width=right - left, height=_BAR, class_=f"{hue[place]} s{place_shade}")
         fits = _LETTER * len(what) < right - left - 8
         text = (
@@ -112,7 +112,7 @@ def _row(
             if fits
             else ""
         )
-        yield element("g", element("title", told), box, text)
+        yield element("g", element("title", tooltip), box, text)
         start += amount
     yield element("text", f"{significant(whole)} {unit}", x=scale(whole) + 6, y=y + _BAR / 2 + 4, class_="value")
     full = round(scale(whole) - _LEFT, 2)

@@ -96,13 +96,13 @@ def _roof(ceiling: Ceiling, across: Scale, up: Scale) -> Iterator[Markup]:
     places = [(start, min(start * slope, peak)), (ridge, peak), (across.high, peak)]
     path = "L".join(f"{across(x):g} {up(y):g}" for x, y in places if x >= across.low)
     dashed = "" if not ceiling.is_alone else " dashed"
-    told = f"{ceiling.name}: {peak:,.3g} TMAC/s, {roof.bytes_per_us / 1e3:,.4g} GB/s"
-    title = element("title", told)
+    tooltip = f"{ceiling.name}: {peak:,.3g} TMAC/s, {roof.bytes_per_us / 1e3:,.4g} GB/s"
+    title = element("title", tooltip)
     yield element("path", title, d=f"M{path}", class_=f"roof {ceiling.hue}{dashed}")
 
 
 def _legend(ceilings: Sequence[Ceiling]) -> Markup:
-    told = [
+    entries = [
         element(
             "span",
             element("span", class_=f"swatch {ceiling.hue}"),
@@ -112,14 +112,14 @@ def _legend(ceilings: Sequence[Ceiling]) -> Markup:
         for ceiling in ceilings
     ]
     hollow = element("span", "filled: where the node runs; hollow: on the host alone")
-    return element("p", *told, hollow, class_="legend")
+    return element("p", *entries, hollow, class_="legend")
 
 
 def _mark(point: Point, across: Scale, up: Scale) -> Markup:
     x, y, before = across(point.intensity), up(point.rate / _PER_TERA), up(point.before / _PER_TERA)
-    told = f"{shortened(point.name)}: {point.intensity:,.3g} MACs per byte, {point.rate / _PER_TERA:,.3g} TMAC/s"
-    told += f"; {point.before / _PER_TERA:,.3g} TMAC/s on the host alone"
-    parts = [element("title", told)]
+    tooltip = f"{shortened(point.name)}: {point.intensity:,.3g} MACs per byte, {point.rate / _PER_TERA:,.3g} TMAC/s"
+    tooltip += f"; {point.before / _PER_TERA:,.3g} TMAC/s on the host alone"
+    parts = [element("title", tooltip)]
     if abs(before - y) > _RADIUS:
         parts.append(element("line", x1=x, x2=x, y1=y, y2=before, class_="way"))
         parts.append(element("circle", cx=x, cy=before, r=_RADIUS - 1.2, class_="was"))

@@ -118,7 +118,7 @@ def _end(end: tuple[str, float], x: float, scale: Scale) -> Markup:
 def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> Markup:
     begin, end = scale(start), scale(start + step.change_us)
     top, height = min(begin, end), max(1.0, abs(end - begin))
-    told = f"{shortened(step.name)}: {step.change_us:+,.2f} us ({step.kind})"
+    tooltip = f"{shortened(step.name)}: {step.change_us:+,.2f} us ({step.kind})"
     label = ""
     if width >= _LEAST_LABELLED:
         y = top - 5 if step.change_us > 0 else top + height + 13
@@ -126,7 +126,7 @@ def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> M
         label = element("text", text, x=x + width / 2, y=y, class_="small", text_anchor="middle")
     return element(
         "g",
-        element("title", told),
+        element("title", tooltip),
         element("rect", x=x, y=_TOP, width=width, height=_BOTTOM - _TOP, class_="hit"),
         element("line", x1=x - 2, x2=x + width, y1=begin, y2=begin, class_="join"),
         element("rect", x=x + 1, y=top, width=max(1.0, width - 3), height=height),

@@ -12,7 +12,7 @@ import pytest
 import pimflow
 from pimflow.errors import TargetError
 from pimflow.ir import Builder, Conv2d, Graph
-from pimflow.report.ways import WayThere
+from pimflow.report.ways import DeviceWay
 from pimflow.runtime.gpu.backend import GpuHost
 from pimflow.runtime.gpu.convolutions import MIB, Lowered, Sizes, lowered
 from pimflow.runtime.gpu.cost import sequence_cost
@@ -208,8 +208,8 @@ def test_the_summary_and_the_rows_name_the_algorithm(compiled: pimflow.CompiledM
     for row in rows:
         library, taken = row.ways
         node = compiled.graph.node(row.name)
-        assert library == WayThere("gpu", "library", usual.cost(compiled.graph, node).time_us, False)
-        assert taken == WayThere("gpu", "im2win", costs.node_cost(compiled.graph, node).time_us, True)
+        assert library == DeviceWay("gpu", "library", usual.cost(compiled.graph, node).time_us, False)
+        assert taken == DeviceWay("gpu", "im2win", costs.node_cost(compiled.graph, node).time_us, True)
         prices = f"library {library.time_us:.2f} us, im2win {taken.time_us:.2f} us"
         assert row.why.endswith(f"; on the GPU by im2win ({prices})")
 

@@ -19,7 +19,7 @@ NO_ROOM = "DOES NOT FIT"
 
 
 @dataclass(frozen=True)
-class AsItFits:
+class FittedCost:
     """The cost of one inference as `compile` finds it (`spill` in its `memory`). If all activations fit, or nothing is
     planned for those that do not, it is the cost with all of them kept.
 
@@ -33,7 +33,7 @@ class AsItFits:
     fits: bool
 
     @classmethod
-    def of(cls, graph: Graph, costs: Costs, way: SpillWay, kept: Measure) -> AsItFits:
+    def of(cls, graph: Graph, costs: Costs, way: SpillWay, kept: Measure) -> FittedCost:
         """The cost of a placed graph.
 
         Args:

@@ -28,7 +28,7 @@ _READERS_SHARE = 0.1  # of the GPU, for the threads that read the next batch: Py
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsed:
+class SampledBatch:
     """One drawn batch: its vertices and edges, the rows read from each kind's table, and the cost of its step."""
 
     batch: TypedBatch
@@ -47,7 +47,7 @@ class Rehearsed:
 
 
 @dataclass(frozen=True, eq=False)
-class Rehearsal:
+class SampledEpoch:
     """The drawn batches of an epoch, with everything that does not depend on memory tiers.
 
     Args:
@@ -66,7 +66,7 @@ class Rehearsal:
     batch: int
     train: int
     loader: Loader
-    drawn: tuple[Rehearsed, ...]
+    drawn: tuple[SampledBatch, ...]
 
     @property
     def table_bytes(self) -> int:
@@ -79,7 +79,7 @@ class Rehearsal:
         return max(one.bytes for one in self.drawn)
 
     def on(self, machine: Target) -> Epoch:
-        """The epoch on a machine: steps as they were rehearsed, everything else from its memory tiers and its static
+        """The epoch on a machine: steps as they were priced, everything else from its memory tiers and its static
         power.
 
         Raises:
@@ -111,9 +111,9 @@ class Rehearsal:
             vertices=sum(self.workload.graph.vertices.values()),
             edges=self.workload.graph.num_edges,
             model=self.model,
-            features=_one(self.features.values()),
+            features=_common_value(self.features.values()),
             feature_bytes=self.table_bytes,
-            fan_outs=_one(self.fan_outs.values()),
+            fan_outs=_common_value(self.fan_outs.values()),
             kinds=tuple(self._kinds()),
             relations=tuple(self._relations()),
             batch=self.batch,
@@ -168,7 +168,7 @@ def table_bytes(graph: Heterogeneous, features: Mapping[str, int]) -> int:
     return sum(count * features[kind] * ELEMENT_BYTES for kind, count in graph.vertices.items())
 
 
-def _one(values: Iterable[T]) -> T | None:
+def _common_value(values: Iterable[T]) -> T | None:
     """The value that all items have in common; None if they differ."""
     found = set(values)
     return found.pop() if len(found) == 1 else None
@@ -181,7 +181,7 @@ def _mean_by_part(amounts: Sequence[dict[str, float]]) -> dict[str, float]:
 class _Batch:
     """A drawn batch, priced on a machine."""
 
-    def __init__(self, drawn: Rehearsed, loader: Loader, access: FeatureAccess, machine: Target) -> None:
+    def __init__(self, drawn: SampledBatch, loader: Loader, access: FeatureAccess, machine: Target) -> None:
         tier, link = access.tier, access.link
         self._drawn, self._loader, self._access, self._machine = drawn, loader, access, machine
         self.sampling_us = drawn.batch.edges / tier.sampled_edges_per_us

@@ -18,17 +18,17 @@ from pimflow.targets import Target, override
 _NOTICEABLE = 0.995  # a change counts only if it reduces the time to less than this share
 
 
-def standing_of(region: Graph, anchor: Node, device: str, costs: CostModel) -> Verdict:
+def compare_with_host(region: Graph, anchor: Node, device: str, costs: CostModel) -> Verdict:
     """How a unit compares with the host for a node, without what would change that."""
-    found = _on_unit_us(region, anchor, device, costs)
+    found = _unit_time_us(region, anchor, device, costs)
     if isinstance(found, Refusal):
         return Verdict(device, found.reason, None, in_vain=found.in_vain)
     work, unit = costs.work(region, anchor, device), costs.units[device]
-    told = work if isinstance(work, Refusal) else unit.explain(work, unit.choices[-1])
-    return Verdict(device, "", found, standing="" if isinstance(told, Refusal) else told.standing)
+    report = work if isinstance(work, Refusal) else unit.explain(work, unit.choices[-1])
+    return Verdict(device, "", found, standing="" if isinstance(report, Refusal) else report.standing)
 
 
-def needs_of(
+def break_even_needs(
     region: Graph,
     anchor: Node,
     device: str,
@@ -39,9 +39,9 @@ def needs_of(
 ) -> tuple[Need, ...]:
     """Keys that would make a unit as fast as the host on a node for which it is slower, the best first."""
     needs: list[Need] = []
-    for key, value in _numbers(costs.target, device).items():
+    for key, value in _numeric_keys(costs.target, device).items():
         progress(f"{device}: {key}")
-        need = _need(region, anchor, device, costs.target, measured, key, value, time_us)
+        need = _smallest_change(region, anchor, device, costs.target, measured, key, value, time_us)
         needs += [need] if need is not None else []
     return tuple(sorted(needs, key=lambda need: need.time_us))
 
@@ -51,7 +51,7 @@ def rewritten(region: Graph, plan: Plan, costs: CostModel) -> Graph:
     return PassManager(rewrites(plan, costs)).run(region).graph
 
 
-def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> float | Refusal:
+def _unit_time_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> float | Refusal:
     """Time of the whole node on a unit with its best choice; with the rest on the host if only a product can leave."""
     work, choice = costs.work(region, anchor, device), costs.units[device].choices[-1]
     if isinstance(work, Refusal):
@@ -66,7 +66,7 @@ def _on_unit_us(region: Graph, anchor: Node, device: str, costs: CostModel) -> f
     return measure(rewritten(region, Plan("explain", tuple(placed), 0.0, 0.0, host=host), costs), costs).time_us
 
 
-def _numbers(target: Target, device: str) -> Mapping[str, float]:
+def _numeric_keys(target: Target, device: str) -> Mapping[str, float]:
     """The numeric keys of a unit that influence its times: no energies, and only the timing profile in use."""
     profile = target.values.get(f"{device}.timing.default")
     found = {}
@@ -78,7 +78,7 @@ def _numbers(target: Target, device: str) -> Mapping[str, float]:
     return found
 
 
-def _need(
+def _smallest_change(
     region: Graph,
     anchor: Node,
     device: str,
@@ -90,11 +90,11 @@ def _need(
 ) -> Need | None:
     """The smallest change of one key that is enough; None if none of the tried ones is."""
     for direction in (1, -1):
-        tried = list(_tried(target, measured, key, value, direction))
-        if not any(_may_be_enough(region, anchor, device, costs) for _, costs in tried):
+        candidates = list(_values_to_try(target, measured, key, value, direction))
+        if not any(_can_be_enough(region, anchor, device, costs) for _, costs in candidates):
             continue
-        for after, costs in tried:
-            time_us = _on_unit_us(region, anchor, device, costs)
+        for after, costs in candidates:
+            time_us = _unit_time_us(region, anchor, device, costs)
             if isinstance(time_us, Refusal) or time_us > before_us * _NOTICEABLE:
                 break
             host_us = costs.host_only().node_cost(region, anchor).time_us
@@ -103,7 +103,7 @@ def _need(
     return None
 
 
-def _tried(
+def _values_to_try(
     target: Target, measured: MeasuredTable | None, key: str, value: float, direction: int
 ) -> Iterator[tuple[float, CostModel]]:
     """Values of a key at growing distances from the current one, with the machine for each, while these are valid."""
@@ -116,7 +116,7 @@ def _tried(
             return
 
 
-def _may_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -> bool:
+def _can_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -> bool:
     """Whether a unit could be as fast as the host, by the lower bound of its product; checked before any search."""
     work, unit = costs.work(region, anchor, device), costs.units[device]
     if isinstance(work, Refusal):

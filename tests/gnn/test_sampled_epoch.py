@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from pimflow import gnn
-from pimflow.gnn.loop import rehearse
+from pimflow.gnn.loop import sample_epoch
 from pimflow.sparse.generate import power_law
 from pimflow.targets import load_target, override
 
@@ -35,15 +35,15 @@ AMOUNTS: dict[str, Any] = {
 )
 def test_batches_are_reused_for_other_memory_tiers(values: dict[str, float]) -> None:
     other = override(MACHINE, values)
-    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=3, **AMOUNTS)
-    assert rehearsal.on(other) == gnn.epoch(GRAPH, "sage", target=other, batches=3, **AMOUNTS)
-    assert rehearsal.on(MACHINE) != rehearsal.on(other)
+    sampled_epoch = sample_epoch(GRAPH, "sage", MACHINE, batches=3, **AMOUNTS)
+    assert sampled_epoch.on(other) == gnn.epoch(GRAPH, "sage", target=other, batches=3, **AMOUNTS)
+    assert sampled_epoch.on(MACHINE) != sampled_epoch.on(other)
 
 
 @pytest.mark.parametrize("spin_w", [0.0, 30.0, 110.0])
 def test_busy_waiting_threads_draw_power_for_the_rest_of_the_batch_only(spin_w: float) -> None:
-    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=1, **AMOUNTS)
-    always = rehearsal.on(
+    sampled_epoch = sample_epoch(GRAPH, "sage", MACHINE, batches=1, **AMOUNTS)
+    always = sampled_epoch.on(
         override(MACHINE, {"memory.host.spin_us": 1e9, "memory.host.spin_w": spin_w, "memory.host.gather_w": 110})
     )
     for row in (always["gather"], always["gather-pageable"]):
@@ -60,6 +60,6 @@ def test_by_default_waiting_threads_draw_the_power_of_gathering() -> None:
 
 
 def test_batches_are_reused_for_another_loader() -> None:
-    rehearsal = rehearse(GRAPH, "sage", MACHINE, batches=2, **AMOUNTS)
-    other = replace(rehearsal, loader="none").on(MACHINE)
+    sampled_epoch = sample_epoch(GRAPH, "sage", MACHINE, batches=2, **AMOUNTS)
+    other = replace(sampled_epoch, loader="none").on(MACHINE)
     assert other == gnn.epoch(GRAPH, "sage", loader="none", batches=2, **AMOUNTS)
