@@ -188,7 +188,7 @@ def _lower(graph: Graph, machine: Machine, progress: ProgressSink) -> dict[str, 
         unit = machine.costs.units.get(node.device or "")
         if unit is not None:
             progress(f"lowering {node.name}")
-            programs[node.name] = unit.at(program_of(graph, node, machine), places.of(node))
+            programs[node.name] = unit.placed_at(program_of(graph, node, machine), places.of(node))
     return programs
 
 

@@ -55,16 +55,16 @@ class ProgramTable:
         for name, program in programs.items():
             device = devices[name]
             unit = units[device]
-            number = numbers.setdefault((device, unit.same(program)), len(self._distinct))
+            number = numbers.setdefault((device, unit.identity_key(program)), len(self._distinct))
             if number == len(self._distinct):
                 self._distinct.append((device, program))
-            self._uses[name] = _Use(number, unit.first_of(program))
+            self._uses[name] = _Use(number, unit.data_start(program))
 
     @cached_property
-    def made_of(self) -> str:
+    def content_key(self) -> str:
         """All that the file depends on, apart from its format and the code, as text; "" if a program cannot say."""
-        told = [(device, self._units[device].made_of(program)) for device, program in self._distinct]
-        return "" if any(text is None for _, text in told) else f"{told} {list(self._uses.items())}"
+        keys = [(device, self._units[device].content_key(program)) for device, program in self._distinct]
+        return "" if any(text is None for _, text in keys) else f"{keys} {list(self._uses.items())}"
 
     def packed(self, form: str) -> bytes:
         """The file, byte-stable. Programs with the same encoding are stored once, even if they were made in different
@@ -111,7 +111,7 @@ def read_programs(path: Path, devices: Mapping[str, str], units: Units) -> dict[
         device, program = distinct[use.program]
         if device != devices[name]:
             raise DataError(f"{name!r} runs on {devices[name]}, and program {use.program} is of {device}")
-        programs[name] = units[device].at(program, use.first) if use.first else program
+        programs[name] = units[device].placed_at(program, use.first) if use.first else program
     return programs
 
 

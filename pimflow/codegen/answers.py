@@ -188,12 +188,12 @@ class EdgeDivision(NamedTuple):
     Args:
         group: the number of consecutive sources in a group.
         at_least: the minimum number of edges of one destination from one group for the unit to take them.
-        least_us: a lower bound on the unit's time for all its edges.
+        lower_bound_us: a lower bound on the unit's time for all its edges.
     """
 
     group: int
     at_least: int
-    least_us: float
+    lower_bound_us: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class Roof(NamedTuple):
     macs_per_us: float
     bytes_per_us: float
 
-    def least_us(self, macs: int, moved_bytes: int) -> float:
+    def lower_bound_us(self, macs: int, moved_bytes: int) -> float:
         """A lower bound on the time of work that moves these bytes through memory once."""
         return max(macs / self.macs_per_us, moved_bytes / self.bytes_per_us)
 

@@ -106,15 +106,15 @@ class Backend(ABC, Generic[W, P]):
         return None
 
     @property
-    def learnt_of(self) -> str:
-        """Everything that `learnt` depends on apart from the code, as text; "" for a unit that learns nothing."""
+    def records_key(self) -> str:
+        """Everything that `new_records` depends on apart from the code, as text; "" for a unit that learns nothing."""
         return ""
 
-    def recall(self, records: Records) -> None:
-        """Adopts what `learnt` returned in other runs, by key. Damaged records are computed again."""
+    def load_records(self, records: Records) -> None:
+        """Adopts what `new_records` returned in other runs, by key. Damaged records are computed again."""
 
-    def learnt(self) -> Records:
-        """Results that were expensive to compute, new since the last call; for `recall` in other runs."""
+    def new_records(self) -> Records:
+        """Results that were expensive to compute, new since the last call; for `load_records` in other runs."""
         return {}
 
     @property
@@ -127,16 +127,16 @@ class Backend(ABC, Generic[W, P]):
         return Kept(0)
 
     @property
-    def least_kept(self) -> int:
+    def min_kept(self) -> int:
         """A lower bound on what any program stores there, in the capacity's unit."""
         return 0
 
-    def at(self, program: P, first: int) -> P:
+    def placed_at(self, program: P, first: int) -> P:
         """The program with its data placed from `first` on, in the capacity's unit."""
         return program
 
-    def first_of(self, program: P) -> int:
-        """Where a program's data begin: the last argument of `at`, 0 without one."""
+    def data_start(self, program: P) -> int:
+        """Where a program's data begin: the last argument of `placed_at`, 0 without one."""
         return 0
 
     @property
@@ -152,7 +152,7 @@ class Backend(ABC, Generic[W, P]):
         """
         return choice_among(self.choice_word, choice, self.choices) if choice else self.default_choice
 
-    def meant_by(self, word: str) -> str:
+    def choice_for(self, word: str) -> str:
         """The choice that a policy's name stands for on this unit; the default if only other units know the name."""
         return word if word in self.choices else self.default_choice
 
@@ -201,7 +201,7 @@ class Backend(ABC, Generic[W, P]):
         told = self.time_us(work, choice)
         return told if isinstance(told, Refusal) else None
 
-    def least_us(self, work: W, choice: str) -> float:
+    def lower_bound_us(self, work: W, choice: str) -> float:
         """A lower bound on the time of `cost` under a choice, by arithmetic alone; 0 if in doubt.
 
         The search asks for a cost only if this bound leaves the work a chance.
@@ -249,13 +249,13 @@ class Backend(ABC, Generic[W, P]):
 
     @abstractmethod
     def encode(self, program: P) -> Any:
-        """The program as JSON values, independent of where `at` placed its data."""
+        """The program as JSON values, independent of where `placed_at` placed its data."""
 
-    def same(self, program: P) -> Hashable:
+    def identity_key(self, program: P) -> Hashable:
         """A cheap key, valid while the program lives: programs with equal keys have the same `encode`."""
         return id(program)
 
-    def made_of(self, program: P) -> str | None:
+    def content_key(self, program: P) -> str | None:
         """Everything that the result of `encode` depends on, as text; None if only the program itself determines it."""
         return None
 
@@ -279,7 +279,7 @@ class Backend(ABC, Generic[W, P]):
         """
         return 1e-4
 
-    def least_error(self, work: W, operand: str) -> float:
+    def absolute_tolerance(self, work: W, operand: str) -> float:
         """The absolute part of this error: rounding in narrow accumulators, however small the values are."""
         return 0.0
 

@@ -70,7 +70,7 @@ class HostBackend(ABC):
         """Peak throughput of matrix products, and bandwidth of its memory channels, before any efficiency factor."""
 
     @abstractmethod
-    def left_with(self, taken: int) -> HostBackend:
+    def without_channels(self, taken: int) -> HostBackend:
         """The same unit without `taken` of its memory channels, which serve others."""
 
     @abstractmethod

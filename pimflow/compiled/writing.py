@@ -131,7 +131,7 @@ def _write_streams(model: CompiledResult, path: Path) -> None:
     """Writes the units' programs, from the cache if an earlier run wrote the same ones."""
     units = model.machine.costs.units
     table = ProgramTable(model.programs, devices_off_the_host(model.graph, units), units)
-    cache = stream_cache(model.options, table.made_of and f"{FORMAT} {table.made_of}")
+    cache = stream_cache(model.options, table.content_key and f"{FORMAT} {table.content_key}")
     packed = cache.packed
     if packed is None:
         packed = table.packed(FORMAT)

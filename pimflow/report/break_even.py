@@ -121,4 +121,4 @@ def _can_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -
     work, unit = costs.work(region, anchor, device), costs.units[device]
     if isinstance(work, Refusal):
         return False
-    return unit.least_us(work, unit.choices[-1]) <= costs.host_only().node_cost(region, anchor).time_us
+    return unit.lower_bound_us(work, unit.choices[-1]) <= costs.host_only().node_cost(region, anchor).time_us

@@ -14,7 +14,7 @@ from pimflow.ir.text import print_graph
 from pimflow.records import dataclass
 from pimflow.report.network import Network, NetworkReport
 from pimflow.report.records import Records, Row
-from pimflow.report.roofline import RooflineRow, least_us, node_bytes, roofline_text
+from pimflow.report.roofline import RooflineRow, lower_bounds_us, node_bytes, roofline_text
 from pimflow.report.tables import number, render_fields, render_table, wrapped
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import node_work
@@ -226,7 +226,7 @@ def _verdict(graph: Graph, node: Node, costs: CostModel, host_us: float) -> Node
         leaving_macs=leaving,
         is_part=part,
         bytes=moved,
-        least_us=least_us(graph, node, macs, moved, costs),
+        least_us=lower_bounds_us(graph, node, macs, moved, costs),
     )
 
 

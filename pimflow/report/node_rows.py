@@ -327,7 +327,7 @@ class NodeRows:
                 continue
             if self._choice is None:
                 return f"policy {self._plan.policy}"
-            cost = self._costs.unit_cost(device, work, unit.meant_by(self._choice))
+            cost = self._costs.unit_cost(device, work, unit.choice_for(self._choice))
             if isinstance(cost, Refusal):
                 refusals.append(cost.reason)
                 continue

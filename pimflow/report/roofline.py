@@ -35,7 +35,7 @@ def node_bytes(graph: Graph, node: Node, element_bytes: int) -> int:
     return sum(value_bytes(graph.value(name), element_bytes) for name in names)
 
 
-def least_us(graph: Graph, node: Node, macs: int, moved: int, costs: CostModel) -> dict[str, float | None]:
+def lower_bounds_us(graph: Graph, node: Node, macs: int, moved: int, costs: CostModel) -> dict[str, float | None]:
     """A lower bound on a node's time by device, the host with all memory channels first; None if it cannot run there.
 
     Args:
@@ -45,10 +45,10 @@ def least_us(graph: Graph, node: Node, macs: int, moved: int, costs: CostModel) 
         moved: bytes that it reads and writes.
         costs: of the machine.
     """
-    found: dict[str, float | None] = {costs.target.host: costs.host_only().host.roof.least_us(macs, moved)}
+    found: dict[str, float | None] = {costs.target.host: costs.host_only().host.roof.lower_bound_us(macs, moved)}
     for device, unit in costs.units.items():
         work = costs.work(graph, node, device)
-        found[device] = None if isinstance(work, Refusal) else unit.least_us(work, unit.default_choice)
+        found[device] = None if isinstance(work, Refusal) else unit.lower_bound_us(work, unit.default_choice)
     return found
 
 

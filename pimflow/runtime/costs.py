@@ -95,7 +95,7 @@ class CostModel:
         alone = host_of(target, measured)
         self.target = target
         self.units: Mapping[str, Backend[Any, Any]] = units_of(target) if units is None else units
-        self.host: HostBackend = alone.left_with(sum(unit.memory_channels for unit in self.units.values()))
+        self.host: HostBackend = alone.without_channels(sum(unit.memory_channels for unit in self.units.values()))
         self._works: WeakKeyDictionary[Graph, dict[tuple[str, str], tuple[Node, Work | Refusal]]] = WeakKeyDictionary()
         self._host_only = self if alone is self.host else _with_host(self, alone)
 
@@ -318,7 +318,7 @@ class CostModel:
             before = int(fetched.sum())
             fetched[self._rows_read(graph, node)] = True
             width = math.prod(row) * (element_bytes(graph.value(node.inputs[0]).dtype) or 0)
-            found[node.name] = self._features.least_us((int(fetched.sum()) - before) * width)
+            found[node.name] = self._features.lower_bound_us((int(fetched.sum()) - before) * width)
         return found
 
     @cached_property

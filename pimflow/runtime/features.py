@@ -157,7 +157,7 @@ class FeatureAccess:
             sum(one.bytes for one in found),
         )
 
-    def least_us(self, size: int) -> float:
+    def lower_bound_us(self, size: int) -> float:
         """A lower bound in microseconds on fetching `size` bytes by any method: all of them cross the link."""
         rates = (self.link.copy_gb_per_s, self.link.pageable_gb_per_s, self.link.zero_copy_gb_per_s)
         return size / (max(rates) * 1e3)

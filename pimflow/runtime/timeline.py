@@ -292,12 +292,12 @@ def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
         return [0.0], jobs[0].duration_us
     by_stage = _list_schedule(jobs, [0.0] * len(jobs))
     levels = _levels(jobs)
-    least_us = _least_us(jobs, levels)
-    if by_stage[1] <= least_us:
+    lower_bound_us = _lower_bound_us(jobs, levels)
+    if by_stage[1] <= lower_bound_us:
         return by_stage
     others = _list_schedule(jobs, None), _list_schedule(jobs, [-level for level in levels])
     best = min(by_stage, *others, key=itemgetter(1))
-    return best if best[1] <= least_us else min(best, *_backwards(jobs), key=itemgetter(1))
+    return best if best[1] <= lower_bound_us else min(best, *_backwards(jobs), key=itemgetter(1))
 
 
 def makespan_us(jobs: Sequence[Job]) -> float:
@@ -315,7 +315,7 @@ def _levels(jobs: Sequence[Job]) -> list[float]:
     return levels
 
 
-def _least_us(jobs: Sequence[Job], levels: Sequence[float]) -> float:
+def _lower_bound_us(jobs: Sequence[Job], levels: Sequence[float]) -> float:
     """A lower bound on any schedule: the longest chain of jobs, or the load of the busiest resource."""
     busy = dict.fromkeys([job.resource for job in jobs], 0.0)
     for job in jobs:

@@ -69,7 +69,7 @@ class Bounds:
         """How many pieces of work of units were priced exactly."""
         return self._prices.priced
 
-    def least_us(self, decisions: tuple[Decision, ...]) -> float:
+    def lower_bound_us(self, decisions: tuple[Decision, ...]) -> float:
         """A lower bound on the time of the decisions, by arithmetic alone; infinite if they cannot be carried out."""
         return sum(map(least_makespan_us, self._steps_of(decisions)))
 
@@ -184,7 +184,7 @@ class Bounds:
         """Price work of units exactly, the longest first, until the lower bound of the decisions has risen, and return
         it.
 
-        `least_us` returns the same bound afterwards. If it has not risen, nothing is left to price.
+        `lower_bound_us` returns the same bound afterwards. If it has not risen, nothing is left to price.
         """
         steps = self._steps_of(decisions)
         before = after = sum(map(least_makespan_us, steps))
@@ -242,7 +242,7 @@ class Bounds:
         offer."""
         offered = self._costs.edge_divisions(self._graph, self._graph.node(split.node), split.device)
         dense = (split.group, split.at_least)
-        return next((way.least_us for way in offered if (way.group, way.at_least) == dense), 0.0)
+        return next((way.lower_bound_us for way in offered if (way.group, way.at_least) == dense), 0.0)
 
     def _node_part(self, placed: OnDevice, where: Mapping[str, str]) -> tuple[str, Part]:
         node = self._graph.node(placed.node)

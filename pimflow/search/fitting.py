@@ -61,7 +61,7 @@ class Refiner(Protocol[Payload]):
     def refine(self, entry: Entry[Payload]) -> None:
         """Price a candidate, or raise its lower bound."""
 
-    def least_kept(self, payload: Payload) -> Mapping[str, int]:
+    def min_kept(self, payload: Payload) -> Mapping[str, int]:
         """A lower bound on what a candidate stores in each memory, by device."""
 
     def kept(self, payload: Payload) -> Mapping[str, int]:
@@ -142,7 +142,7 @@ class _Space(Generic[Payload]):
         self._first = np.cumsum([0, *sizes])
         self.stretch = np.repeat(np.arange(len(sizes)), sizes)
         self.costs: Array = np.array([entry.us for entry in self.entries])
-        self.shares: Array = np.array([self._shares(refiner.least_kept(entry.payload)) for entry in self.entries])
+        self.shares: Array = np.array([self._shares(refiner.min_kept(entry.payload)) for entry in self.entries])
         self._loads: Array = self.shares.sum(axis=1)
         self.sure = np.zeros(len(self.entries), bool)
 

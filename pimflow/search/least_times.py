@@ -201,7 +201,10 @@ class LeastTimes:
             return None
         divisions = () if device == self._host else self._costs.edge_divisions(self._graph, node, device)
         return DeviceTimes(
-            device, min([whole.run_us, *(way.least_us for way in divisions)]), 0.0 if divisions else whole.link_us, 0.0
+            device,
+            min([whole.run_us, *(way.lower_bound_us for way in divisions)]),
+            0.0 if divisions else whole.link_us,
+            0.0,
         )
 
     def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> DeviceTimes | None:
@@ -288,7 +291,7 @@ class LeastTimes:
 
     def _on_unit(self, device: str, graph: Graph, node: Node, work: Work, choice: str) -> _Price | None:
         placed = node.placed(device=device, choice=choice, fused_into=None)
-        run_us = self._costs.units[device].least_us(work, choice)
+        run_us = self._costs.units[device].lower_bound_us(work, choice)
         exact = run_us <= 0
         if exact:
             cost = self._costs.unit_cost(device, work, choice)

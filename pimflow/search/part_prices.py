@@ -35,24 +35,24 @@ class Unit(Protocol):
     def default_choice(self) -> str:
         """The choice that applies if none is requested."""
 
-    def meant_by(self, word: str) -> str:
+    def choice_for(self, word: str) -> str:
         """The choice that a policy's word stands for."""
 
-    def least_us(self, work: Any, choice: str) -> float:
+    def lower_bound_us(self, work: Any, choice: str) -> float:
         """A lower bound on the time of work, by arithmetic alone."""
 
     @property
-    def least_kept(self) -> int:
+    def min_kept(self) -> int:
         """The minimum amount that any program stores in the unit's memory, in the unit of its capacity."""
 
     @property
-    def learnt_of(self) -> str:
+    def records_key(self) -> str:
         """Everything that learnt records depend on, as text; "" for a unit that learns nothing."""
 
-    def recall(self, records: Records) -> None:
+    def load_records(self, records: Records) -> None:
         """Load what was learnt in other runs."""
 
-    def learnt(self) -> Records:
+    def new_records(self) -> Records:
         """What has been learnt since the last call."""
 
 
@@ -283,6 +283,6 @@ class PartPrices:
         key = (pending, complete)
         known = self._works.get(key)
         if known is None:
-            least_us = self._costs.units[device].least_us(work, choice)
-            known = self._works[key] = Part(least_us, pending, complete=complete)
+            lower_bound_us = self._costs.units[device].lower_bound_us(work, choice)
+            known = self._works[key] = Part(lower_bound_us, pending, complete=complete)
         return known

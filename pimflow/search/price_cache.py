@@ -4,7 +4,7 @@ There is one file per (package version, code, target, cost model), with one line
 
     <key: 32 hex digits> <value: float.hex(), "none", or "=" and a text> <crc32 of the two: 8 hex digits>
 
-Whole plans (`plan_cache`) and what backends have learnt about work (`Backend.learnt`) are texts in files of their own.
+Whole plans (`plan_cache`) and the records of backends (`Backend.new_records`) are texts in files of their own.
 
 A record is appended with one write under an advisory lock, so lines of different writers never mix. A line with a wrong
 checksum (a torn write, a flipped bit, a truncated file), or with a value that is not a valid time, is ignored, computed

@@ -363,11 +363,11 @@ class Search:
         self.refine(entry)
         self.pool.add(entry)
 
-    def least_kept(self, payload: Decisions) -> Mapping[str, int]:
+    def min_kept(self, payload: Decisions) -> Mapping[str, int]:
         """A lower bound on what decisions store in the memories of units, by device: nodes share nothing there."""
         costs = self._pricer.costs
         count = Counter(device for decision in payload for device in devices_away(decision, costs.target.host))
-        return {device: times * costs.units[device].least_kept for device, times in count.items()}
+        return {device: times * costs.units[device].min_kept for device, times in count.items()}
 
     def kept(self, payload: Decisions) -> Mapping[str, int]:
         """What decisions that can be carried out store in the memories of units, by device."""

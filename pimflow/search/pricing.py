@@ -116,10 +116,10 @@ class Pricer:
         """A lower bound on the time of the decisions before anything is laid out: by stages for pipelines, by rates for
         other divided nodes."""
         if len(decisions) != 1:
-            return self._bounds.least_us(decisions)
+            return self._bounds.lower_bound_us(decisions)
         (only,) = decisions
         if isinstance(only, Pipeline):
-            by_stages = 0.0 if len(self.graph.nodes) > LONG else self._stages.least_us(only)
+            by_stages = 0.0 if len(self.graph.nodes) > LONG else self._stages.lower_bound_us(only)
             return by_stages or self._busiest_us(only)
         if isinstance(only, Parallel):
             return self._bounds.joined_busy_us(only)
@@ -130,7 +130,7 @@ class Pricer:
             if isinstance(only, SplitRows):
                 least = max([least, *(self._first_us[device][only.node] for device in both)])
             return least + self._bounds.added_us(only) if isinstance(only, SplitK) else least
-        return self._bounds.least_us(decisions)
+        return self._bounds.lower_bound_us(decisions)
 
     def _busiest_us(self, pipeline: Pipeline) -> float:
         """A lower bound on the time of a pipeline's busiest device by rates alone, which does not depend on the number
@@ -174,7 +174,7 @@ class Pricer:
         """
         known = self._by_rows(decisions[0])
         if known <= least:
-            known = self._bounds.least_us(decisions)
+            known = self._bounds.lower_bound_us(decisions)
         if known > least:
             return known, False
         text = self.content_text(decisions)
@@ -201,7 +201,7 @@ class Pricer:
         if isinstance(decision, SplitRows):
             return self._bounds.split_us(decision)
         if isinstance(decision, Pipeline) and len(self.graph.nodes) > LONG:
-            return self._stages.least_us(decision)
+            return self._stages.lower_bound_us(decision)
         return 0.0
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:

@@ -168,10 +168,10 @@ def run_cache(options: Options, runtime: str) -> RunCache:
     return RunCache(_folder(options, None), runtime)
 
 
-def stream_cache(options: Options, made_of: str) -> StreamCache:
-    """The instruction streams that an earlier run wrote for the same programs; none if `made_of`, which identifies the
-    programs, is empty."""
-    return StreamCache(_folder(options, None) if made_of else None, made_of)
+def stream_cache(options: Options, content_key: str) -> StreamCache:
+    """The instruction streams that an earlier run wrote for the same programs; none if `content_key`, which
+    identifies the programs, is empty."""
+    return StreamCache(_folder(options, None) if content_key else None, content_key)
 
 
 def keep_learnt(options: Options, *, costs: Costs) -> None:
@@ -182,7 +182,7 @@ def keep_learnt(options: Options, *, costs: Costs) -> None:
 
 def _keep_learnt(records: Iterable[tuple[Unit, PriceCache]]) -> None:
     for unit, table in records:
-        for key, text in unit.learnt().items():
+        for key, text in unit.new_records().items():
             table.put_text(key, text)
         table.flush()
 
@@ -191,9 +191,9 @@ def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCac
     """The units that learn about work, each with the cache of its records, which the unit has loaded."""
     found = []
     for unit in costs.units.values():
-        if unit.learnt_of:
-            table = PriceCache(folder, f"units\n{code_fingerprint()} {unit.learnt_of}")
-            unit.recall(table.texts)
+        if unit.records_key:
+            table = PriceCache(folder, f"units\n{code_fingerprint()} {unit.records_key}")
+            unit.load_records(table.texts)
             found.append((unit, table))
     return found
 

@@ -75,7 +75,7 @@ class StageTimes:
         self._host = host
         self._tails: dict[tuple[End, Sequence[Where], str], _Tail] = {}
 
-    def least_us(self, pipeline: Pipeline) -> float:
+    def lower_bound_us(self, pipeline: Pipeline) -> float:
         """A lower bound on the length of any schedule of the parts; 0 if the rows of the stages cannot be derived."""
         end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         if end is None:

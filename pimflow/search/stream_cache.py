@@ -20,11 +20,11 @@ class StreamCache:
 
     Args:
         folder: where its file is; None caches nothing.
-        made_of: everything that the document depends on besides the code, as text.
+        content_key: everything that the document depends on besides the code, as text.
     """
 
-    def __init__(self, folder: Path | None, made_of: str) -> None:
-        scope = f"streams\n{code_fingerprint()} {zlib.ZLIB_RUNTIME_VERSION}\n{made_of}" if folder else ""
+    def __init__(self, folder: Path | None, content_key: str) -> None:
+        scope = f"streams\n{code_fingerprint()} {zlib.ZLIB_RUNTIME_VERSION}\n{content_key}" if folder else ""
         self._table = PriceCache(folder, scope)
 
     @property

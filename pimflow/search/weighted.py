@@ -38,7 +38,7 @@ class WeightedPricer(Pricer):
 
     def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Lower bounds on the time and energy of the decisions so far; None if they cannot be carried out."""
-        time_us = self._bounds.least_us(decisions)
+        time_us = self._bounds.lower_bound_us(decisions)
         if math.isinf(time_us):
             return None
         return Spent(time_us, self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us))

@@ -135,7 +135,7 @@ class UnitReference:
             return self.sums_rtol * largest
         operand, dtype = unit.operand_of(node, self.operand), self.graph.value(node.output).dtype
         work = Refusal("") if node.op.is_sparse else unit.work(self.graph, node)
-        least = 0.0 if isinstance(work, Refusal) else unit.least_error(work, operand)
+        least = 0.0 if isinstance(work, Refusal) else unit.absolute_tolerance(work, operand)
         return (unit.tolerance(operand) + STEP.get(dtype, 0.0)) * largest + least + _MIN_STEP.get(dtype, 0.0)
 
     def on_unit(self, node: Node, inputs: Sequence[Array | None], unit: Backend[Any, Any]) -> Array:

@@ -60,7 +60,7 @@ def test_the_bytes_do_not_depend_on_which_programs_were_made_together() -> None:
     assert written(apart, backend) == written(found, backend)
     changed = {**found, "conv4": found["conv4"].with_streams(found["conv4"].streams[::-1])}
     assert written(changed, backend) != written(found, backend)
-    assert ProgramTable(changed, DEVICES, {"pim": backend}).made_of == ""
+    assert ProgramTable(changed, DEVICES, {"pim": backend}).content_key == ""
 
 
 def test_made_of_covers_everything_that_the_file_depends_on() -> None:
@@ -72,7 +72,7 @@ def test_made_of_covers_everything_that_the_file_depends_on() -> None:
         {**found, "conv4": found["conv4"].at(32)},
         {**found, "conv4": replace(found["conv4"], problem=replace(LAYERS[0], in_h=8))},
     )
-    told = [ProgramTable(other, DEVICES, {"pim": backend}).made_of for other in (found, *others)]
+    told = [ProgramTable(other, DEVICES, {"pim": backend}).content_key for other in (found, *others)]
     assert len(set(told)) == 4
     assert told[0] == told[3]
 

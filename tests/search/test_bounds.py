@@ -48,7 +48,7 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
     tight = 0
     for candidate in Candidates(graph, find_policy(policy), pricer):
         cost = pricer.cost(candidate.decisions)
-        by_arithmetic = bounds.least_us(candidate.decisions)
+        by_arithmetic = bounds.lower_bound_us(candidate.decisions)
         if cost is None:
             continue
         before = pricer.least(candidate.decisions)
@@ -58,7 +58,7 @@ def test_no_bound_is_above_the_price(name: str, machine: str) -> None:
         while by_parts > by_arithmetic:
             by_arithmetic, by_parts = by_parts, bounds.tighten(candidate.decisions)
         assert by_parts <= cost * (1 + 1e-9), candidate
-        assert by_parts == bounds.least_us(candidate.decisions)
+        assert by_parts == bounds.lower_bound_us(candidate.decisions)
     assert tight, "the bound is too weak"
 
 
@@ -72,7 +72,7 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
         (only, *others) = candidate.decisions
         if others or not isinstance(only, SplitRows):
             continue
-        by_parts, laid_out = bounds.split_us(only), bounds.least_us(candidate.decisions)
+        by_parts, laid_out = bounds.split_us(only), bounds.lower_bound_us(candidate.decisions)
         assert 0 < pricer.least(candidate.decisions) <= by_parts * (1 + 1e-9) <= laid_out * (1 + 2e-9), only
         near += by_parts > 0.5 * laid_out
         listed += pricer.least(candidate.decisions) > 0.9 * by_parts
@@ -116,7 +116,7 @@ def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) 
     exact = 0
     for pipeline in around:
         assert isinstance(pipeline, Pipeline)
-        by_stages, laid_out = pricer.least((pipeline,)), bounds.least_us((pipeline,))
+        by_stages, laid_out = pricer.least((pipeline,)), bounds.lower_bound_us((pipeline,))
         assert bounds.least_busy_us((pipeline,))["pim"] * (1 - 1e-9) <= by_stages <= laid_out * (1 + 1e-9), pipeline
         cost, by_parts = pricer.cost((pipeline,)), bounds.time_from_parts_us((pipeline,))
         assert by_parts == (math.inf if cost is None else cost), pipeline
@@ -124,7 +124,9 @@ def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) 
             exact += 1
             assert laid_out <= cost * (1 + 1e-9)
     assert exact > 10
-    assert math.isinf(bounds.least_us((replace(start, stage_rows=(14,), host_rows=()),))), "one stage is no pipeline"
+    assert math.isinf(bounds.lower_bound_us((replace(start, stage_rows=(14,), host_rows=()),))), (
+        "one stage is no pipeline"
+    )
 
 
 def residual_block() -> Graph:
@@ -218,7 +220,11 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str) -> None:
         drawn += rng.sample(found, min(3, len(found)))
     exact = 0
     for decisions in drawn:
-        cost, least, by_parts = pricer.cost(decisions), bounds.least_us(decisions), bounds.time_from_parts_us(decisions)
+        cost, least, by_parts = (
+            pricer.cost(decisions),
+            bounds.lower_bound_us(decisions),
+            bounds.time_from_parts_us(decisions),
+        )
         assert cost is None or least <= cost * (1 + 1e-9), decisions
         assert by_parts in (None, math.inf if cost is None else cost), decisions
         exact += by_parts is not None
@@ -233,7 +239,7 @@ class CountingUnit(FakeUnit):
         self.tightness = tightness
         self.priced: set[MatrixProblem] = set()
 
-    def least_us(self, work: MatrixProblem, choice: str) -> float:
+    def lower_bound_us(self, work: MatrixProblem, choice: str) -> float:
         cost = super().cost(work, choice)
         return 0.0 if isinstance(cost, Refusal) else self.tightness * cost.time_us
 

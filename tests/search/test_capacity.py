@@ -116,7 +116,7 @@ def test_nodes_that_share_weights_do_not_share_rows() -> None:
 @pytest.mark.parametrize("graph", [chain_of_products(2), inverted_residuals(1, 7)], ids=["products", "convolutions"])
 def test_lower_bounds_on_kept_memory_hold(graph: Graph) -> None:
     space = price_space(graph, find_policy("pimflow"), CostModel(with_rows(16384)), PriceCache(None, ""), prune=False)
-    kept = [(space.search.least_kept(one.payload), space.search.kept(one.payload)) for one in space.intervals]
+    kept = [(space.search.min_kept(one.payload), space.search.kept(one.payload)) for one in space.intervals]
     assert all(least["pim"] <= exactly["pim"] for least, exactly in kept if least)
     assert {"pim": 1} in [least for least, _ in kept]
 

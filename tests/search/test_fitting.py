@@ -65,7 +65,7 @@ class Refiner:
         entry.us, entry.priced = max(entry.us, cost / 2), entry.us >= cost / 2
         entry.us = cost if entry.priced else entry.us
 
-    def least_kept(self, payload: int) -> Mapping[str, int]:
+    def min_kept(self, payload: int) -> Mapping[str, int]:
         return {device: int(self.space.tightness[payload] * amount) for device, amount in self.kept(payload).items()}
 
     def kept(self, payload: int) -> Mapping[str, int]:

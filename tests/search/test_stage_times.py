@@ -33,10 +33,10 @@ def test_the_bound_is_between_the_busiest_device_and_the_layout(name: str, machi
         (only, *others) = candidate.decisions
         if others or not isinstance(only, Pipeline):
             continue
-        least, busy_us = stages.least_us(only), bounds.least_busy_us(candidate.decisions)
+        least, busy_us = stages.lower_bound_us(only), bounds.least_busy_us(candidate.decisions)
         divided = len(only.stage_rows) == 1  # fused nodes are not counted there
         busiest = busy_us["pim"] if divided else max(busy_us.values())
-        assert busiest * (1 - 1e-9) <= least <= bounds.least_us(candidate.decisions) * (1 + 1e-9)
+        assert busiest * (1 - 1e-9) <= least <= bounds.lower_bound_us(candidate.decisions) * (1 + 1e-9)
         assert least <= pricer.least(candidate.decisions)
         tight += least > 1.02 * busiest and not divided
         shared += divided
@@ -54,5 +54,5 @@ def test_only_runs_have_a_bound() -> None:
     rows = graph.shape(graph.node(third).output)[-2]
     run = Pipeline((first, second, third), ("gpu", "pim", "gpu"), (2, rows - 2), "")
     other_way = Pipeline((second, first, third), ("pim", "gpu", "gpu"), (2, rows - 2), "")
-    assert stages.least_us(run) > 0
-    assert stages.least_us(other_way) == 0
+    assert stages.lower_bound_us(run) > 0
+    assert stages.lower_bound_us(other_way) == 0

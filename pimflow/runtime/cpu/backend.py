@@ -38,7 +38,7 @@ class CpuHost(HostBackend):
         """All cores' vector units, and all memory channels."""
         return _roof(self.cpu)
 
-    def left_with(self, taken: int) -> CpuHost:
+    def without_channels(self, taken: int) -> CpuHost:
         """The same CPU: units have their own memory."""
         return self
 

@@ -105,7 +105,7 @@ class GpuHost(HostBackend):
         macs = self.gpu.sms * self.gpu.peak_macs_per_sm_cycle * self.gpu.clock_mhz
         return Roof(macs, self.channels * self.gpu.channel_gb_per_s * 1e3)
 
-    def left_with(self, taken: int) -> GpuHost:
+    def without_channels(self, taken: int) -> GpuHost:
         """The GPU without `taken` of its memory channels, which units hold."""
         return GpuHost(self.device, self.gpu, self.measured, self.channels - taken) if taken else self
 
@@ -168,7 +168,7 @@ class GpuHost(HostBackend):
 
     def measured_us(self, op: Op) -> float:
         """The shortest time in its table, if there is one."""
-        return math.inf if self.measured is None else self.measured.least_us(op)
+        return math.inf if self.measured is None else self.measured.shortest_us(op)
 
     def copy_cost(self, moved_bytes: int, dtype: str) -> GpuCost:
         """The cost of a copy kernel, with the width in which the GPU stores floating-point elements."""

@@ -84,7 +84,7 @@ class MeasuredTable:
         """The measured time of an op with these operand shapes and contents of constants, or None."""
         return self._times.get(kernel_key(op, [None if value is None else value.shape for value in inputs], content))
 
-    def least_us(self, op: Op) -> float:
+    def shortest_us(self, op: Op) -> float:
         """The shortest time of all kernels with an op's name; infinite if there is none."""
         return self._least.get(op.onnx_name, math.inf)
 

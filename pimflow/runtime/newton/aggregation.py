@@ -110,7 +110,7 @@ class Aggregations:
             for place in np.argsort(estimates[1:], kind="stable") + 1  # all edges on PIM is not a division
         )
 
-    def least_us(self, problem: SpmmProblem) -> float:
+    def lower_bound_us(self, problem: SpmmProblem) -> float:
         """A lower bound in microseconds: COMPs alone, spread evenly over the channels."""
         return int(self._counts(problem).pairs.sum()) * self._comp_us(problem)
 

@@ -121,7 +121,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return self.pim.channel_switch_us
 
     @cached_property
-    def learnt_of(self) -> str:
+    def records_key(self) -> str:
         """The timing profile, and the parameters of the machine that affect a mapping's cycles (energies do not)."""
         values = by_key(encode(self.pim))
         of_cycles = {key: value for key, value in values.items() if matters_to_time(key) and key not in _NO_CYCLES}
@@ -131,14 +131,14 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
     def _searches(self) -> tuple[MappingSearch, ...]:
         return (self.search,) if self._in_int8 is None else (self.search, self._in_int8)
 
-    def recall(self, records: Records) -> None:
+    def load_records(self, records: Records) -> None:
         """Loads mappings that were chosen before, and timings of their streams."""
         for search in self._searches:
-            search.recall(records)
+            search.load_records(records)
 
-    def learnt(self) -> Records:
+    def new_records(self) -> Records:
         """The mappings found and the stream timings requested since the last call."""
-        return {key: text for search in self._searches for key, text in search.learnt().items()}
+        return {key: text for search in self._searches for key, text in search.new_records().items()}
 
     @property
     def roof(self) -> Roof:
@@ -156,15 +156,15 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         return Kept(cost.rows, cost.mapping)
 
     @property
-    def least_kept(self) -> int:
+    def min_kept(self) -> int:
         """One row: weights or features take at least one, and programs of different nodes share none."""
         return 1
 
-    def at(self, program: NewtonProgram, first: int) -> NewtonProgram:
+    def placed_at(self, program: NewtonProgram, first: int) -> NewtonProgram:
         """The program with its weights or features placed from row `first` on."""
         return replace(program, first_row=first) if isinstance(program, SpmmProgram) else program.at(first)
 
-    def first_of(self, program: NewtonProgram) -> int:
+    def data_start(self, program: NewtonProgram) -> int:
         """Its first row."""
         return program.first_row
 
@@ -249,12 +249,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         search, problem = self._searched(work)
         return search.refusal(problem, choice)
 
-    def least_us(self, work: NewtonWork, choice: str) -> float:
+    def lower_bound_us(self, work: NewtonWork, choice: str) -> float:
         """A lower bound: for products, COMPs with their interruptions or the bus; for sums over edges, COMPs alone."""
         if isinstance(work, SpmmProblem):
-            return self.aggregations.least_us(work)
+            return self.aggregations.lower_bound_us(work)
         search, problem = self._searched(work)
-        return search.least_us(problem)
+        return search.lower_bound_us(problem)
 
     def time_parts_us(self, work: NewtonWork, choice: str) -> Parts:
         """The launch, placing the right-hand side, then the COMPs of the slowest channel and what they wait for."""
@@ -354,7 +354,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """The error that accumulation in the latches can cause."""
         return FP16_LATCH_RTOL if self._has_half_latches(operand) else SUM_RTOL
 
-    def least_error(self, work: NewtonWork, operand: str) -> float:
+    def absolute_tolerance(self, work: NewtonWork, operand: str) -> float:
         """Half of fp16's smallest number for each addition into an fp16 latch: one for each COMP of a dot product."""
         if isinstance(work, SpmmProblem | NarrowProblem) or not self._has_half_latches(operand):
             return 0.0
@@ -374,16 +374,16 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         narrow = {"operand": program.pim.operand} if program.pim.operand != self.operand else {}
         return {**archive_program(program), **narrow}
 
-    def same(self, program: NewtonProgram) -> Hashable:
+    def identity_key(self, program: NewtonProgram) -> Hashable:
         """A key that is equal for programs that differ only in their first row."""
         streams = program.streams if isinstance(program, SpmmProgram) else program.classes
         return tuple(map(id, (program.problem, program.mapping, program.pim, streams)))
 
-    def made_of(self, program: NewtonProgram) -> str | None:
+    def content_key(self, program: NewtonProgram) -> str | None:
         """Machine, problem and mapping, which determine the streams; None if the streams were given instead."""
         if isinstance(program, SpmmProgram) or program.given is not None:
             return None
-        return f"{self.learnt_of} {program.problem} {program.mapping} {program.pim.operand}"
+        return f"{self.records_key} {program.problem} {program.mapping} {program.pim.operand}"
 
     def decode(self, data: Any) -> NewtonProgram:
         """The program with the archived streams."""

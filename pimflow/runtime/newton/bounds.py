@@ -50,7 +50,7 @@ def cycle_bounds(problem: MatrixProblem, cost: PimCost, profile: TimingProfile) 
     return CycleBounds(cost.bound_cycles, interrupted_cycles(problem, profile), bus_cycles(problem, profile))
 
 
-def least_us(problem: MatrixProblem, profile: TimingProfile) -> float:
+def lower_bound_us(problem: MatrixProblem, profile: TimingProfile) -> float:
     """A lower bound in microseconds on every mapping of a problem: launch, operand placement, and the longer of
     interrupted COMPs and bus transfers."""
     pim, shape = profile.pim, geometry(problem, profile.pim)

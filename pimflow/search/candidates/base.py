@@ -105,7 +105,7 @@ class Scene:
     def destinations(self, choice: str) -> list[Destination]:
         """Every device other than the host, with the meaning of a policy's choice for it."""
         units = self._pricer.costs.units
-        return [Destination(device, unit.meant_by(choice)) for device, unit in units.items()]
+        return [Destination(device, unit.choice_for(choice)) for device, unit in units.items()]
 
     def can_run(self, node: Node, destination: Destination) -> bool:
         """Whether the whole node can run there."""

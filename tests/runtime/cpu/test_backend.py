@@ -91,6 +91,6 @@ def test_as_the_host_it_runs_every_node() -> None:
     assert compiled.timeline.makespan_us > 0
     assert compiled.verify(pim="values").passed
     host = host_of(machine)
-    assert host.left_with(3) is host
+    assert host.without_channels(3) is host
     assert host.copy_cost(10**6, "float32").time_us == pytest.approx(5 + 1e6 / 23040)
     assert host.static_energy_mj(1e6) == 0

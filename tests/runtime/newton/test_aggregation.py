@@ -215,7 +215,7 @@ def test_no_sum_takes_less_than_its_comps() -> None:
         work = unit.work(graph, graph.node("sum"))
         found = unit.cost(work, "auto")
         assert isinstance(found, SpmmCost)
-        assert 0.05 * found.time_us < unit.least_us(work, "auto") < found.time_us
+        assert 0.05 * found.time_us < unit.lower_bound_us(work, "auto") < found.time_us
 
 
 def test_streams_that_would_be_too_long_are_refused_before_they_are_packed(monkeypatch: pytest.MonkeyPatch) -> None:

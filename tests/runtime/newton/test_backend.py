@@ -32,7 +32,7 @@ def test_nothing_is_above_the_roof() -> None:
     for channels, size in ((32, 14), (64, 28), (256, 56)):
         problem = ConvProblem(1, channels, channels, size, size, (1, 1))
         roof_us = size * size * channels * channels / backend.roof.macs_per_us
-        assert backend.least_us(problem, "auto") >= roof_us
+        assert backend.lower_bound_us(problem, "auto") >= roof_us
         comp_us = backend.time_parts_us(problem, "auto")["COMP"]
         assert comp_us >= roof_us * (1 - 1e-9)
     assert comp_us == pytest.approx(roof_us, rel=0.03), "of a large product that fills all banks"
@@ -43,19 +43,19 @@ def test_programs_at_other_addresses_share_streams_and_archives() -> None:
     backend = NewtonBackend("pim", load_target("pimflow").pim)
     program = backend.program(PROBLEM, "newton++")
     assert isinstance(program, PimProgram)
-    here, there = (backend.at(program, row) for row in (0, 40))
+    here, there = (backend.placed_at(program, row) for row in (0, 40))
     assert isinstance(here, PimProgram)
     assert isinstance(there, PimProgram)
     assert here.streams is there.streams
-    assert [backend.first_of(here), backend.first_of(there)] == [0, 40]
-    assert backend.same(here) == backend.same(there) == backend.same(program)
+    assert [backend.data_start(here), backend.data_start(there)] == [0, 40]
+    assert backend.identity_key(here) == backend.identity_key(there) == backend.identity_key(program)
     assert backend.encode(here) == backend.encode(there)
     restored = backend.decode(backend.encode(there))
     assert isinstance(restored, PimProgram)
     assert (restored.streams, restored.first_row) == (program.streams, 0)
     changed = there.with_streams(program.streams[:1] + program.streams[:1] + program.streams[2:])
-    assert backend.same(changed) != backend.same(there)
-    moved = backend.at(changed, 7)
+    assert backend.identity_key(changed) != backend.identity_key(there)
+    moved = backend.placed_at(changed, 7)
     assert backend.encode(moved)["streams"] != backend.encode(there)["streams"], "changed streams are written unchanged"
-    assert backend.made_of(there) is not None
-    assert backend.made_of(moved) is None
+    assert backend.content_key(there) is not None
+    assert backend.content_key(moved) is None

@@ -244,6 +244,6 @@ def test_eight_bit_energies_do_not_change_mappings() -> None:
     assert pim.int8 is not None
     dearer = replace(pim, int8=replace(pim.int8, multiply_pj=9.0, add_pj=9.0))
     wider = replace(pim, int8=replace(pim.int8, result_bytes=2 * pim.int8.result_bytes))
-    kept = NewtonBackend("pim", pim).learnt_of
-    assert NewtonBackend("pim", dearer).learnt_of == kept
-    assert NewtonBackend("pim", wider).learnt_of != kept
+    kept = NewtonBackend("pim", pim).records_key
+    assert NewtonBackend("pim", dearer).records_key == kept
+    assert NewtonBackend("pim", wider).records_key != kept

@@ -13,7 +13,7 @@ from pimflow.codegen.work import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.backend import NewtonBackend
-from pimflow.runtime.newton.bounds import least_us
+from pimflow.runtime.newton.bounds import lower_bound_us
 from pimflow.runtime.newton.cost import price
 from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.runtime.newton.profiles import timing_profile
@@ -51,7 +51,7 @@ def test_no_mapping_is_faster_than_the_bound(problem: MatrixProblem, pim: PimSpe
             continue
         program = outlined.program()
         cost = price(program, time_classes(program, timer), profile)
-        assert least_us(problem, profile) <= cost.time_us * (1 + 1e-12), mapping
+        assert lower_bound_us(problem, profile) <= cost.time_us * (1 + 1e-12), mapping
 
 
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
@@ -65,7 +65,7 @@ def test_the_chosen_mapping_is_near_the_bound(target: str, timing: str) -> None:
         for choice in backend.choices:
             cost = backend.cost(problem, choice)
             assert not isinstance(cost, Refusal)
-            told.append(backend.least_us(problem, choice) / cost.time_us)
+            told.append(backend.lower_bound_us(problem, choice) / cost.time_us)
     assert max(told) <= 1
     assert timing != "strict" or max(told) > 0.93
 

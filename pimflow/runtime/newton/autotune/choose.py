@@ -26,7 +26,7 @@ from pimflow.records import dataclass
 from pimflow.runtime.newton.autotune.least import least_cycles
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
-from pimflow.runtime.newton.bounds import least_us
+from pimflow.runtime.newton.bounds import lower_bound_us
 from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
@@ -56,20 +56,20 @@ class MappingSearch:
         self.timer = StreamTimer(profile)
         self._family = {} if family is None else family
         self._known: dict[tuple[MatrixProblem, str], _Chosen | Refusal] = {}
-        self._least_us: dict[MatrixProblem, float] = {}
+        self._lower_bound_us: dict[MatrixProblem, float] = {}
         self._refused: dict[tuple[MatrixProblem, str], Refusal | None] = {}
         self._recalled: dict[str, str] = {}
-        self._learnt: list[tuple[MatrixProblem, str, _Chosen]] = []
+        self._unsaved: list[tuple[MatrixProblem, str, _Chosen]] = []
         self._timed: dict[tuple[MatrixProblem, str], _Chosen] = {}
 
-    def recall(self, records: Records) -> None:
-        """Adds the mappings and timings that other searches on the same machine found, as returned by `learnt`."""
+    def load_records(self, records: Records) -> None:
+        """Adds the mappings and timings that other searches on the same machine found, as returned by `new_records`."""
         self._recalled.update(records)
 
-    def learnt(self) -> Records:
+    def new_records(self) -> Records:
         """The mappings chosen and the stream timings requested since the last call."""
-        (learnt, self._learnt), (timed, self._timed) = (self._learnt, []), (self._timed, {})
-        mappings = {self._key(problem, policy): chosen.record for problem, policy, chosen in learnt}
+        (unsaved, self._unsaved), (timed, self._timed) = (self._unsaved, []), (self._timed, {})
+        mappings = {self._key(problem, policy): chosen.record for problem, policy, chosen in unsaved}
         timings = {self._key(*key, "streams"): chosen.timings_record for key, chosen in timed.items()}
         return mappings | timings
 
@@ -128,11 +128,11 @@ class MappingSearch:
         chosen = self._chosen(problem, policy)
         return chosen if isinstance(chosen, Refusal) else None
 
-    def least_us(self, problem: MatrixProblem) -> float:
+    def lower_bound_us(self, problem: MatrixProblem) -> float:
         """A lower bound in microseconds on every mapping of a problem, whatever the policy."""
-        known = self._least_us.get(problem)
+        known = self._lower_bound_us.get(problem)
         if known is None:
-            known = self._least_us[problem] = least_us(problem, self.profile)
+            known = self._lower_bound_us[problem] = lower_bound_us(problem, self.profile)
         return known
 
     def program(self, problem: MatrixProblem, policy: str) -> PimProgram | Refusal:
@@ -187,7 +187,7 @@ class MappingSearch:
     def _search_and_record(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         chosen = self._search(problem, policy)
         if not isinstance(chosen, Refusal):
-            self._learnt.append((problem, policy, chosen))
+            self._unsaved.append((problem, policy, chosen))
         return chosen
 
     def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:

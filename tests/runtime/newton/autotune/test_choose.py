@@ -43,11 +43,11 @@ def test_the_time_search_agrees_with_the_price(policy: str, timing: str, monkeyp
         assert not isinstance(program, Refusal)
         assert cost == price(program, time_classes(program, search.timer), search.profile)
     again = MappingSearch(search.profile)
-    again.recall(search.learnt())
+    again.load_records(search.new_records())
     assert [again.time_us(problem, policy) for problem in PROBLEMS] == [
         search.time_us(problem, policy) for problem in PROBLEMS
     ]
-    assert not again.learnt(), "all of it was known"
+    assert not again.new_records(), "all of it was known"
 
 
 def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,7 +55,7 @@ def test_a_new_launch_times_no_mapping_again(monkeypatch: pytest.MonkeyPatch) ->
     search = MappingSearch(timing_profile(pim))
     before = [search.time_us(problem, "auto") for problem in PROBLEMS]
     again = MappingSearch(timing_profile(replace(pim, launch_us=2.5)))
-    again.recall(search.learnt())
+    again.load_records(search.new_records())
     with monkeypatch.context() as patch:
         patch.setattr(StreamTimer, "cycles_of", None)
         told = [again.time_us(problem, "auto") for problem in PROBLEMS]
@@ -72,15 +72,15 @@ def test_priced_mappings_are_not_timed_again(monkeypatch: pytest.MonkeyPatch) ->
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     problems = (*PROBLEMS, ConvProblem(1, 64, 64, 8, 9, (3, 3), (1, 1), (1, 1, 1, 1)))
     assert [search.time_us(problem, "auto") for problem in problems]
-    chosen = search.learnt()
+    chosen = search.new_records()
     told = [search.choose(problem, "auto") for problem in problems]
-    again, timed = MappingSearch(search.profile), search.learnt()
-    again.recall({**chosen, **timed})
+    again, timed = MappingSearch(search.profile), search.new_records()
+    again.load_records({**chosen, **timed})
     with monkeypatch.context() as patch:
         patch.setattr(StreamTimer, "cycles_of", None)
         patch.setattr(StreamTimer, "timing", None)
         assert [again.choose(problem, "auto") for problem in problems] == told
-    assert not again.learnt()
+    assert not again.new_records()
 
 
 @pytest.mark.parametrize("damage", [lambda text: text[:-1], lambda _: "[]"])
@@ -88,9 +88,11 @@ def test_damaged_timings_are_computed_again(damage: Callable[[str], str]) -> Non
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     told = search.choose(PROBLEMS[0], "auto")
     again = MappingSearch(search.profile)
-    again.recall({key: damage(text) if text.startswith("[") else text for key, text in search.learnt().items()})
+    again.load_records(
+        {key: damage(text) if text.startswith("[") else text for key, text in search.new_records().items()}
+    )
     assert again.choose(PROBLEMS[0], "auto") == told
-    assert len(again.learnt()) == 1, "the mapping was known"
+    assert len(again.new_records()) == 1, "the mapping was known"
 
 
 @pytest.mark.parametrize("damage", ['"cycles":-', '"cycle":', ""])
@@ -98,9 +100,9 @@ def test_a_malformed_record_is_searched_for_again(damage: str) -> None:
     search = MappingSearch(timing_profile(load_target("pimflow").pim))
     told = search.time_us(PROBLEMS[0], "auto")
     again = MappingSearch(search.profile)
-    again.recall({key: text.replace('"cycles":', damage) for key, text in search.learnt().items()})
+    again.load_records({key: text.replace('"cycles":', damage) for key, text in search.new_records().items()})
     assert again.time_us(PROBLEMS[0], "auto") == told
-    assert again.learnt(), "nothing of it was known"
+    assert again.new_records(), "nothing of it was known"
 
 
 def test_layers_with_equal_streams_are_searched_once(monkeypatch: pytest.MonkeyPatch) -> None:
