@@ -69,7 +69,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Kept:
+class CachedLine:
     """A stored line, with everything that it depends on apart from the zoo."""
 
     code: str
@@ -78,24 +78,24 @@ class Kept:
     line: Line
 
 
-def kept_lines(path: Path | None, target: str, policies: tuple[str, ...]) -> dict[str, Line]:
+def cached_lines(path: Path | None, target: str, policies: tuple[str, ...]) -> dict[str, Line]:
     """The lines of a file that were measured with this code, by model."""
     if path is None or not path.exists():
         return {}
-    entries = [decode(Kept, json.loads(text)) for text in path.read_text(encoding="utf-8").splitlines()]
-    asked = (code_fingerprint(), target, policies)
-    return {entry.line.model: entry.line for entry in entries if (entry.code, entry.target, entry.policies) == asked}
+    entries = [decode(CachedLine, json.loads(text)) for text in path.read_text(encoding="utf-8").splitlines()]
+    key = (code_fingerprint(), target, policies)
+    return {entry.line.model: entry.line for entry in entries if (entry.code, entry.target, entry.policies) == key}
 
 
 def measured_lines(models: Sequence[str], target: str, policies: tuple[str, ...], path: Path | None) -> list[Line]:
     """One line per model; each is stored as soon as it is measured."""
-    costs, lines = CostModel(load_target(target)), kept_lines(path, target, policies)
+    costs, lines = CostModel(load_target(target)), cached_lines(path, target, policies)
     for model in models:
         if model in lines:
             continue
         lines[model] = measured(model, policies, costs)
         if path is not None:
-            entry = Kept(code_fingerprint(), target, policies, lines[model])
+            entry = CachedLine(code_fingerprint(), target, policies, lines[model])
             with path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(encode(entry)) + "\n")
     return [lines[model] for model in models]

@@ -85,21 +85,21 @@ def main() -> None:
     parser.add_argument("--features", type=int, default=32, help="columns of the ranked aggregation")
     parser.add_argument("--like", nargs="*", default=[], choices=list(DATA_SETS), help="data sets whose sizes to use")
     parser.add_argument("--orders", action="store_true", help="also measure each order of the vertices")
-    asked = parser.parse_args()
-    steps = (*STEPS, *(ORDERS if asked.orders else ()))
+    arguments = parser.parse_args()
+    steps = (*STEPS, *(ORDERS if arguments.orders else ()))
     print(here())
     print(f"{'edges':>13} {'vertices':>10} " + " ".join(f"{step + ' s':>12}" for step in steps) + PEAKS)
     fresh = multiprocessing.get_context("spawn")
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "graph.npz"
-        for what in (*asked.edges, *asked.like):
+        for what in (*arguments.edges, *arguments.like):
             shutil.rmtree(file.with_name("cache"), ignore_errors=True)
             with fresh.Pool(1) as pool:
-                making = pool.apply(make, (what, asked.per_vertex, file))
+                making = pool.apply(make, (what, arguments.per_vertex, file))
             with fresh.Pool(1) as pool:
-                size, seconds, peak = pool.apply(look, (file, asked.orders))
+                size, seconds, peak = pool.apply(look, (file, arguments.orders))
             with fresh.Pool(1) as pool:
-                strategies, ranking, ranking_peak = pool.apply(rank, (file, asked.features))
+                strategies, ranking, ranking_peak = pool.apply(rank, (file, arguments.features))
             seconds.update(make=making, rank=ranking)
             line = f"{size} " + " ".join(f"{seconds[step]:>12.2f}" for step in steps)
             print(f"{line} {peak:>9.2f} {ranking_peak:>12.2f} {strategies:>10}", flush=True)

@@ -92,13 +92,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--edges", type=float, default=2e6, help="edges of an R-MAT graph")
     parser.add_argument("--features", type=int, default=64, help="features of a vertex")
-    asked = parser.parse_args()
-    edges = int(asked.edges)
+    arguments = parser.parse_args()
+    edges = int(arguments.edges)
     graph = rmat(max(round(np.log2(edges / EDGES_PER_VERTEX)), 1), edges)
     print(here())
-    print(f"{graph.num_dst:,} vertices, {graph.num_edges:,} edges, {asked.features} features, {HEADS} heads")
+    print(f"{graph.num_dst:,} vertices, {graph.num_edges:,} edges, {arguments.features} features, {HEADS} heads")
     print(f"{'op':<16} {'ours ms':>8} {'scipy, numpy ms':>16} {'largest difference':>19}")
-    for name, op, operands, other in cases(graph, asked.features):
+    for name, op, operands, other in cases(graph, arguments.features):
         ours, own_s = cpu_s(lambda op=op, operands=operands: SPARSE_VALUES.of(op)(op, operands))  # type: ignore[misc]
         theirs, other_s = cpu_s(other)
         apart = float(np.abs(ours - theirs).max() / np.abs(theirs).max())

@@ -89,16 +89,16 @@ def measure(case: Case, share: int, spec: UpmemSpec) -> Row:
     others: dict[str, dict[str, AggregationCost | Refusal]] = {}
     elements: tuple[ElementType, ...] = ("int32", "fp32")
     for element in elements:
-        asked = Aggregation(FEATURES, element)
-        best[element] = Tuner(spec, graph, asked).rank()
-        others[element] = {"SparseP": sparsep(spec, graph, asked), "GraNDe": grande(spec, graph, asked)}
-    asked = Aggregation(FEATURES, "int32")
-    ranking, tuned_s = timed(lambda: Tuner(spec, graph, asked).rank())
-    exhaustive, exhaustive_s = timed(lambda: Tuner(spec, graph, asked).exhaustive())
-    choice = published_tuner(spec, graph, asked)
+        aggregation = Aggregation(FEATURES, element)
+        best[element] = Tuner(spec, graph, aggregation).rank()
+        others[element] = {"SparseP": sparsep(spec, graph, aggregation), "GraNDe": grande(spec, graph, aggregation)}
+    aggregation = Aggregation(FEATURES, "int32")
+    ranking, tuned_s = timed(lambda: Tuner(spec, graph, aggregation).rank())
+    exhaustive, exhaustive_s = timed(lambda: Tuner(spec, graph, aggregation).exhaustive())
+    choice = published_tuner(spec, graph, aggregation)
     published = "-"
     if not isinstance(choice, Refusal):
-        cost = Pricing(spec, asked, EdgeParts(graph)).cost(choice.strategy)
+        cost = Pricing(spec, aggregation, EdgeParts(graph)).cost(choice.strategy)
         if not isinstance(cost, Refusal):
             published = f"{choice.strategy} ({cost.time_us / ranking.best.cost.time_us:.2f})"
     return Row(
@@ -111,7 +111,7 @@ def measure(case: Case, share: int, spec: UpmemSpec) -> Row:
         ranking.best.cost.time_us / exhaustive.best.cost.time_us,
         tuned_s,
         exhaustive_s,
-        tuple(scaled(spec, graph, asked)),
+        tuple(scaled(spec, graph, aggregation)),
         graph.num_edges,
     )
 
@@ -122,12 +122,12 @@ def timed(search: Callable[[], Ranking]) -> tuple[Ranking, float]:
     return search(), time.process_time() - begun
 
 
-def scaled(spec: UpmemSpec, graph: Graph, asked: Aggregation) -> Iterator[float]:
+def scaled(spec: UpmemSpec, graph: Graph, aggregation: Aggregation) -> Iterator[float]:
     """Times with 4, 8, 16 and 32 ranks, with one edge part on each."""
     for ranks in (4, 8, 16, 32):
         fewer = replace(spec, ranks=ranks, cores=spec.cores * ranks // spec.ranks, dimms=max(1, ranks // 2))
         strategy = gnn.Strategy(1, ranks, "csr", "nnz", "nnz")
-        cost = Pricing(fewer, asked, EdgeParts(graph)).cost(strategy)
+        cost = Pricing(fewer, aggregation, EdgeParts(graph)).cost(strategy)
         yield math.nan if isinstance(cost, Refusal) else cost.time_us
 
 
@@ -237,10 +237,10 @@ def _gap(row: Row, spec: UpmemSpec) -> str:
     spent, cost = _spent(row, "int32", spec), row.best["int32"].best.cost
     pim_mj, alone_mj = (sum(part[place] for part in spent.values()) for place in (0, 1))
     speed, energy = row.host_us / cost.time_us, alone_mj / pim_mj
-    power, asked = speed / energy, FASTER / SAVED
+    power, published = speed / energy, FASTER / SAVED
     return (
         f"{energy:.2f} / {SAVED} = {energy / SAVED:.2f} is {speed:.2f} / {FASTER} = {speed / FASTER:.2f} by speed "
-        f"times {asked:.2f} / {power:.2f} = {asked / power:.2f} by power"
+        f"times {published:.2f} / {power:.2f} = {published / power:.2f} by power"
     )
 
 

@@ -21,8 +21,8 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from kept import kept, kept_file
 from onnx import ModelProto
+from results_cache import cache_path, cached
 
 import pimflow_zoo
 from pimflow.compiled import Machine
@@ -155,12 +155,12 @@ def row_of(data: DataSet, layer: str, most: int) -> Row:
     edges, part = graph_like(data, share), graph_like(data, trained)
     costs = Machine.of(Options.of(target=TARGET, policy="gpu")).costs
     model = hashlib.sha256(model_of(layer, data.types).SerializeToString(deterministic=True)).hexdigest()
-    asked = [encode(data), share, TARGET, model, edges.sha256, part.sha256]
+    key = [encode(data), share, TARGET, model, edges.sha256, part.sha256]
 
     def made() -> Any:
         return encode(measure(data, layer, costs, edges, share, training(layer, data, part, costs)))
 
-    return decode(Row, kept(kept_file("relational", f"{data.name}-{layer}", asked), made))
+    return decode(Row, cached(cache_path("relational", f"{data.name}-{layer}", key), made))
 
 
 def measure(data: DataSet, layer: str, costs: CostModel, edges: Adjacency, share: int, steps: Forms) -> Row:

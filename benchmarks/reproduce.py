@@ -22,8 +22,8 @@ from typing import Any
 import results_charts
 import results_page
 from fit_gpu import with_fit
-from kept import kept, kept_file
 from machine import here
+from results_cache import cache_path, cached
 
 import pimflow
 import pimflow_zoo
@@ -195,14 +195,14 @@ def _model(name: str) -> bytes:
 
 
 def _file(job: Job) -> Path:
-    return kept_file(
+    return cache_path(
         "reproduce", f"{job.study}-{job.model}", [asdict(job), NEAR_FITS if job.near_fit is not None else ""]
     )
 
 
 def run(job: Job) -> list[Record]:
     """The job's results, one record per policy; read from its file if that exists."""
-    records: list[Record] = kept(_file(job), lambda: _results(job))
+    records: list[Record] = cached(_file(job), lambda: _results(job))
     return records
 
 

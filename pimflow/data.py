@@ -43,7 +43,7 @@ NOT_DATA: Mapping[str, Any] = {"data": False}
 """Metadata of a field that is not part of the data: it is not written, and reading gives its default."""
 
 
-MOST_TEXT_BYTES = 64 << 20
+MAX_TEXT_BYTES = 64 << 20
 """Size limit of a text file, written by a person or a program: far more than any needs, and far less than memory."""
 
 
@@ -63,17 +63,17 @@ def open_file(path: str | Path) -> BinaryIO:
     raise OSError(errno.EINVAL, "it is not a regular file", str(path))
 
 
-def read_file(path: str | Path, most_bytes: int = MOST_TEXT_BYTES) -> bytes:
+def read_file(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     """Read all bytes of a regular file.
 
     Raises:
-        OSError: as for `open_file`; or it is larger than `most_bytes`.
+        OSError: as for `open_file`; or it is larger than `max_bytes`.
     """
     with open_file(path) as file:
         size = os.fstat(file.fileno()).st_size
-        data = b"" if size > most_bytes else file.read()
-    if max(size, len(data)) > most_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {most_bytes:,} bytes", str(path))
+        data = b"" if size > max_bytes else file.read()
+    if max(size, len(data)) > max_bytes:
+        raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
     return data
 
 

@@ -15,8 +15,8 @@ import pimflow
 import pimflow_zoo
 from pimflow.frontend import load_model
 from pimflow.ir import Conv2d, Elementwise, Gemm, MatMul, OnnxOp
-from support.kept import CONTRIB, normal
 from support.onnx_models import model_of
+from support.opaque_models import CONTRIB, normal
 
 
 def optimised(model: onnx.ModelProto, folder: Path) -> Path:

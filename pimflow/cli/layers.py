@@ -9,7 +9,7 @@ from pimflow.errors import OptionError, choice
 
 _CONV_KEYS = ("ic", "oc", "h", "w", "k", "kh", "kw", "s", "p", "d", "g", "n")
 _MATMUL_KEYS = ("m", "k", "n", "b")
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 
 
 def parse_conv(text: str) -> ConvProblem:
@@ -92,7 +92,7 @@ def _numbers(text: str, key: str, count: int, least: int = 1) -> tuple[int, ...]
     if len(parts) not in (1, count) or not all(part.isascii() and part.isdigit() for part in parts):
         wanted = "a number" if count == 1 else f"a number or {count} numbers separated by '/'"
         raise OptionError(f"{key}={text[:40]} is not {wanted}", "give whole numbers")
-    if max(map(len, parts)) > _MOST_DIGITS:
+    if max(map(len, parts)) > _MAX_DIGITS:
         raise OptionError(f"{key}={text[:40]}... is out of range", f"give {least} to {1 << 20}")
     numbers = tuple(map(int, parts)) * (count // len(parts))
     if min(numbers) < least or max(numbers) > 1 << 20:

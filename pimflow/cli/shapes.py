@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pimflow.errors import ShapeError
 
 Bound = tuple[int, ...] | int
-_MOST_DIGITS = 18
+_MAX_DIGITS = 18
 _SYNTAX = "type --shape INPUT:1x3x224x224 or --shape DIM=1"
 
 
@@ -36,7 +36,7 @@ def _parse_shape(text: str) -> tuple[str, Bound]:
 
 
 def _size(text: str, whole: str) -> int:
-    if not (text.isascii() and text.isdigit()) or len(text) > _MOST_DIGITS:
+    if not (text.isascii() and text.isdigit()) or len(text) > _MAX_DIGITS:
         raise ShapeError(f"--shape {whole[:60]!r}: {text[:40]!r} is not a valid size", _SYNTAX)
     return int(text)
 

@@ -7,11 +7,11 @@ import sys
 from pimflow.errors import ModelError
 
 STDIN = "-"
-MOST_BYTES = 2**31 - 1
+MAX_BYTES = 2**31 - 1
 """The largest message that protobuf can read."""
 
 
-def stdin_bytes(most: int = MOST_BYTES) -> bytes:
+def stdin_bytes(most: int = MAX_BYTES) -> bytes:
     """All of stdin.
 
     Raises:

@@ -67,10 +67,10 @@ class CompiledModel(CompiledResult):
             ("nodes", f"{len(self.report.nodes)}, of which {len(self.programs)} parts leave the host"),
         ]
         from pimflow.report.page.gantt import Schedule
-        from pimflow.report.page.notebook import MOST_EVENTS, notebook_charts
+        from pimflow.report.page.notebook import MAX_EVENTS, notebook_charts
 
         names = {node.name: origin_of(node) for node in self.graph.nodes}
-        schedule = Schedule(self.machine.costs.titles, self.timeline, {}, names, {}, MOST_EVENTS)
+        schedule = Schedule(self.machine.costs.titles, self.timeline, {}, names, {}, MAX_EVENTS)
         table = html_table([{"": what, "value": text} for what, text in about], self._title)
         return table + notebook_charts(schedule, self.report, self.plan.policy)
 

@@ -16,7 +16,7 @@ from pimflow.targets.schema.origin import spelled
 
 FACTORS = (2, 4, 8)
 """Factors by which a key of the machine is raised or lowered, to see whether another device would win."""
-_MOST_LETTERS = 24  # of an alternative's name next to its bar
+_MAX_LETTERS = 24  # of an alternative's name next to its bar
 
 
 @dataclass(frozen=True)
@@ -155,7 +155,7 @@ class Explanation(Records):
         from pimflow.report.page.parts import Bar, parts_chart
 
         bars = [
-            Bar(shortened(item.what, _MOST_LETTERS), item.measure.spent.share_parts_us) for item in self.alternatives
+            Bar(shortened(item.what, _MAX_LETTERS), item.measure.spent.share_parts_us) for item in self.alternatives
         ]
         return in_notebook(parts_chart("time alone", "us", bars, (self.host, *(one.device for one in self.verdicts))))
 

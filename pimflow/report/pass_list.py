@@ -18,7 +18,7 @@ from pimflow.report.tables import window_columns
 
 _INDENT = "    "
 _COLUMNS = 120  # in a pipe
-_LEAST_HELP = 30  # minimum columns for the meaning of an option; with fewer, it goes on the next line
+_MIN_HELP_COLUMNS = 30  # minimum columns for the meaning of an option; with fewer, it goes on the next line
 _WORDS: Mapping[Any, str] = {str: "text", int: "whole number", float: "number", bool: "true|false"}
 
 
@@ -75,7 +75,7 @@ def _pass_text(known: PassHelp) -> str:
     first, second = (max(map(len, column), default=0) for column in ([o.name for o in known.options], takes))
     for option, kind in zip(known.options, takes, strict=True):
         head = f"{_INDENT}{option.name.ljust(first)}  {kind.ljust(second)}  "
-        if _columns() - len(head) >= _LEAST_HELP:
+        if _columns() - len(head) >= _MIN_HELP_COLUMNS:
             lines.append(head + _wrapped(option.help, " " * len(head)).lstrip())
         else:
             lines += [head.rstrip(), _wrapped(option.help, 2 * _INDENT)]

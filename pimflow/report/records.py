@@ -13,7 +13,7 @@ from pimflow.report.tables import significant
 
 Row = dict[str, Any]
 """Plain values by column; nested values have their path as the column, such as "energy_parts_mj.gpu.DRAM"."""
-_MOST_SHOWN = 40
+_MAX_SHOWN = 40
 
 
 class Records(Sequence[Row], ABC):
@@ -94,8 +94,8 @@ def html_table(rows: Sequence[Row], title: str) -> str:
     lists = {key for row in rows for key, value in row.items() if isinstance(value, (list, tuple))}
     columns = [key for key in dict.fromkeys(key for row in rows for key in row) if key not in lists]
     head = _html_row("th", columns)
-    body = [_html_row("td", [_cell(row.get(column)) for column in columns]) for row in rows[:_MOST_SHOWN]]
-    left = len(rows) - _MOST_SHOWN
+    body = [_html_row("td", [_cell(row.get(column)) for column in columns]) for row in rows[:_MAX_SHOWN]]
+    left = len(rows) - _MAX_SHOWN
     more = f"<p>{left} more rows</p>" if left > 0 else ""
     caption = f"<caption>{html.escape(printable(title))}</caption>"
     return f"<table>{caption}<thead>{head}</thead><tbody>{''.join(body)}</tbody></table>{more}"

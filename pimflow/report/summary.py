@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from pimflow.report.steady import SteadyReport
     from pimflow.runtime.offload.schedule import SpilledSchedule
 
-_MOST_UNKNOWN = 5
-_MOST_BOTTLENECKS = 3
+_MAX_UNKNOWN = 5
+_MAX_BOTTLENECKS = 3
 CUT_SHORT = ", ended by the time budget: --time-budget none searches everything"
 """The remark on a search that was cut short."""
 
@@ -163,7 +163,7 @@ def _totals(
 def _bound(report: PlanReport) -> str:
     """The distance of the plan from the lower bound, and the bottlenecks of the bound."""
     bound = report.bound
-    named = ", ".join(bottleneck.node for bottleneck in bound.bottlenecks[:_MOST_BOTTLENECKS])
+    named = ", ".join(bottleneck.node for bottleneck in bound.bottlenecks[:_MAX_BOTTLENECKS])
     most = f"; most of it: {named}" if named else ""
     return f"plan within {report.bound_ratio:.2f}x of the bound, {number(bound.time_us)} us ({bound.binding}){most}"
 
@@ -176,9 +176,9 @@ def without(unknown: int) -> str:
 def _unknown(report: PlanReport) -> list[tuple[str, str]]:
     """The first nodes with something missing from times and energies, and what that is."""
     nodes = report.unknown
-    lines = [f"{row.name} ({row.op}): {row.unknown}" for row in nodes[:_MOST_UNKNOWN]]
-    if len(nodes) > _MOST_UNKNOWN:
-        lines.append(f"and {len(nodes) - _MOST_UNKNOWN} more; `pimflow inspect` names them all")
+    lines = [f"{row.name} ({row.op}): {row.unknown}" for row in nodes[:_MAX_UNKNOWN]]
+    if len(nodes) > _MAX_UNKNOWN:
+        lines.append(f"and {len(nodes) - _MAX_UNKNOWN} more; `pimflow inspect` names them all")
     return [("" if index else "unknown", line) for index, line in enumerate(lines)]
 
 

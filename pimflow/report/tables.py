@@ -20,8 +20,8 @@ from pimflow.records import dataclass
 
 _GAPS = (2, 1)  # blanks between columns; the second value if the first leaves no room
 _LEAST_TEXT, _LEAST_PROSE = 8, 28  # minimum characters per line in a column that is narrowed
-_LEAST_VALUE = 12
-_MOST_ALIGNED = 500  # width limit of a column in a pipe; a longer cell misaligns its own row only
+_MIN_VALUE_COLUMNS = 12
+_MAX_ALIGNED = 500  # width limit of a column in a pipe; a longer cell misaligns its own row only
 _BROKEN = 3  # the number of extra lines that is preferred to breaking a word
 _INDENT = "      "
 
@@ -56,7 +56,7 @@ def render_fields(fields: Sequence[tuple[str, str]]) -> str:
 def wrapped(text: str, indent: str = "") -> str:
     """A paragraph, wrapped to the window; lines after the first are indented."""
     room = window_columns()
-    return text if room is None else "\n".join(_wrap(_shown(text), max(room, _LEAST_VALUE), indent))
+    return text if room is None else "\n".join(_wrap(_shown(text), max(room, _MIN_VALUE_COLUMNS), indent))
 
 
 def clipped(text: str, columns: int) -> tuple[str, int]:
@@ -138,7 +138,7 @@ class _Table:
         cells = list(zip(self.header, *self.rows, strict=True))
         columns = _Columns([max(map(_width, column)) for column in cells], self.right)
         if room is None:
-            return _Columns([min(width, _MOST_ALIGNED) for width in columns.widths], self.right, wraps=False)
+            return _Columns([min(width, _MAX_ALIGNED) for width in columns.widths], self.right, wraps=False)
         if columns.width <= room:
             return columns
         least = [self._least(column, breaks_words) for column in range(len(cells))]
@@ -172,7 +172,7 @@ def _fields(fields: Sequence[tuple[str, str]], room: int | None) -> str:
     lines = []
     for name, value in fields:
         front = f"{_pad(name, names, False)} "
-        left = _width(value) if room is None else max(room - names - 1, _LEAST_VALUE)
+        left = _width(value) if room is None else max(room - names - 1, _MIN_VALUE_COLUMNS)
         first, *more = _wrap(value, left)
         lines += [f"{front}{first}".rstrip(), *(" " * (names + 1) + line for line in more)]
     return "\n".join(lines)

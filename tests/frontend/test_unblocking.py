@@ -16,8 +16,8 @@ import pimflow_zoo
 from pimflow.frontend import load_model
 from pimflow.ir import Array, OnnxOp
 from pimflow.onnxio.blocks import BLOCKED, channel_block
-from support.kept import normal
 from support.onnx_models import model_of
+from support.opaque_models import normal
 
 pytestmark = pytest.mark.skipif(not channel_block(), reason="ONNX Runtime has no kernels for blocks on this CPU")
 EXPORTED = Path(__file__).parents[1] / "data" / "exported"

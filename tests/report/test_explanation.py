@@ -18,8 +18,8 @@ from pimflow.report.explaining import compare_units
 from pimflow.report.explanation import Explanation, Verdict, verdict_text
 from pimflow.search.progress import silent
 from pimflow.sparse.generate import road_grid
-from support.kept import kept_model, normal
 from support.onnx_models import model_of, single
+from support.opaque_models import normal, opaque_model
 
 
 @pytest.fixture(scope="module")
@@ -164,7 +164,7 @@ def test_an_unknown_node(compiled: pimflow.CompiledModel) -> None:
 
 def test_the_rest_of_an_expanded_node_counts_too() -> None:
     constants = {"w": normal(1, 256, 1024), "r": normal(1, 256, 64)}
-    model = kept_model("LSTM", {"x": (6, 1, 1024)}, constants, hidden_size=64)
+    model = opaque_model("LSTM", {"x": (6, 1, 1024)}, constants, hidden_size=64)
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
     found = pimflow.explain(compiled, "kept")
     (verdict,) = found.verdicts

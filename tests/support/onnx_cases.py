@@ -27,7 +27,7 @@ from pimflow.runtime.execute.original import run_original
 from pimflow.verify.outputs import compare_outputs
 
 NEWEST_IR, NEWEST_OPSET, OLDEST_OPSET = 13, 26, 7
-LEAST_SHARE = 0.99
+MIN_SHARE = 0.99
 RTOL = 1e-5
 _RANDOM = frozenset(
     {"Bernoulli", "RandomNormal", "RandomNormalLike", "RandomUniform", "RandomUniformLike", "Multinomial", "Dropout"}
@@ -166,7 +166,7 @@ def main() -> int:
     survived, passed = counts.pop("", 0), counts.total()
     print(f"{len(given)} operator tests, {survived + passed} pass in ONNX Runtime, {survived} of these survive")
     print("\n".join(f"{count:6}  end at: {step}" for step, count in counts.most_common()))
-    return 0 if survived >= LEAST_SHARE * (survived + passed) else 1
+    return 0 if survived >= MIN_SHARE * (survived + passed) else 1
 
 
 if __name__ == "__main__":

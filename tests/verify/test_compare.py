@@ -23,8 +23,8 @@ from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target, override
 from pimflow.verify import compare, evidence
 from support.exotic_models import MODELS
-from support.kept import kept_model
 from support.onnx_models import model_of
+from support.opaque_models import opaque_model
 from support.quantised_models import qdq_model
 
 HALF = Path(__file__).parent.parent / "data" / "exported" / "half.onnx"
@@ -277,7 +277,7 @@ def test_rounding_that_kernels_may_do_is_measured(options: Mapping[str, Any]) ->
         "scales": rng.uniform(0.01, 0.03, 96).astype(np.float32),
     }
     sizes: dict[str, Any] = {"K": 64, "N": 48, "bits": 4, "block_size": 32, "accuracy_level": 4}
-    model = kept_model("MatMulNBits", {"x": (2, 5, 64)}, constants, domain="com.microsoft", **sizes)
+    model = opaque_model("MatMulNBits", {"x": (2, 5, 64)}, constants, domain="com.microsoft", **sizes)
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
     (node,) = compiled.graph.nodes
     result = compiled.verify(**options)

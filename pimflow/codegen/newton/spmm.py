@@ -27,7 +27,7 @@ from pimflow.targets import PimSpec
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 
-MOST_ITEMS = 1 << 17
+MAX_ITEMS = 1 << 17
 """The maximum number of commands, and loops over neighbouring columns, in all streams of one program; those that loops
 over tiles repeat count once. They are stored one by one, because no two destinations are alike."""
 
@@ -383,10 +383,10 @@ def length_refusal(problem: SpmmProblem, pim: PimSpec, groups: int, each: int, f
         fills: GWRITEs of all channels of a group.
     """
     items = min(-(-problem.features // pim.banks), pim.channels // groups) * each + fills
-    if items <= MOST_ITEMS:
+    if items <= MAX_ITEMS:
         return None
-    reason = f"its streams would have {items:,} commands and loops, no two of them alike; the limit is {MOST_ITEMS:,}"
-    return Refusal(reason, items, MOST_ITEMS, "commands and loops")
+    reason = f"its streams would have {items:,} commands and loops, no two of them alike; the limit is {MAX_ITEMS:,}"
+    return Refusal(reason, items, MAX_ITEMS, "commands and loops")
 
 
 def packing_refusal(problem: SpmmProblem, packing: Packing, groups: int, pim: PimSpec) -> Refusal | None:

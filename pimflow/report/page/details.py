@@ -14,14 +14,14 @@ from pimflow.report.page.run import Content, Run
 from pimflow.report.tables import significant
 from pimflow.runtime.spending import PartsByPlace, total
 
-MOST_NODES = 400
-_MOST_PARTS = 4
+MAX_NODES = 400
+_MAX_PARTS = 4
 
 
 def details(content: Content) -> Markup:
     """An article for each of the most expensive nodes; a script shows the one that is selected."""
     numbered = [(number, row) for number, row in enumerate(content.rows) if _cost(row)]
-    kept = {number for number, _ in sorted(numbered, key=lambda item: -_cost(item[1]))[:MOST_NODES]}
+    kept = {number for number, _ in sorted(numbered, key=lambda item: -_cost(item[1]))[:MAX_NODES]}
     return joined(_article(content, number, row) for number, row in numbered if number in kept)
 
 
@@ -95,7 +95,7 @@ def _moved(run: Run, row: NodeRow) -> str:
 
 def _largest(parts: PartsByPlace, unit: str, devices: Sequence[str]) -> str:
     amounts = [(amount, place, part) for place, inside in parts.items() for part, amount in inside.items() if amount]
-    ranked = sorted(amounts, reverse=True)[:_MOST_PARTS]
+    ranked = sorted(amounts, reverse=True)[:_MAX_PARTS]
     whole = total(parts)
     shares = [
         f"{said(place, part, devices)} {significant(amount)} {unit} ({100 * amount / whole:.0f} %)"

@@ -11,8 +11,8 @@ from pimflow.report.page.axes import WIDTH, Scale, chart, hues, tick_text
 from pimflow.report.page.markup import Markup, element, shortened
 from pimflow.runtime.timeline import NO_RESOURCE, Event, Timeline
 
-MOST_EVENTS = 6_000
-MOST_LANES = 60_000
+MAX_EVENTS = 6_000
+MAX_LANES = 60_000
 LEFT = 150.0
 _TOP, _TRACK, _GAP = 8.0, 30.0, 6.0
 
@@ -35,7 +35,7 @@ class Schedule:
     numbers: Mapping[str, int]
     names: Mapping[str, str]
     lanes: Mapping[str, tuple[Lane, ...]]
-    most: int = MOST_EVENTS
+    most: int = MAX_EVENTS
 
     @property
     def shown(self) -> Sequence[Event]:
@@ -88,7 +88,7 @@ def schedule_data(schedule: Schedule) -> dict[str, Any]:
             words[event.resource] = own[0].word
         for first, last, start, length in _alike(own, event):
             count += 1
-            if count <= MOST_LANES:
+            if count <= MAX_LANES:
                 number = schedule.numbers.get(event.node, -1)
                 lanes.setdefault(event.resource, []).append([number, first, last, start, length])
     return {"lanes": lanes, "words": words}

@@ -8,7 +8,7 @@ from pimflow.report.difference import Change, Difference
 from pimflow.report.page.gains import Gain
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.page.run import Run
-from pimflow.report.page.waterfall import LEAST_US
+from pimflow.report.page.waterfall import MIN_US
 from pimflow.report.steady import SteadyReport
 from pimflow.report.tables import energies, number, significant
 from pimflow.targets.schema.origin import spelled
@@ -105,7 +105,7 @@ def _story(run: Run) -> str:
     """The sources of the gain or loss, in plain words."""
     kinds: dict[str, list[Gain]] = {}
     for gain in run.gains:
-        if abs(gain.change_us) > LEAST_US:
+        if abs(gain.change_us) > MIN_US:
             kinds.setdefault(gain.kind, []).append(gain)
     if not kinds:
         return (

@@ -10,7 +10,7 @@ from typing import Any
 
 from pimflow.errors import printable
 
-LONGEST_NAME = 120
+MAX_NAME_LENGTH = 120
 _VOID = frozenset({"input", "link", "meta"})
 
 
@@ -47,7 +47,7 @@ def escaped(text: str) -> Markup:
     return Markup(html.escape(printable(text)))
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
+def shortened(name: str, most: int = MAX_NAME_LENGTH) -> str:
     """A name, with its middle omitted if it has more than `most` characters."""
     shown = printable(name)
     half = (most - 1) // 2

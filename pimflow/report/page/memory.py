@@ -13,7 +13,7 @@ from pimflow.report.tables import number, significant
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.timeline import Timeline
 
-MOST_MOVEMENTS = 100
+MAX_MOVEMENTS = 100
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72.0, WIDTH - 12, 22.0, 230.0
 _MB = 1e6
 
@@ -68,7 +68,7 @@ def movements(usage: Usage) -> Markup:
             class_="mark",
             data_n=usage.numbers.get(name),
         )
-        for name, movement in ranked[:MOST_MOVEMENTS]
+        for name, movement in ranked[:MAX_MOVEMENTS]
     ]
     head = element("tr", *(element("th", text) for text in ("remaining movement", "KiB", "reason")))
     table = element("table", element("thead", head), element("tbody", *rows), class_="small-table") if rows else ""

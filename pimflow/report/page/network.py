@@ -10,7 +10,7 @@ from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
 from pimflow.report.tuning import Tuning, TuningRow
 
-MOST_STRATEGIES = 12
+MAX_STRATEGIES = 12
 _STAGES = ("load", "kernel", "retrieve", "merge")
 _LEFT, _BAR, _GAP = 250.0, 20.0, 6.0
 
@@ -33,7 +33,7 @@ def network_panel(report: NetworkReport) -> Iterator[Markup]:
 def ranking(features: int, tuning: Tuning) -> Iterator[Markup]:
     """The strategies for aggregations of `features` features, the best first, and why it is the best."""
     yield element("h3", f"strategies for {features:,} features, {tuning.asked.element}")
-    rows = tuning.rows[:MOST_STRATEGIES]
+    rows = tuning.rows[:MAX_STRATEGIES]
     if not rows:
         yield element("p", tuning.why)
         return

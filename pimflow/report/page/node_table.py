@@ -8,8 +8,8 @@ from typing import NamedTuple
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
 
-MOST_ROWS = 3_000
-_LEAST = 1e-9  # smaller values are due to the rounding of sums
+MAX_ROWS = 3_000
+_NEGLIGIBLE = 1e-9  # smaller values are due to the rounding of sums
 
 
 class Cell(NamedTuple):
@@ -76,10 +76,10 @@ def node_table(
 
 
 def _kept(rows: Sequence[TableRow]) -> Sequence[TableRow]:
-    if len(rows) <= MOST_ROWS:
+    if len(rows) <= MAX_ROWS:
         return rows
     ranked = sorted(rows, key=lambda row: -abs(row.cells[0].value))
-    kept = {row.number for row in ranked[:MOST_ROWS]}
+    kept = {row.number for row in ranked[:MAX_ROWS]}
     return [row for row in rows if row.number in kept]
 
 
@@ -140,7 +140,7 @@ def amount(value: float, largest: float, digits: int | None = None) -> Cell:
 
 def change(value: float, largest: float) -> Cell:
     """A signed number with a bar in its direction."""
-    if abs(value) < _LEAST:
+    if abs(value) < _NEGLIGIBLE:
         return Cell("-", 0.0)
     text = f"{value:+,.2f}" if abs(value) >= 0.005 else f"{value:+.2g}"
     return Cell(text, value, value / largest if largest else 0.0)

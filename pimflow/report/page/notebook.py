@@ -9,7 +9,7 @@ from pimflow.report.page.markup import Markup, asset, element
 from pimflow.report.page.parts import Bar, parts_chart
 from pimflow.report.plan_report import PlanReport
 
-MOST_EVENTS = 500
+MAX_EVENTS = 500
 _STYLE = "max-width:1180px;--ink:currentColor;--soft:currentColor;--paper:transparent"
 
 

@@ -18,7 +18,7 @@ from pimflow.report.page.node_table import TableRow, amount, change, node_table
 from pimflow.report.page.parts import Bar, parts_chart, parts_table
 from pimflow.report.page.roofline import Point, roofline
 from pimflow.report.page.run import Content, Run
-from pimflow.report.page.waterfall import LEAST_US, Step, grouped_steps, waterfall
+from pimflow.report.page.waterfall import MIN_US, Step, grouped_steps, waterfall
 from pimflow.runtime.spending import PartsByPlace
 
 
@@ -91,7 +91,7 @@ def _waterfall(content: Content) -> Markup:
         Step(gain.kind, _called(gain.nodes), gain.change_us, tuple(numbers[name] for name in gain.nodes))
         for gain in run.gains
     ]
-    if all(abs(step.change_us) < LEAST_US for step in steps):
+    if all(abs(step.change_us) < MIN_US for step in steps):
         note = f"With policy {run.policy} everything runs on the {run.host_alone}: no decision changes its time."
         return element("p", note)
     ends = (run.host_alone, run.report.baseline.time_us), (run.policy, run.report.result.time_us)

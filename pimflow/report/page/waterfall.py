@@ -10,14 +10,14 @@ from pimflow.report.page.axes import WIDTH, Scale, chart, tick_text, vertical_ax
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import significant
 
-MOST_STEPS = 36
+MAX_STEPS = 36
 _TOP, _BOTTOM, _LEFT = 44.0, 300.0, 64.0
 _HEIGHT = 376.0
 _END_WIDTH = 84.0
-_LEAST_LABELLED = 34.0
-LEAST_US = 1e-9  # smaller changes are due to the rounding of sums
+_MIN_LABELLED = 34.0
+MIN_US = 1e-9  # smaller changes are due to the rounding of sums
 _LOW_SHARE = 0.7  # space below the changes, relative to them, if the axis does not start at 0
-_LEAST_CUT = 0.3  # minimum start of the axis, as a share of the times; otherwise it starts at 0
+_MIN_CUT = 0.3  # minimum start of the axis, as a share of the times; otherwise it starts at 0
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,12 @@ class Step:
     nodes: tuple[int, ...] = ()
 
 
-def grouped_steps(steps: Iterable[Step], most: int = MOST_STEPS) -> list[Step]:
+def grouped_steps(steps: Iterable[Step], most: int = MAX_STEPS) -> list[Step]:
     """Steps by kind, the largest first in each; steps beyond `most` are combined into one per kind.
 
     Steps that change nothing are omitted. The sum stays the same.
     """
-    changing = sorted((step for step in steps if abs(step.change_us) > LEAST_US), key=lambda step: -abs(step.change_us))
+    changing = sorted((step for step in steps if abs(step.change_us) > MIN_US), key=lambda step: -abs(step.change_us))
     shown, rest = changing[:most], changing[most:]
     kinds: dict[str, float] = {}
     for step in changing:
@@ -83,10 +83,10 @@ def waterfall(before: tuple[str, float], steps: Sequence[Step], after: tuple[str
 def _scale(levels: Sequence[float]) -> Scale:
     """Starts at 0 if changes are large relative to the times; otherwise at a round value, so that they are visible."""
     low, high = min(levels), max(levels)
-    if high - low < LEAST_US * high:
+    if high - low < MIN_US * high:
         low = 0.0
     start = max(0.0, low - _LOW_SHARE * (high - low))
-    if start <= _LEAST_CUT * high:
+    if start <= _MIN_CUT * high:
         return Scale(0.0, high * 1.02 or 1.0, _BOTTOM, _TOP)
     step = 10.0 ** math.floor(math.log10(max(high - start, high * 1e-6)))
     start = math.floor(start / step) * step
@@ -120,7 +120,7 @@ def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> M
     top, height = min(begin, end), max(1.0, abs(end - begin))
     tooltip = f"{shortened(step.name)}: {step.change_us:+,.2f} us ({step.kind})"
     label = ""
-    if width >= _LEAST_LABELLED:
+    if width >= _MIN_LABELLED:
         y = top - 5 if step.change_us > 0 else top + height + 13
         text = f"{step.change_us:+,.0f}" if abs(step.change_us) >= 1_000 else f"{step.change_us:+.3g}"
         label = element("text", text, x=x + width / 2, y=y, class_="small", text_anchor="middle")

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
 from pimflow.codegen.newton.commands import CommandCounts, Comp, GWrite, count_commands
-from pimflow.codegen.newton.spmm import MOST_ITEMS, SpmmMapping, block_columns, lower_spmm, pack, roles
+from pimflow.codegen.newton.spmm import MAX_ITEMS, SpmmMapping, block_columns, lower_spmm, pack, roles
 from pimflow.errors import CommandOrderError
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.values import execute_spmm
@@ -131,12 +131,12 @@ def test_channels_divide_tiles_then_destinations(features: int, lanes: int, tile
 
 
 def test_streams_too_long_to_store_are_refused() -> None:
-    edges = random_edges(16_000, 4_000, MOST_ITEMS // 16, 512, 1)
+    edges = random_edges(16_000, 4_000, MAX_ITEMS // 16, 512, 1)
     refusal = lower_spmm(edges.problem, pack(edges.rowptr, edges.col, PIM), PLAIN, PIM)
     assert isinstance(refusal, Refusal)
-    assert refusal.bound == MOST_ITEMS
+    assert refusal.bound == MAX_ITEMS
     assert refusal.demand is not None
-    assert refusal.demand > MOST_ITEMS
+    assert refusal.demand > MAX_ITEMS
     assert "no two of them alike" in refusal.reason
 
 

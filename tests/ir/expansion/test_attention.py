@@ -9,7 +9,7 @@ import pytest
 
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
-from support.kept import CONTRIB, integers, kept_model, normal
+from support.opaque_models import CONTRIB, integers, normal, opaque_model
 
 BATCH, ROWS = 2, 6
 KINDS = ["MatMul", "Slice", "Slice", "Slice", "MultiHeadAttention"]
@@ -26,7 +26,7 @@ MASKS: dict[str, Array] = {
 def test_all_supported_masks(mask: str | None) -> None:
     """The host alone runs the same nodes, at the price of the operator."""
     constants = {"w": np.float32(0.1) * normal(64, 192), "b": normal(192)} | ({"mask": MASKS[mask]} if mask else {})
-    model = kept_model("Attention", {"x": (BATCH, ROWS, 64)}, constants, domain=CONTRIB, num_heads=4)
+    model = opaque_model("Attention", {"x": (BATCH, ROWS, 64)}, constants, domain=CONTRIB, num_heads=4)
     check_expansion(model, KINDS, unfused=True)
 
 
@@ -34,7 +34,7 @@ def test_all_supported_masks(mask: str | None) -> None:
 def test_other_attributes(attributes: dict[str, Any]) -> None:
     width = sum(attributes.get("qkv_hidden_sizes", (192,)))
     constants = {"w": np.float32(0.1) * normal(64, width), "b": normal(width)}
-    model = kept_model("Attention", {"x": (2, 6, 64)}, constants, domain=CONTRIB, num_heads=4, **attributes)
+    model = opaque_model("Attention", {"x": (2, 6, 64)}, constants, domain=CONTRIB, num_heads=4, **attributes)
     check_expansion(model, KINDS, unfused=True)
 
 
@@ -49,7 +49,7 @@ def test_quantised_attention(columns: int) -> None:
         "x_zero": np.array(120, np.uint8),
         "w_zero": np.zeros(() if columns == 1 else columns, np.int8),
     }
-    model = kept_model("QAttention", {"x": (BATCH, ROWS, 64)}, constants, domain=CONTRIB, num_heads=4)
+    model = opaque_model("QAttention", {"x": (BATCH, ROWS, 64)}, constants, domain=CONTRIB, num_heads=4)
     compiled = check_expansion(bytes_in(model), ["DequantizeLinear", *KINDS], rtol=1e-5)
     packed = compiled.graph.packed_form(compiled.graph.nodes[1].inputs[1])
     assert packed is not None
@@ -58,11 +58,11 @@ def test_quantised_attention(columns: int) -> None:
 
 
 def test_reasons_against_expansion() -> None:
-    model = kept_model("Attention", {"x": (2, 6, 64), "w": (64, 192), "b": (192,)}, domain=CONTRIB, num_heads=4)
+    model = opaque_model("Attention", {"x": (2, 6, 64), "w": (64, 192), "b": (192,)}, domain=CONTRIB, num_heads=4)
     assert "are computed" in reason(model)
     constants = {"w": normal(64, 192), "b": normal(192), "mask": np.array([4, 6, 1, 0], np.int32)}
-    model = kept_model("Attention", {"x": (2, 6, 64)}, constants, domain=CONTRIB, num_heads=4)
+    model = opaque_model("Attention", {"x": (2, 6, 64)}, constants, domain=CONTRIB, num_heads=4)
     assert "mask has a form" in reason(model)
     del constants["mask"]
-    model = kept_model("Attention", {"x": (2, 6, 64)}, constants, None, ("y", "p"), domain=CONTRIB, num_heads=4)
+    model = opaque_model("Attention", {"x": (2, 6, 64)}, constants, None, ("y", "p"), domain=CONTRIB, num_heads=4)
     assert "several values" in reason(model)

@@ -13,8 +13,8 @@ from onnx import TensorProto
 import pimflow
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
-from support.kept import CONTRIB, integers, kept_model, normal
 from support.onnx_models import model_of
+from support.opaque_models import CONTRIB, integers, normal, opaque_model
 
 SHUFFLE = ["Conv", "Reshape", "Transpose", "Reshape"]
 
@@ -47,7 +47,7 @@ def test_a_transposed_convolution_becomes_a_sub_pixel_convolution(
         "output_padding": extra,
         "dilations": [dilation] * 2,
     }
-    check_expansion(kept_model("ConvTranspose", {"x": (2, 16, 7, 6)}, constants, group=groups, **attributes), kinds)
+    check_expansion(opaque_model("ConvTranspose", {"x": (2, 16, 7, 6)}, constants, group=groups, **attributes), kinds)
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_a_transposed_convolution_of_any_padding_and_dimension(
     sizes: tuple[int, ...], kernel: tuple[int, ...], attributes: dict[str, Any], kinds: list[str] | None
 ) -> None:
     constants: dict[str, Array] = {"w": normal(sizes[1], 12, *kernel), "b": normal(12)}
-    model = kept_model("ConvTranspose", {"x": sizes}, constants, **attributes)
+    model = opaque_model("ConvTranspose", {"x": sizes}, constants, **attributes)
     compiled = check_expansion(model, kinds)
     assert [node.kind for node in compiled.graph.nodes].count("Conv") == 1
 
@@ -84,7 +84,7 @@ def test_a_transposed_convolution_of_any_padding_and_dimension(
 )
 def test_a_convolution_over_three_dimensions(kernel: tuple[int, ...], attributes: dict[str, Any], groups: int) -> None:
     constants: dict[str, Array] = {"w": normal(24, 16 // groups, *kernel), "b": normal(24)}
-    model = kept_model("Conv", {"x": (2, 16, 7, 6, 5)}, constants, group=groups, **attributes)
+    model = opaque_model("Conv", {"x": (2, 16, 7, 6, 5)}, constants, group=groups, **attributes)
     kinds = [node.kind for node in check_expansion(model, None).graph.nodes]
     assert kinds[-3:] == ["Conv", "Reshape", "Transpose"]
     assert kinds.count("Gather") == (kernel[0] > 1), "planes are copied where kernels share them"
@@ -92,7 +92,7 @@ def test_a_convolution_over_three_dimensions(kernel: tuple[int, ...], attributes
 
 @pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
 def test_padding_derived_from_the_output_shape(mode: str) -> None:
-    model = kept_model("Conv", {"x": (2, 16, 50)}, {"w": normal(32, 16, 4)}, strides=[3], auto_pad=mode)
+    model = opaque_model("Conv", {"x": (2, 16, 50)}, {"w": normal(32, 16, 4)}, strides=[3], auto_pad=mode)
     check_expansion(model, ["Reshape", "Conv", "Reshape"])
 
 
@@ -101,12 +101,12 @@ def test_a_fused_convolution_over_one_dimension() -> None:
     constants: dict[str, Array] = {"w": normal(32, 16, 3), "b": normal(32)}
     fused: dict[str, Any] = {"activation": "LeakyRelu", "activation_params": [0.25], "pads": [1, 1]}
     inputs, order = {"x": (2, 16, 9), "z": (2, 32, 9)}, ["x", "w", "b", "z"]
-    model = kept_model("FusedConv", inputs, constants, order, domain=CONTRIB, **fused)
+    model = opaque_model("FusedConv", inputs, constants, order, domain=CONTRIB, **fused)
     check_expansion(model, ["Reshape", "Conv", "Reshape", "Add", "LeakyRelu"])
 
 
 def test_a_convolution_over_one_dimension() -> None:
-    model = kept_model(
+    model = opaque_model(
         "Conv", {"x": (2, 16, 50)}, {"w": normal(32, 16, 5), "b": normal(32)}, strides=[2], pads=[2, 1], dilations=[2]
     )
     check_expansion(model, ["Reshape", "Conv", "Reshape"])
@@ -124,7 +124,7 @@ def quantised_convolution(scales: Array, zeros: Array, kernel: tuple[int, ...] =
         "b": np.arange(-500, 500, 1000 / 32).astype(np.int32),
     }
     sizes = (1, 16, *(9 for _ in kernel))
-    return bytes_in(kept_model("QLinearConv", {"x": sizes}, constants, pads=[1] * 2 * len(kernel)), TensorProto.UINT8)
+    return bytes_in(opaque_model("QLinearConv", {"x": sizes}, constants, pads=[1] * 2 * len(kernel)), TensorProto.UINT8)
 
 
 def test_a_quantised_convolution_over_one_dimension() -> None:
@@ -194,11 +194,11 @@ def test_a_convolution_of_integers_is_exact() -> None:
         "x_zero": np.array(120, np.uint8),
         "w_zero": np.array(127, np.uint8),
     }
-    model = bytes_in(kept_model("ConvInteger", {"x": (1, 16, 9, 9)}, constants, pads=[1] * 4), TensorProto.INT32)
+    model = bytes_in(opaque_model("ConvInteger", {"x": (1, 16, 9, 9)}, constants, pads=[1] * 4), TensorProto.INT32)
     check_expansion(model, ["DequantizeLinear", "Conv", "Cast"], rtol=0)
 
 
 def test_reasons_against_expansion() -> None:
-    assert "weights are computed" in reason(kept_model("ConvTranspose", {"x": (1, 4, 5, 5), "w": (4, 8, 3, 3)}))
-    depthwise = kept_model("ConvTranspose", {"x": (1, 4, 5, 5)}, {"w": normal(4, 1, 3, 3)}, group=4)
+    assert "weights are computed" in reason(opaque_model("ConvTranspose", {"x": (1, 4, 5, 5), "w": (4, 8, 3, 3)}))
+    depthwise = opaque_model("ConvTranspose", {"x": (1, 4, 5, 5)}, {"w": normal(4, 1, 3, 3)}, group=4)
     assert "depthwise" in reason(depthwise)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from support.expansions import check_expansion, reason
-from support.kept import kept_model, normal
+from support.opaque_models import normal, opaque_model
 
 
 @pytest.mark.parametrize(
@@ -17,13 +17,13 @@ from support.kept import kept_model, normal
     ],
 )
 def test_two_activations(equation: str, a: tuple[int, ...], b: tuple[int, ...], kinds: list[str]) -> None:
-    check_expansion(kept_model("Einsum", {"a": a, "b": b}, equation=equation), kinds)
+    check_expansion(opaque_model("Einsum", {"a": a, "b": b}, equation=equation), kinds)
 
 
 def test_weights_are_transposed_in_advance() -> None:
-    model = kept_model("Einsum", {"a": (2, 5, 64)}, {"w": normal(64, 4, 16)}, equation="bsd,dhk->bhsk")
+    model = opaque_model("Einsum", {"a": (2, 5, 64)}, {"w": normal(64, 4, 16)}, equation="bsd,dhk->bhsk")
     check_expansion(model, ["Reshape", "MatMul", "Reshape", "Transpose"])
-    model = kept_model("Einsum", {"a": (64, 8)}, {"w": normal(32, 64)}, equation="ki,jk")
+    model = opaque_model("Einsum", {"a": (64, 8)}, {"w": normal(32, 64)}, equation="ki,jk")
     check_expansion(model, ["Transpose", "MatMul"])
 
 
@@ -42,4 +42,4 @@ def test_reasons_against_expansion(equation: str, text: str) -> None:
         tuple({"b": 3, "i": 4, "j": 4, "k": 5, "c": 1}[label] for label in term)
         for term in equation.partition("->")[0].split(",")
     ]
-    assert text in reason(kept_model("Einsum", dict(zip("ab", shapes, strict=True)), equation=equation))
+    assert text in reason(opaque_model("Einsum", dict(zip("ab", shapes, strict=True)), equation=equation))

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
-from support.kept import CONTRIB, integers, kept_model, normal
+from support.opaque_models import CONTRIB, integers, normal, opaque_model
 
 ROUNDED = ["DequantizeLinear", "MatMul"]
 
@@ -25,7 +25,7 @@ def test_a_quantised_product() -> None:
         "y_scale": np.array(0.5, np.float32),
         "y_zero": np.array(110, np.uint8),
     }
-    model = bytes_in(kept_model("QLinearMatMul", {"a": (8, 64)}, constants), TensorProto.UINT8)
+    model = bytes_in(opaque_model("QLinearMatMul", {"a": (8, 64)}, constants), TensorProto.UINT8)
     check_expansion(model, [*ROUNDED, "QuantizeLinear"], rtol=1 / 200)
 
 
@@ -35,7 +35,7 @@ def test_a_product_of_integers_is_exact() -> None:
         "a_zero": np.array(120, np.uint8),
         "b_zero": np.arange(48).astype(np.int8),
     }
-    model = bytes_in(kept_model("MatMulInteger", {"a": (8, 192)}, constants), TensorProto.INT32)
+    model = bytes_in(opaque_model("MatMulInteger", {"a": (8, 192)}, constants), TensorProto.INT32)
     check_expansion(model, [*ROUNDED, "Cast"], rtol=0)
 
 
@@ -48,7 +48,7 @@ def test_a_product_of_integers_that_is_scaled() -> None:
         "b_zero": np.array(3, np.int8),
         "bias": normal(48),
     }
-    model = kept_model("MatMulIntegerToFloat", {"a": (8, 64)}, constants, domain=CONTRIB)
+    model = opaque_model("MatMulIntegerToFloat", {"a": (8, 64)}, constants, domain=CONTRIB)
     check_expansion(bytes_in(model), [*ROUNDED, "Add"])
 
 
@@ -64,7 +64,7 @@ def test_a_product_with_dynamic_quantisation(columns: int, zeros: bool, bias: bo
     given = {"b_zero": zeros, "bias": bias}
     order = ["a", *(name if given.get(name, True) else "" for name in constants)]
     kept = {name: array for name, array in constants.items() if given.get(name, True)}
-    model = kept_model("DynamicQuantizeMatMul", {"a": (8, 64)}, kept, order, domain=CONTRIB)
+    model = opaque_model("DynamicQuantizeMatMul", {"a": (8, 64)}, kept, order, domain=CONTRIB)
     kinds = ["DynamicQuantizeLinear", "DequantizeLinear", "MatMul", *["Add"] * bias]
     check_expansion(model, kinds)
 
@@ -85,7 +85,7 @@ def test_a_low_precision_gemm(turned: tuple[int, int], columns: int, alpha: floa
         constants |= {"y_scale": np.array(0.5, np.float32), "y_zero": np.array(110, np.uint8)}
     inputs = {"a": (64, 8) if turned[0] else (8, 64)}
     attributes: dict[str, Any] = {"transA": turned[0], "transB": turned[1], "alpha": alpha}
-    model = kept_model("QGemm", inputs, constants, domain=CONTRIB, opset=opset, **attributes)
+    model = opaque_model("QGemm", inputs, constants, domain=CONTRIB, opset=opset, **attributes)
     model = bytes_in(model, TensorProto.UINT8 if quantised else TensorProto.FLOAT)
     kinds = ["DequantizeLinear", *["Transpose"] * turned[0], "MatMul", "Add", *["QuantizeLinear"] * quantised]
     compiled = check_expansion(model, kinds, rtol=1 / 200 if quantised else 2e-6)
@@ -106,7 +106,7 @@ def test_block_quantised_weights(bits: int, zeros: bool) -> None:
     if zeros:
         constants["zeros"] = integers(columns * -(-blocks * bits // 8), dtype="uint8")
     sizes: dict[str, Any] = {"K": depth, "N": columns, "bits": bits, "block_size": block}
-    check_expansion(kept_model("MatMulNBits", {"x": (2, 5, depth)}, constants, domain=CONTRIB, **sizes), ["MatMul"])
+    check_expansion(opaque_model("MatMulNBits", {"x": (2, 5, depth)}, constants, domain=CONTRIB, **sizes), ["MatMul"])
 
 
 @pytest.mark.parametrize(
@@ -117,15 +117,15 @@ def test_block_quantised_weights(bits: int, zeros: bool) -> None:
     ],
 )
 def test_transposed_operands(a: tuple[int, ...], b: tuple[int, ...], attributes: dict[str, Any], before: int) -> None:
-    model = kept_model("FusedMatMul", {"a": a, "b": b}, domain=CONTRIB, **attributes)
+    model = opaque_model("FusedMatMul", {"a": a, "b": b}, domain=CONTRIB, **attributes)
     check_expansion(model, [*["Transpose"] * before, "MatMul", "Mul"])
 
 
 def test_a_transposed_constant_is_transposed_in_advance() -> None:
-    model = kept_model("FusedMatMul", {"a": (2, 5, 64)}, {"b": normal(48, 64)}, domain=CONTRIB, transB=1)
+    model = opaque_model("FusedMatMul", {"a": (2, 5, 64)}, {"b": normal(48, 64)}, domain=CONTRIB, transB=1)
     check_expansion(model, ["MatMul"])
 
 
 def test_reasons_against_expansion() -> None:
     inputs = {"a": (8, 64), "b": (64, 48)}
-    assert "is computed" in reason(bytes_in(kept_model("MatMulInteger", inputs), TensorProto.INT32))
+    assert "is computed" in reason(bytes_in(opaque_model("MatMulInteger", inputs), TensorProto.INT32))

@@ -20,8 +20,8 @@ from pimflow.ir.expansion import expand
 from pimflow.ir.ops.opaque import PREPARED, OnnxOp
 from pimflow.onnxio.export import to_onnx
 from support.expansions import check_expansion, reason
-from support.kept import CONTRIB, integers, kept_model, normal
 from support.onnx_models import model_of
+from support.opaque_models import CONTRIB, integers, normal, opaque_model
 from support.values import assert_varies
 
 STEPS, BATCH, FEATURES, HIDDEN = 6, 3, 40, 16
@@ -38,7 +38,7 @@ def model(
     given |= beside or {}
     order = ["x", *(name if array.size else "" for name, array in given.items())]
     sizes = (BATCH, STEPS) if attributes.get("layout") else (STEPS, BATCH)
-    return kept_model(
+    return opaque_model(
         op_type,
         {"x": (*sizes, FEATURES)},
         {name: array for name, array in given.items() if array.size},
@@ -85,7 +85,7 @@ def test_computed_states(tmp_path: Path) -> None:
     constants = {"w": normal(1, 64, FEATURES), "r": normal(1, 64, HIDDEN)}
     inputs = {"x": (STEPS, BATCH, FEATURES), "h0": (1, BATCH, HIDDEN), "c0": (1, BATCH, HIDDEN)}
     order = ["x", "w", "r", "", "", "h0", "c0"]
-    given = kept_model("LSTM", inputs, constants, order, ("y", "h", "c"), hidden_size=HIDDEN)
+    given = opaque_model("LSTM", inputs, constants, order, ("y", "h", "c"), hidden_size=HIDDEN)
     compiled = check_expansion(given, ["MatMul", "LSTM"])
     compiled.save(tmp_path / "out")
     written = onnx.load(tmp_path / "out" / "model.onnx")
@@ -105,7 +105,9 @@ def test_half_precision(dtype: int, opset: int, tmp_path: Path) -> None:
     """ONNX Runtime has no 16-bit EyeLike."""
     narrow = helper.tensor_dtype_to_np_dtype(dtype)
     constants = {"w": normal(1, 64, FEATURES).astype(narrow), "r": normal(1, 64, HIDDEN).astype(narrow)}
-    given = kept_model("LSTM", {"x": (STEPS, BATCH, FEATURES)}, constants, opset=opset, dtype=dtype, hidden_size=HIDDEN)
+    given = opaque_model(
+        "LSTM", {"x": (STEPS, BATCH, FEATURES)}, constants, opset=opset, dtype=dtype, hidden_size=HIDDEN
+    )
     compiled = pimflow.compile(given, policy="pim", use_cache=False)
     assert [node.kind for node in compiled.graph.nodes] == ["MatMul", "LSTM"]
     compiled.save(tmp_path / "out")
@@ -184,12 +186,14 @@ def test_low_precision_weights_stay_low_precision(scales: tuple[int, ...], axis:
 
 
 def test_reasons_against_expansion() -> None:
-    computed = kept_model("RNN", {"x": (4, 1, 8), "w": (1, 16, 8)}, {"r": normal(1, 16, 16)}, hidden_size=16)
+    computed = opaque_model("RNN", {"x": (4, 1, 8), "w": (1, 16, 8)}, {"r": normal(1, 16, 16)}, hidden_size=16)
     assert "weights of its inputs are computed" in reason(computed)
-    old = kept_model("RNN", {"x": (4, 1, 8)}, {"w": normal(1, 16, 8), "r": normal(1, 16, 16)}, opset=8, hidden_size=16)
+    old = opaque_model(
+        "RNN", {"x": (4, 1, 8)}, {"w": normal(1, 16, 8), "r": normal(1, 16, 16)}, opset=8, hidden_size=16
+    )
     assert "from opset 9 on" in reason(old)
     wide = {"w": np.zeros((1, 2**14 + 16, 1), np.float32), "r": np.zeros((1, 2**14 + 16, 2**10 * 4 + 4), np.float32)}
-    graph = load_model(kept_model("LSTM", {"x": (1, 1, 1)}, wide, hidden_size=2**12 + 4))
+    graph = load_model(opaque_model("LSTM", {"x": (1, 1, 1)}, wide, hidden_size=2**12 + 4))
     apart = expand(graph, graph.nodes[0], elements=False)
     assert isinstance(apart, Refusal)
     assert "16400 gates, but ONNX takes products of at most 16384" in apart.reason
@@ -205,7 +209,7 @@ def test_dynamically_quantised_layers_stay_whole() -> None:
     }
     order = ["x", "w", "r", "", "", "", "", "", "w_scale", "w_zero", "r_scale", "r_zero"]
     inputs = {"x": (STEPS, BATCH, FEATURES)}
-    given = kept_model("DynamicQuantizeLSTM", inputs, constants, order, domain=CONTRIB, hidden_size=HIDDEN)
+    given = opaque_model("DynamicQuantizeLSTM", inputs, constants, order, domain=CONTRIB, hidden_size=HIDDEN)
     assert "its steps multiply in 8 bits, and take no precomputed products" in reason(given)
     compiled = pimflow.compile(given, policy="pim", use_cache=False)
     assert [(node.kind, node.device) for node in compiled.graph.nodes] == [("DynamicQuantizeLSTM", "gpu")]

@@ -25,7 +25,7 @@ from pimflow.runtime.newton.layer import NewtonLayer
 from pimflow.targets import load_target
 from support.expansions import bytes_in, drawn
 from support.int8 import with_int8
-from support.kept import CONTRIB, integers, kept_model
+from support.opaque_models import CONTRIB, integers, opaque_model
 from support.quantised_models import qdq_model
 
 INT8 = with_int8()
@@ -108,7 +108,7 @@ def convolution(kind: str, zero: int) -> onnx.ModelProto:
     }
     if kind == "ConvInteger":
         constants = {"w": constants["w"], "x_zero": constants["x_zero"], "w_zero": constants["w_zero"]}
-    model = kept_model(kind, {"x": (1, 16, 9, 9)}, constants, pads=[1] * 4, group=2)
+    model = opaque_model(kind, {"x": (1, 16, 9, 9)}, constants, pads=[1] * 4, group=2)
     return bytes_in(model, TensorProto.INT32 if kind == "ConvInteger" else TensorProto.UINT8)
 
 
@@ -124,18 +124,18 @@ def product(kind: str) -> onnx.ModelProto:
     }
     if kind == "MatMulInteger":
         constants = {name: constants[name] for name in ("b", "a_zero", "b_zero")}
-        return bytes_in(kept_model(kind, {"a": (8, 600)}, constants), TensorProto.INT32)
+        return bytes_in(opaque_model(kind, {"a": (8, 600)}, constants), TensorProto.INT32)
     if kind == "MatMulIntegerToFloat":
         order = ["a", "b", "a_scale", "b_scale", "a_zero", "b_zero"]
         constants = {name: constants[name] for name in order[1:]}
-        return bytes_in(kept_model(kind, {"a": (8, 600)}, constants, order, domain=CONTRIB))
+        return bytes_in(opaque_model(kind, {"a": (8, 600)}, constants, order, domain=CONTRIB))
     if kind == "QGemm":
         added: dict[str, Array] = {"c": np.arange(-2400, 2400, 100).astype(np.int32)}
         names = ("a_scale", "a_zero", "b", "b_scale", "b_zero")
         constants = {name: constants[name] for name in names} | added
-        model = kept_model(kind, {"a": (600, 8)}, constants, domain=CONTRIB, transA=1, transB=1, alpha=0.5)
+        model = opaque_model(kind, {"a": (600, 8)}, constants, domain=CONTRIB, transA=1, transB=1, alpha=0.5)
         return bytes_in(model)
-    return bytes_in(kept_model(kind, {"a": (2, 8, 600)}, constants), TensorProto.UINT8)
+    return bytes_in(opaque_model(kind, {"a": (2, 8, 600)}, constants), TensorProto.UINT8)
 
 
 OPERATORS = {
@@ -181,7 +181,7 @@ def test_weights_of_nine_bits_keep_the_machines_own_type() -> None:
         "a_zero": np.array(120, np.uint8),
         "b_zero": np.array(127, np.uint8),
     }
-    model = bytes_in(kept_model("MatMulInteger", {"a": (8, 64)}, constants), TensorProto.INT32)
+    model = bytes_in(opaque_model("MatMulInteger", {"a": (8, 64)}, constants), TensorProto.INT32)
     compiled = pimflow.compile(model, target=INT8, policy="pim", use_cache=False)
     assert operands_of(compiled) == ["fp16"]
 

@@ -11,8 +11,8 @@ from onnx import TensorProto, helper
 
 import pimflow
 from pimflow.runtime.gpu.work import MatrixWork, StreamWork
-from support.kept import CONTRIB, kept_model, kernels_of, normal, work_of
 from support.onnx_models import newest_opset
+from support.opaque_models import CONTRIB, kernels_of, normal, opaque_model, work_of
 
 B, S, P, HEADS, D = 2, 16, 8, 4, 32
 H = HEADS * D
@@ -23,28 +23,28 @@ QKV: Mapping[str, Sequence[int]] = {"q": (B, S, H), "k": (B, S, H), "v": (B, S, 
 
 def projected() -> onnx.ModelProto:
     weights = {"w": normal(H, 3 * H), "b": normal(3 * H)}
-    return kept_model("Attention", {"x": (B, S, H)}, weights, domain=CONTRIB, num_heads=HEADS)
+    return opaque_model("Attention", {"x": (B, S, H)}, weights, domain=CONTRIB, num_heads=HEADS)
 
 
 def multi_head() -> onnx.ModelProto:
-    return kept_model("MultiHeadAttention", QKV, domain=CONTRIB, num_heads=HEADS)
+    return opaque_model("MultiHeadAttention", QKV, domain=CONTRIB, num_heads=HEADS)
 
 
 def with_past() -> onnx.ModelProto:
     inputs = {**QKV, "pk": (B, HEADS, P, D), "pv": (B, HEADS, P, D)}
     order = ["q", "k", "v", "", "", "", "pk", "pv"]
     outputs = ["y", "nk", "nv"]
-    return kept_model("MultiHeadAttention", inputs, None, order, outputs, domain=CONTRIB, num_heads=HEADS)
+    return opaque_model("MultiHeadAttention", inputs, None, order, outputs, domain=CONTRIB, num_heads=HEADS)
 
 
 def standard() -> onnx.ModelProto:
-    return kept_model("Attention", QKV, opset=23, q_num_heads=HEADS, kv_num_heads=HEADS)
+    return opaque_model("Attention", QKV, opset=23, q_num_heads=HEADS, kv_num_heads=HEADS)
 
 
 def standard_apart() -> onnx.ModelProto:
     """Heads on a separate axis, with half as many heads of keys."""
     inputs = {"q": (B, HEADS, S, D), "k": (B, HEADS // 2, S, D), "v": (B, HEADS // 2, S, D)}
-    return kept_model("Attention", inputs, opset=23)
+    return opaque_model("Attention", inputs, opset=23)
 
 
 def grouped() -> onnx.ModelProto:
@@ -61,7 +61,7 @@ def grouped() -> onnx.ModelProto:
         )
     ]
     constants = {"lengths": np.full(B, S - 1, np.int32), "total": np.array(S, np.int32)}
-    model = kept_model("Relu", inputs, constants, ["q"], domain="")
+    model = opaque_model("Relu", inputs, constants, ["q"], domain="")
     del model.graph.node[:]
     model.graph.node.extend(nodes)
     model.opset_import.append(helper.make_opsetid(CONTRIB, 1))
@@ -128,7 +128,7 @@ def test_the_quantised_form_has_its_past_elsewhere() -> None:
         "zw": np.array(0, np.int8),
     }
     order = ["x", "w", "b", "sx", "sw", "", "zx", "zw"]
-    model = kept_model(
+    model = opaque_model(
         "QAttention",
         {"x": (B, S, H)},
         constants,

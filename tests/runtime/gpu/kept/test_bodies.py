@@ -15,8 +15,8 @@ from pimflow.frontend import load_model
 from pimflow.ir.analysis.content import content_of
 from pimflow.runtime.gpu.work import KernelSequence, MatrixWork, StreamWork, node_work
 from pimflow.targets import load_target
-from support.kept import kernels_of, normal, work_of
 from support.onnx_models import model_of
+from support.opaque_models import kernels_of, normal, work_of
 
 SIZE, TRIPS = 64, 10
 PRODUCT = MatrixWork(4, SIZE, SIZE, 1, 2 * (4 * SIZE + SIZE * SIZE + 4 * SIZE))

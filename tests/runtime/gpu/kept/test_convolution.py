@@ -11,23 +11,23 @@ import pimflow
 from pimflow.ir import Conv2d, Value
 from pimflow.runtime.gpu.kept import is_convolution
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, gpu_work
-from support.kept import CONTRIB, integers, kept_model, kernels_of, normal, work_of
+from support.opaque_models import CONTRIB, integers, kernels_of, normal, opaque_model, work_of
 
 SCALE, ZERO8, ZEROU8 = np.array(0.1, np.float32), np.array(1, np.int8), np.array(100, np.uint8)
 
 MODELS: dict[str, tuple[onnx.ModelProto, int]] = {
-    "one dimension": (kept_model("Conv", {"x": (2, 8, 40)}, {"w": normal(16, 8, 3)}), 2 * 16 * 38 * 8 * 3),
+    "one dimension": (opaque_model("Conv", {"x": (2, 8, 40)}, {"w": normal(16, 8, 3)}), 2 * 16 * 38 * 8 * 3),
     "three dimensions": (
-        kept_model("Conv", {"x": (1, 4, 6, 6, 6)}, {"w": normal(8, 2, 3, 3, 3)}, group=2),
+        opaque_model("Conv", {"x": (1, 4, 6, 6, 6)}, {"w": normal(8, 2, 3, 3, 3)}, group=2),
         8 * 4**3 * 2 * 27,
     ),
-    "depthwise": (kept_model("Conv", {"x": (1, 8, 40)}, {"w": normal(8, 1, 5)}, group=8), 8 * 36 * 5),
+    "depthwise": (opaque_model("Conv", {"x": (1, 8, 40)}, {"w": normal(8, 1, 5)}, group=8), 8 * 36 * 5),
     "fused, one dimension": (
-        kept_model("FusedConv", {"x": (1, 8, 40)}, {"w": normal(16, 8, 3)}, domain=CONTRIB, activation="Relu"),
+        opaque_model("FusedConv", {"x": (1, 8, 40)}, {"w": normal(16, 8, 3)}, domain=CONTRIB, activation="Relu"),
         16 * 38 * 8 * 3,
     ),
     "integers": (
-        kept_model(
+        opaque_model(
             "ConvInteger",
             {"x": (1, 8, 12, 12)},
             {"w": integers(16, 8, 3, 3, dtype="uint8")},
@@ -37,7 +37,7 @@ MODELS: dict[str, tuple[onnx.ModelProto, int]] = {
         16 * 10 * 10 * 8 * 9,
     ),
     "quantised": (
-        kept_model(
+        opaque_model(
             "QLinearConv",
             {"x": (1, 8, 12, 12)},
             {
@@ -54,7 +54,7 @@ MODELS: dict[str, tuple[onnx.ModelProto, int]] = {
         16 * 10 * 10 * 8 * 9,
     ),
     "transposed": (
-        kept_model("ConvTranspose", {"x": (1, 8, 5, 5)}, {"w": normal(8, 6, 2, 2)}, strides=(2, 2), group=2),
+        opaque_model("ConvTranspose", {"x": (1, 8, 5, 5)}, {"w": normal(8, 6, 2, 2)}, strides=(2, 2), group=2),
         25 * 8 * 6 * 4,
     ),
 }
@@ -74,7 +74,7 @@ def test_it_compiles_with_the_models_values_and_counts_as_convolution(name: str)
 
 
 def test_a_one_dimensional_convolution_is_priced_as_one_row() -> None:
-    (along,) = kernels_of(kept_model("Conv", {"x": (2, 8, 40)}, {"w": normal(16, 8, 1)}, strides=(2,)))
+    (along,) = kernels_of(opaque_model("Conv", {"x": (2, 8, 40)}, {"w": normal(16, 8, 1)}, strides=(2,)))
     values = [Value("x", (2, 8, 1, 40), "float32"), Value("w", (16, 8, 1, 1), "float32")]
     flat = gpu_work(Conv2d((1, 1), (1, 2)), values, [Value("y", (2, 16, 1, 20), "float32")], 2)
     assert along == flat

@@ -11,14 +11,14 @@ import pytest
 
 import pimflow
 from pimflow.runtime.gpu.work import MatrixWork, StreamWork
-from support.kept import kept_model, kernels_of, work_of
+from support.opaque_models import kernels_of, opaque_model, work_of
 
 Shapes = Sequence[tuple[int, ...]]
 
 
 def model(equation: str, shapes: Shapes) -> onnx.ModelProto:
     inputs = {f"x{place}": shape for place, shape in enumerate(shapes)}
-    return kept_model("Einsum", inputs, equation=equation)
+    return opaque_model("Einsum", inputs, equation=equation)
 
 
 PRODUCTS: list[tuple[str, Shapes, tuple[int, int, int, int]]] = [

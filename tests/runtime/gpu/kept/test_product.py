@@ -10,7 +10,7 @@ from onnx import TensorProto
 import pimflow
 from pimflow.ir import Array
 from pimflow.runtime.gpu.work import MatrixWork
-from support.kept import CONTRIB, integers, kept_model, kernels_of, normal
+from support.opaque_models import CONTRIB, integers, kernels_of, normal, opaque_model
 
 SCALE, ZERO8, ZEROU8 = np.array(0.1, np.float32), np.array(1, np.int8), np.array(100, np.uint8)
 QUANTISED = ["a", "sa", "za", "b", "sb", "zb", "sy", "zy"]
@@ -27,12 +27,12 @@ def quantised(op_type: str, domain: str = "") -> onnx.ModelProto:
         "zy": ZEROU8,
     }
     order = QUANTISED if not domain else [*QUANTISED[:6], "", *QUANTISED[6:]]
-    return kept_model(op_type, {"a": (6, 48)}, constants, order, domain=domain, dtype=TensorProto.UINT8)
+    return opaque_model(op_type, {"a": (6, 48)}, constants, order, domain=domain, dtype=TensorProto.UINT8)
 
 
 MODELS: dict[str, tuple[onnx.ModelProto, MatrixWork]] = {
     "integers": (
-        kept_model(
+        opaque_model(
             "MatMulInteger",
             {"a": (6, 48)},
             {"b": integers(48, 32)},
@@ -44,7 +44,7 @@ MODELS: dict[str, tuple[onnx.ModelProto, MatrixWork]] = {
     "quantised": (quantised("QLinearMatMul"), MatrixWork(6, 32, 48, 1, 6 * 48 + 48 * 32 + 6 * 32 + 3 * 2 + 3)),
     "quantised Gemm": (quantised("QGemm", CONTRIB), MatrixWork(6, 32, 48, 1, 6 * 48 + 48 * 32 + 6 * 32 + 3 * 2 + 3)),
     "dynamically quantised": (
-        kept_model(
+        opaque_model(
             "DynamicQuantizeMatMul",
             {"a": (6, 48)},
             {"b": integers(48, 32), "sb": SCALE, "zb": ZERO8},
@@ -53,7 +53,7 @@ MODELS: dict[str, tuple[onnx.ModelProto, MatrixWork]] = {
         MatrixWork(6, 32, 48, 1, 2 * 6 * 48 + 48 * 32 + 2 * 6 * 32 + 2 + 1),
     ),
     "four bits": (
-        kept_model(
+        opaque_model(
             "MatMulNBits",
             {"a": (2, 3, 64)},
             {"b": integers(32, 2, 16, dtype="uint8"), "s": normal(64)},
@@ -66,15 +66,15 @@ MODELS: dict[str, tuple[onnx.ModelProto, MatrixWork]] = {
         MatrixWork(6, 32, 64, 1, 2 * 6 * 64 + 32 * 64 // 2 + 2 * 64 + 2 * 6 * 32),
     ),
     "transposed batch": (
-        kept_model("FusedMatMul", {"a": (2, 4, 6, 8), "b": (2, 4, 5, 8)}, domain=CONTRIB, transB=1, alpha=0.5),
+        opaque_model("FusedMatMul", {"a": (2, 4, 6, 8), "b": (2, 4, 5, 8)}, domain=CONTRIB, transB=1, alpha=0.5),
         MatrixWork(6, 5, 8, 8, 2 * 8 * (48 + 40 + 30)),
     ),
     "rows before the batch": (
-        kept_model("FusedMatMul", {"a": (6, 2, 4, 8), "b": (2, 4, 8, 5)}, domain=CONTRIB, transBatchA=1),
+        opaque_model("FusedMatMul", {"a": (6, 2, 4, 8), "b": (2, 4, 8, 5)}, domain=CONTRIB, transBatchA=1),
         MatrixWork(6, 5, 8, 8, 2 * 8 * (48 + 40 + 30)),
     ),
     "doubles": (
-        kept_model("MatMul", {"a": (6, 48)}, {"b": normal(48, 32).astype(np.float64)}, dtype=TensorProto.DOUBLE),
+        opaque_model("MatMul", {"a": (6, 48)}, {"b": normal(48, 32).astype(np.float64)}, dtype=TensorProto.DOUBLE),
         MatrixWork(6, 32, 48, 1, 2 * (6 * 48 + 48 * 32 + 6 * 32)),
     ),
 }

@@ -10,7 +10,7 @@ import pytest
 
 import pimflow
 from pimflow.runtime.gpu.work import MatrixWork, StreamWork
-from support.kept import kept_model, kernels_of, normal, work_of
+from support.opaque_models import kernels_of, normal, opaque_model, work_of
 
 STEPS, BATCH, INPUT, HIDDEN = 50, 2, 32, 64
 
@@ -18,7 +18,7 @@ STEPS, BATCH, INPUT, HIDDEN = 50, 2, 32, 64
 def model(op_type: str, gates: int, directions: int = 1, **attributes: Any) -> onnx.ModelProto:
     constants = {"w": normal(directions, gates * HIDDEN, INPUT), "r": normal(directions, gates * HIDDEN, HIDDEN)}
     direction = "bidirectional" if directions == 2 else "forward"
-    return kept_model(
+    return opaque_model(
         op_type, {"x": (STEPS, BATCH, INPUT)}, constants, hidden_size=HIDDEN, direction=direction, **attributes
     )
 
@@ -62,7 +62,7 @@ def test_data_dependent_lengths_are_reported() -> None:
         "lengths": np.full(BATCH, STEPS, np.int32),
     }
     order = ["x", "w", "r", "", "lengths"]
-    timed = kept_model("LSTM", {"x": (STEPS, BATCH, INPUT)}, constants, order, hidden_size=HIDDEN)
+    timed = opaque_model("LSTM", {"x": (STEPS, BATCH, INPUT)}, constants, order, hidden_size=HIDDEN)
     assert work_of(timed).unknown == "its sequence lengths depend on data: all steps are counted"
     assert work_of(model("LSTM", 4)).unknown == ""
 

@@ -20,8 +20,8 @@ from pimflow.runtime.gpu.kept import KEPT
 from pimflow.runtime.gpu.measured import MeasuredRow, MeasuredTable, table_text
 from pimflow.runtime.gpu.work import KernelSequence, StreamWork, gpu_work
 from pimflow.targets import load_target
-from support.kept import CONTRIB, kept_model, normal
 from support.onnx_models import model_of
+from support.opaque_models import CONTRIB, normal, opaque_model
 
 X = Value("x", (2, 8), "float32")
 
@@ -107,7 +107,9 @@ def test_summary_and_comparison_show_it_next_to_the_speedup() -> None:
 
 
 def test_modelled_operators_get_no_note() -> None:
-    model = kept_model("MatMulInteger", {"x": (4, 8)}, {"w": normal(8, 8).astype("int8")}, dtype=onnx.TensorProto.INT8)
+    model = opaque_model(
+        "MatMulInteger", {"x": (4, 8)}, {"w": normal(8, 8).astype("int8")}, dtype=onnx.TensorProto.INT8
+    )
     model.graph.output[0].type.tensor_type.elem_type = onnx.TensorProto.INT32
     report = inspect(model)
     assert report.nodes[0].macs == 4 * 8 * 8

@@ -28,7 +28,7 @@ def integers(*shape: int, dtype: str = "int8") -> Array:
     return np.random.default_rng(len(shape)).integers(low, 100, shape).astype(dtype)
 
 
-def kept_model(
+def opaque_model(
     op_type: str,
     inputs: Mapping[str, Sequence[int]],
     constants: Mapping[str, Array] | None = None,

@@ -15,20 +15,20 @@ from pimflow.search.price_cache import code_fingerprint
 BUILD = Path(__file__).resolve().parent.parent / "build"
 
 
-def kept_file(study: str, name: str, asked: Any) -> Path:
+def cache_path(study: str, name: str, key: Any) -> Path:
     """The file of an intermediate result, named after everything that it depends on, including the code and data of
     costs.
 
     Args:
         study: a folder of `build/`.
         name: for readers.
-        asked: everything else that the result depends on, as plain data.
+        key: everything else that the result depends on, as plain data.
     """
-    text = json.dumps(asked, sort_keys=True) + _fingerprint()
+    text = json.dumps(key, sort_keys=True) + _fingerprint()
     return BUILD / study / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:16]}.json"
 
 
-def kept(path: Path, make: Callable[[], Any]) -> Any:
+def cached(path: Path, make: Callable[[], Any]) -> Any:
     """The content of a file; if it does not exist, plain data that `make` computes, which are then stored."""
     if path.exists():
         return json.loads(path.read_text(encoding="utf-8"))
