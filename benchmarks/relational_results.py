@@ -45,7 +45,7 @@ Ints = npt.NDArray[Any]
 
 PAGE = Path(__file__).parent.parent / "docs" / "relational-results.md"
 TARGET, COLUMNS = "rtx3090", 64
-MOST_EDGES, MOST_TRAINED = 25_000_000, 700_000
+MAX_EDGES, MAX_TRAINED = 25_000_000, 700_000
 """The maximum number of edges: larger graphs are reduced. Training has a lower limit, because it has far more forms."""
 LAYERS = ("rgcn", "rgat", "hgt")
 FUSED = (SegmentGemm, FuseTraversal, ScatterProducts)
@@ -151,7 +151,7 @@ def repeated(ends: Ints, kinds: Ints) -> float:
 
 def row_of(data: DataSet, layer: str, most: int) -> Row:
     """The row of a graph with at most `most` edges; read from its file if it was measured before."""
-    share, trained = (-(-data.edges // min(most, edges)) for edges in (MOST_EDGES, MOST_TRAINED))
+    share, trained = (-(-data.edges // min(most, edges)) for edges in (MAX_EDGES, MAX_TRAINED))
     edges, part = graph_like(data, share), graph_like(data, trained)
     costs = Machine.of(Options.of(target=TARGET, policy="gpu")).costs
     model = hashlib.sha256(model_of(layer, data.types).SerializeToString(deterministic=True)).hexdigest()
@@ -316,7 +316,7 @@ def page(rows: list[Row]) -> str:
     peaks = [row.peak[1] / row.peak[0] for row in rows]
     return TEXT.format(
         columns=COLUMNS,
-        most_trained=MOST_TRAINED,
+        most_trained=MAX_TRAINED,
         target=TARGET,
         table="\n".join([HEADER, *map(line, rows)]),
         beside="\n".join(
@@ -341,7 +341,7 @@ def spans(found: list[Forms]) -> str:
 def main() -> None:
     """Measure, and write the page."""
     parser = argparse.ArgumentParser(description="make docs/relational-results.md")
-    parser.add_argument("--most", type=int, default=MOST_EDGES, metavar="N", help="maximum number of edges of a graph")
+    parser.add_argument("--most", type=int, default=MAX_EDGES, metavar="N", help="maximum number of edges of a graph")
     parser.add_argument("--output", type=Path, default=PAGE, metavar="FILE.md")
     parser.add_argument("--jobs", type=int, default=os.cpu_count() or 1, help="processes (default: one per core)")
     arguments = parser.parse_args()

@@ -15,7 +15,7 @@ Floats = npt.NDArray[np.float64]
 OPSET = 17
 IR_VERSION = 8
 
-LEAST_APART_BYTES = 1 << 16
+MIN_APART_BYTES = 1 << 16
 """The minimum size of a constant that is stored in `apart`."""
 
 _TYPES = {np.dtype(np.float32): TensorProto.FLOAT, np.dtype(np.int64): TensorProto.INT64}
@@ -46,7 +46,7 @@ class Writer:
         self._constants: set[str] = set()
         self.has_weights = weights
         self.apart: dict[str, npt.NDArray[Any]] = {}
-        self._least_apart_bytes = LEAST_APART_BYTES if apart else math.inf
+        self._least_apart_bytes = MIN_APART_BYTES if apart else math.inf
 
     def value_input(self, name: str, shape: tuple[int | str, ...], kind: int = TensorProto.FLOAT) -> str:
         """An input of the model, of an ONNX element type."""

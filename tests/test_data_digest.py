@@ -91,7 +91,7 @@ def test_an_output_with_such_a_file_is_as_its_manifest_says(
 ) -> None:
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
     monkeypatch.setattr(saving.save_onnx, "__kwdefaults__", {"single_file_limit_bytes": 0})
-    monkeypatch.setattr("pimflow_zoo.writer.LEAST_APART_BYTES", 1)
+    monkeypatch.setattr("pimflow_zoo.writer.MIN_APART_BYTES", 1)
     for name in ("one", "two"):
         compiled = pimflow.compile("zoo:toy", policy="gpu", check=False)
         assert change_since(compiled.save(tmp_path / name), WRITTEN) is None

@@ -35,7 +35,7 @@ _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
 _VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
-_MOST_DIGITS = 10
+_MAX_DIGITS = 10
 
 
 class FileOutline(NamedTuple):
@@ -165,7 +165,7 @@ def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
 def _varint(data: mmap.mmap, start: int, stop: int) -> tuple[int, int]:
     """A number and the offset of its end."""
     value = 0
-    for digit in range(_MOST_DIGITS):
+    for digit in range(_MAX_DIGITS):
         if start + digit >= stop:
             break
         byte = data[start + digit]

@@ -24,8 +24,8 @@ from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
 from pimflow.onnxio.session import ort_dtype, ran_out_of_resources
 from pimflow.onnxio.tensors import (
-    MOST_DIMS,
-    MOST_ELEMENTS,
+    MAX_DIMS,
+    MAX_ELEMENTS,
     NUMPY_NATIVE,
     ONNX_ERRORS,
     is_boundless,
@@ -335,8 +335,8 @@ def _check_sizes(node: str, values: Iterable[Value]) -> None:
     for value in values:
         if value.shape is not None and is_boundless(value.shape):
             made = f"node {node!r} makes" if node else "the model takes"
-            size = f"shape {value.shape}" if value.elements <= MOST_ELEMENTS else f"{value.elements:.3g} elements"
-            most = f"the limits are {MOST_ELEMENTS:.3g} elements and {MOST_DIMS} dims"
+            size = f"shape {value.shape}" if value.elements <= MAX_ELEMENTS else f"{value.elements:.3g} elements"
+            most = f"the limits are {MAX_ELEMENTS:.3g} elements and {MAX_DIMS} dims"
             raise ModelError(f"{made} {value.name!r} of {size}; {most}", "correct its sizes")
 
 

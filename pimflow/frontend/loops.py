@@ -30,7 +30,7 @@ from pimflow.onnxio.captures import (
 from pimflow.onnxio.folding import is_random, node_session
 from pimflow.onnxio.tensors import attribute_value
 
-MOST_ITERATIONS = 10_000
+MAX_ITERATIONS = 10_000
 """The maximum number of iterations of a Loop that is converted; a time limit would make results machine-dependent."""
 
 
@@ -52,14 +52,14 @@ def length_of(node: Node, graph: Graph, known: Mapping[str, Array]) -> int | Non
         return None
     limit = FreshNames(known).fresh("limit")
     counting = replace(counting, inputs=(limit, *counting.inputs[1:]))
-    requested = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MOST_ITERATIONS + 1
-    known = {**known, limit: np.array(min(requested, MOST_ITERATIONS + 1))}
+    requested = int(known[node.inputs[0]].reshape(-1)[0]) if node.inputs[0] else MAX_ITERATIONS + 1
+    known = {**known, limit: np.array(min(requested, MAX_ITERATIONS + 1))}
     values = {name: Value(name, known[name].shape, known[name].dtype.name) for name in counting.inputs if name}
     try:
         length = len(node_session(counting, graph, values, known).run({})[counting.outputs[-1]])
     except ModelError:
         return None
-    return None if length > MOST_ITERATIONS else length
+    return None if length > MAX_ITERATIONS else length
 
 
 def with_length(node: Node, limit: str) -> Node:

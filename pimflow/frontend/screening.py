@@ -22,7 +22,7 @@ from pimflow.ir import Array, Node, OnnxOp, Value
 from pimflow.onnxio.captures import subgraphs
 from pimflow.onnxio.tensors import brief, to_array
 
-MOST_NODES = 200_000
+MAX_NODES = 200_000
 """The maximum number of nodes of a model with functions inlined: a few that each call another twice exceed it."""
 
 DEEPEST_CALLS = 100
@@ -114,8 +114,8 @@ def _check_calls(proto: onnx.ModelProto) -> None:
 
 
 def _check_count(nodes: int, what: str) -> None:
-    if nodes > MOST_NODES:
-        raise ModelError(f"{what} {nodes} nodes; the limit is {MOST_NODES}", "compile parts of it")
+    if nodes > MAX_NODES:
+        raise ModelError(f"{what} {nodes} nodes; the limit is {MAX_NODES}", "compile parts of it")
 
 
 def _check_call(call: onnx.NodeProto, function: onnx.FunctionProto) -> None:

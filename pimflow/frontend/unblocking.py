@@ -16,7 +16,7 @@ from pimflow.ir import Array, Attributes, Graph, GraphEditor, Node, OnnxOp
 from pimflow.onnxio.blocks import BLOCKED, channel_block, plain_weights
 
 CONTRIB = "com.microsoft"
-_LEAST_OPSET = 11
+_MIN_OPSET = 11
 """The first opset in which Pad, Slice and Resize read their sizes as operands."""
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
@@ -62,7 +62,7 @@ def unblocked(graph: Graph) -> Graph | None:
     Args:
         graph: a graph of opaque nodes, with all shapes known.
     """
-    if not any(_is_blocked(node) for node in graph.nodes) or graph.opset.get("", 0) < _LEAST_OPSET:
+    if not any(_is_blocked(node) for node in graph.nodes) or graph.opset.get("", 0) < _MIN_OPSET:
         return None
     block = channel_block()
     blocked = _blocked_values(graph)

@@ -15,13 +15,13 @@ from pimflow.onnxio.session import open_session, session_options
 BLOCKED = "com.microsoft.nchwc"
 """The domain of operators that read and write blocked channels."""
 
-_MOST = 64
+_MAX_BLOCK = 64
 
 
 @cache
 def channel_block() -> int:
     """The number of channels of a block on this CPU, measured by reordering a map; 0 if there are no such kernels."""
-    source = np.arange(2 * _MOST, dtype=np.float32).reshape(1, _MOST, 1, 2)
+    source = np.arange(2 * _MAX_BLOCK, dtype=np.float32).reshape(1, _MAX_BLOCK, 1, 2)
     graph = helper.make_graph(
         [helper.make_node("ReorderInput", ["x"], ["y"], domain=BLOCKED)],
         "blocks",

@@ -50,17 +50,17 @@ ONNX_ERRORS: tuple[type[Exception], ...] = (
 )
 """The exceptions that onnx's checker, shape inference and inliner raise for a model, including those from C++."""
 
-MOST_ELEMENTS = 2**40
+MAX_ELEMENTS = 2**40
 """The maximum number of elements of a value: no machine holds more, so larger sizes mean an error (in pads, repeats or
 a dimension)."""
 
-MOST_DIMS = 32
+MAX_DIMS = 32
 """The maximum number of dims of a value, which is the limit of the oldest supported numpy."""
 
 
 def is_boundless(shape: Sequence[int]) -> bool:
     """Whether a shape is too large for any array; dims of 0 are ignored, as in numpy's own check."""
-    return len(shape) > MOST_DIMS or math.prod(size for size in shape if size) > MOST_ELEMENTS
+    return len(shape) > MAX_DIMS or math.prod(size for size in shape if size) > MAX_ELEMENTS
 
 
 def dtype_name(code: int) -> str:

@@ -17,7 +17,7 @@ from pimflow.targets import Target
 from pimflow.targets.schema.origin import differences, spelled
 
 NODES_SHOWN = 20
-_LEAST_US, _LEAST_MJ = 1e-9, 1e-12
+_MIN_US, _MIN_MJ = 1e-9, 1e-12
 """The smallest difference that counts; smaller ones are due to the rounding of sums."""
 
 
@@ -118,7 +118,7 @@ class NodeChange:
         moved = (
             self.a is None or self.b is None or place_of(self.a) != place_of(self.b) or self.program_a != self.program_b
         )
-        return moved or abs(self.change_us) > _LEAST_US or abs(self.change_mj) > _LEAST_MJ
+        return moved or abs(self.change_us) > _MIN_US or abs(self.change_mj) > _MIN_MJ
 
     def as_json(self) -> dict[str, Any]:
         """One object of "nodes"."""

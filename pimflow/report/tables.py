@@ -19,7 +19,7 @@ from pimflow.errors import printable
 from pimflow.records import dataclass
 
 _GAPS = (2, 1)  # blanks between columns; the second value if the first leaves no room
-_LEAST_TEXT, _LEAST_PROSE = 8, 28  # minimum characters per line in a column that is narrowed
+_MIN_TEXT, _MIN_PROSE = 8, 28  # minimum characters per line in a column that is narrowed
 _MIN_VALUE_COLUMNS = 12
 _MAX_ALIGNED = 500  # width limit of a column in a pipe; a longer cell misaligns its own row only
 _BROKEN = 3  # the number of extra lines that is preferred to breaking a word
@@ -164,7 +164,7 @@ class _Table:
             return max(_word(self.header[column]), widest)
         last = self.prose and column == len(self.header) - 1
         words = max(map(_word, cells), default=0) if not breaks_words else 0
-        return max(_word(self.header[column]), words, min(widest, _LEAST_PROSE if last else _LEAST_TEXT))
+        return max(_word(self.header[column]), words, min(widest, _MIN_PROSE if last else _MIN_TEXT))
 
 
 def _fields(fields: Sequence[tuple[str, str]], room: int | None) -> str:

@@ -21,7 +21,7 @@ FORMAT = "pimflow-graph/1"
 
 _HASHED_BYTES = 1 << 24
 
-MOST_VERTICES = 2**31 - 1
+MAX_VERTICES = 2**31 - 1
 """The maximum number of vertices: their ids are stored as int32."""
 
 
@@ -35,8 +35,8 @@ def vertex_count(count: object, where: str) -> int:
     if array.size != 1 or array.dtype.kind not in "iu":
         raise GraphDataError(f"{where}: the number of vertices is {count}; it must be one integer")
     number = int(array.reshape(-1)[0])
-    if not 0 <= number <= MOST_VERTICES:
-        raise GraphDataError(f"{where}: the number of vertices is {number}; it must be between 0 and {MOST_VERTICES}")
+    if not 0 <= number <= MAX_VERTICES:
+        raise GraphDataError(f"{where}: the number of vertices is {number}; it must be between 0 and {MAX_VERTICES}")
     return number
 
 
@@ -93,7 +93,7 @@ def ids(array: Ids, what: str, vertices: int | None, where: str) -> Ints:
     """
     if array.size == 0:
         return array.astype(np.int32)
-    bound = MOST_VERTICES if vertices is None else vertices
+    bound = MAX_VERTICES if vertices is None else vertices
     if int(np.min(array)) < 0:
         edge = int(np.argmax(array < 0))
         raise GraphDataError(f"{where}: edge {edge} has {what} {array[edge]}; vertices are numbered from 0")

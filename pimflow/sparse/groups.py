@@ -14,9 +14,9 @@ from pimflow.records import dataclass
 from pimflow.sparse.checks import Longs
 from pimflow.sparse.statistics import PIECE_EDGES
 
-MOST_CACHED_COUNTS = 64
+MAX_CACHED_COUNTS = 64
 """The maximum number of cached counts: a program has few graphs."""
-MOST_CACHED_SPLITS = 4
+MAX_CACHED_SPLITS = 4
 """The maximum number of cached splits: each is as large as its graph."""
 
 T = TypeVar("T")
@@ -78,7 +78,7 @@ def group_counts(rowptr: Ids, col: Ids, size: int, block: int) -> GroupCounts:
         size: number of consecutive sources of a group, which starts at a multiple of it.
         block: number of consecutive groups of a block, likewise.
     """
-    return _cached(_counts, MOST_CACHED_COUNTS, rowptr, col, (size, block), lambda: _counted(rowptr, col, size, block))
+    return _cached(_counts, MAX_CACHED_COUNTS, rowptr, col, (size, block), lambda: _counted(rowptr, col, size, block))
 
 
 def split_dense(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, Part]:
@@ -92,7 +92,7 @@ def split_dense(rowptr: Ids, col: Ids, size: int, at_least: int) -> tuple[Part, 
         at_least: minimum number of edges of a dense pair.
     """
     return _cached(
-        _parts, MOST_CACHED_SPLITS, rowptr, col, (size, at_least), lambda: _split_dense(rowptr, col, size, at_least)
+        _parts, MAX_CACHED_SPLITS, rowptr, col, (size, at_least), lambda: _split_dense(rowptr, col, size, at_least)
     )
 
 

@@ -24,7 +24,7 @@ from pimflow.sparse.graph import Graph
 from pimflow.sparse.stack_distance import ReuseProfile, profile_of
 from pimflow.sparse.statistics import Statistics, measure
 
-LEAST_CACHED_EDGES = 1 << 20
+MIN_CACHED_EDGES = 1 << 20
 """Graphs with fewer edges are measured faster than a file is found."""
 
 _DAMAGED = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error)
@@ -83,7 +83,7 @@ def _profile(ids: Ids, count: int, per_line: int) -> ReuseProfile:
 
 def _file_of(digest: Callable[[], str], edges: int) -> Path | None:
     """The file for a digest; None for small graphs, or if there is no cache folder."""
-    if edges < LEAST_CACHED_EDGES:
+    if edges < MIN_CACHED_EDGES:
         return None
     try:
         return cache_folder() / f"{digest()[:32]}-{_code()}{STATISTICS_SUFFIX}"

@@ -162,7 +162,7 @@ class _EdgeList:
 
     def _take(self, table: npt.NDArray[Any]) -> None:
         ids = table[:, :2]
-        faults = np.flatnonzero(((ids < 0) | (ids >= checks.MOST_VERTICES)).any(axis=1))
+        faults = np.flatnonzero(((ids < 0) | (ids >= checks.MAX_VERTICES)).any(axis=1))
         if faults.size:
             edge = int(faults[0])
             self._refuse_edge(self.edges + edge, ids[edge])
@@ -173,7 +173,7 @@ class _EdgeList:
 
     def _refuse_edge(self, edge: int, pair: Any) -> None:
         src, dst = (int(number) for number in pair)
-        bounds = f"vertices are numbered from 0 to {checks.MOST_VERTICES - 1}"
+        bounds = f"vertices are numbered from 0 to {checks.MAX_VERTICES - 1}"
         raise GraphDataError(f"{self.where}: edge {edge} goes from {src} to {dst}; {bounds}")
 
     def _refuse(self, line: int, found: str, hint: str) -> None:

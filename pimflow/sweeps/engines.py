@@ -17,7 +17,7 @@ Done = tuple[Task, list[Outcome]]
 Engine = Callable[[Iterable[Task]], Iterator[Done]]
 _AHEAD = 4
 """The number of tasks queued per worker, so that none is idle."""
-_MOST_DEATHS = 2
+_MAX_DEATHS = 2
 """How many processes may die while working on a task alone before it is given up: it may need more memory than there
 is."""
 _TIMEOUT_S = 10
@@ -92,7 +92,7 @@ def _isolated(task: Task) -> Done:
     """Run one task in a process of its own, which shows whether it is the one that kills processes."""
     from joblib.externals.loky.process_executor import BrokenProcessPool
 
-    for _ in range(_MOST_DEATHS):
+    for _ in range(_MAX_DEATHS):
         try:
             ((_, outcomes),) = _pooled(2, iter([task]), {})
         except BrokenProcessPool:

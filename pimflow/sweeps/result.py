@@ -14,13 +14,13 @@ from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_table, significant, wrapped
 from pimflow.sweeps.evaluate import FIGURES
 from pimflow.sweeps.fronts import Effect, Objective, figure_text, front, mean_values
-from pimflow.sweeps.page.plotted import MOST_POINTS, Dot, Plotted, axes_of
+from pimflow.sweeps.page.plotted import MAX_POINTS, Dot, Plotted, axes_of
 from pimflow.sweeps.store import Outcome
 from pimflow.sweeps.study import Point, Study
 
-_MOST_SHOWN = 20
-_MOST_REASONS = 5
-_MOST_FRONTS = 4  # in a notebook
+_MAX_SHOWN = 20
+_MAX_REASONS = 5
+_MAX_FRONTS = 4  # in a notebook
 
 
 @dataclass(frozen=True)
@@ -86,8 +86,8 @@ class SweepResult(Records):
     @property
     def title(self) -> str:
         """The models and the number of points."""
-        models = ", ".join(self.study.models[:_MOST_REASONS])
-        return f"{models}{', ..' if len(self.study.models) > _MOST_REASONS else ''}: {len(self.found)} points"
+        models = ", ".join(self.study.models[:_MAX_REASONS])
+        return f"{models}{', ..' if len(self.study.models) > _MAX_REASONS else ''}: {len(self.found)} points"
 
     @cached_property
     def fronts(self) -> tuple[Front, ...]:
@@ -187,7 +187,7 @@ class SweepResult(Records):
         from pimflow.report.page.notebook import in_notebook
         from pimflow.sweeps.page.charts import front_chart, sheet
 
-        drawn = (front_chart(place, self.objectives) for place in self.plotted[:_MOST_FRONTS])
+        drawn = (front_chart(place, self.objectives) for place in self.plotted[:_MAX_FRONTS])
         return in_notebook(*drawn, style=sheet())
 
     @cached_property
@@ -201,7 +201,7 @@ class SweepResult(Records):
                 if at.is_ok and (at.point.model, at.point.graph) == (one.model, one.graph)
             ]
             best = set(one.points)
-            step = -(-len(mine) // MOST_POINTS)
+            step = -(-len(mine) // MAX_POINTS)
             dots = [self._dot(i, i in best) for place, i in enumerate(mine) if i in best or place % step == 0]
             title = f"{one.model} on {one.graph}" if one.graph else one.model
             if dots:
@@ -260,7 +260,7 @@ class SweepResult(Records):
         return render_table(header, body, right=range(len(named), len(header)))
 
     def _front_table(self, one: Front) -> str:
-        shown = one.points[:_MOST_SHOWN]
+        shown = one.points[:_MAX_SHOWN]
         points = [(self.found[i].point, self._costs(i)) for i in shown]
         table = self._table((point.target, point.policy, point.values, costs) for point, costs in points)
         place = f"{one.model} on {one.graph}" if one.graph else one.model
@@ -270,14 +270,14 @@ class SweepResult(Records):
         best = sorted((mean for mean in self.means if mean.on_front), key=lambda mean: [*mean.objectives.values()])
         if not best:
             return ""
-        rows = ((mean.target, mean.policy, mean.values, [*mean.objectives.values()]) for mean in best[:_MOST_SHOWN])
+        rows = ((mean.target, mean.policy, mean.values, [*mean.objectives.values()]) for mean in best[:_MAX_SHOWN])
         return f"front of the mean over all models: {_how_many(len(best))}\n{self._table(rows)}{_more(len(best))}"
 
     def _effect_lines(self) -> str:
         lines = [
             f"{effect.key} changes {effect.objective} by {number(100 * effect.share)} % on average: "
             + ", ".join(f"{value} {significant(mean)}" for value, mean in effect.means.items())
-            for effect in self.effects[:_MOST_SHOWN]
+            for effect in self.effects[:_MAX_SHOWN]
         ]
         return "\n".join(wrapped(line, "  ") for line in lines)
 
@@ -300,8 +300,8 @@ class SweepResult(Records):
             if not at.is_ok:
                 reasons[at.outcome.reason] = reasons.get(at.outcome.reason, 0) + 1
         most = sorted(reasons.items(), key=lambda item: -item[1])
-        lines = [wrapped(f"{count:,} x {reason}", "  ") for reason, count in most[:_MOST_REASONS]]
-        left = len(most) - _MOST_REASONS
+        lines = [wrapped(f"{count:,} x {reason}", "  ") for reason, count in most[:_MAX_REASONS]]
+        left = len(most) - _MAX_REASONS
         return "\n".join([*lines, *([f"{left} other reasons"] if left > 0 else [])])
 
 
@@ -320,4 +320,4 @@ def _how_many(count: int) -> str:
 
 
 def _more(count: int) -> str:
-    return f"\n{count - _MOST_SHOWN:,} more" if count > _MOST_SHOWN else ""
+    return f"\n{count - _MAX_SHOWN:,} more" if count > _MAX_SHOWN else ""

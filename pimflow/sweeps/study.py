@@ -30,7 +30,7 @@ Values = Table[Any]
 """New values of a machine's keys, in the order of the study."""
 Sampler = Literal["nsga2", "tpe", "random"]
 
-MOST_POINTS = 1_000_000
+MAX_POINTS = 1_000_000
 HINT = "docs/sweep.md describes sweep files"
 _RANGE = {"low", "high", "step", "log"}
 _TOLERANCE = 1e-9  # tolerance, as a share of a step, for reaching the end
@@ -90,7 +90,7 @@ class Random:
         seed: different seeds draw different machines.
     """
 
-    points: Annotated[int, Limits(least=1, most=MOST_POINTS)]
+    points: Annotated[int, Limits(least=1, most=MAX_POINTS)]
     values: Mapping[str, Any]
     seed: Annotated[int, Limits(least=0)] = 0
 
@@ -112,7 +112,7 @@ class Search:
         parallel: the number of trials chosen at once, before the outcome of any of them is known.
     """
 
-    trials: Annotated[int, Limits(least=1, most=MOST_POINTS)]
+    trials: Annotated[int, Limits(least=1, most=MAX_POINTS)]
     sampler: Sampler = "nsga2"
     seed: Annotated[int, Limits(least=0)] = 0
     parallel: Annotated[int, Limits(least=1, most=10_000)] = 8
@@ -222,8 +222,8 @@ class Study:
         self._check_values(where)
         if self.search and (self.random or not (self.grid or self.lists)):
             raise OptionError(f"{where}: [search] chooses among the points of a grid", "give [grid], and no [random]")
-        if self.count > MOST_POINTS:
-            raise OptionError(f"{where} has {self.count:,} points", f"give fewer than {MOST_POINTS:,}, or [search]")
+        if self.count > MAX_POINTS:
+            raise OptionError(f"{where} has {self.count:,} points", f"give fewer than {MAX_POINTS:,}, or [search]")
         return self
 
     def _check_options(self, where: str) -> None:

@@ -30,7 +30,7 @@ else:
     import tomli as tomllib
 
 DEFAULT_TARGET = "pimflow"
-_MOST_BASES = 16
+_MAX_BASES = 16
 
 
 def target_names() -> tuple[str, ...]:
@@ -159,8 +159,8 @@ def _base(name: str, where: str, above: tuple[str, ...]) -> Target:
     chain = (*above, _identity(Path(where)))
     if name.endswith(".toml") and _identity(Path(where).parent / name) in chain:
         raise TargetError(f"{where}: base {name!r} starts from this file itself", "let one of the files have no base")
-    if len(chain) > _MOST_BASES:
-        raise TargetError(f"{where}: more than {_MOST_BASES} files start from each other", "copy some into others")
+    if len(chain) > _MAX_BASES:
+        raise TargetError(f"{where}: more than {_MAX_BASES} files start from each other", "copy some into others")
     return _load(name, f"{where}: unknown base", Path(where).parent, chain)
 
 

@@ -12,7 +12,7 @@ from pimflow.targets.schema import Origin, Override, Target
 from pimflow.targets.schema.origin import frozen, spelled
 from pimflow.targets.writer import to_toml
 
-_MOST_OVERRIDES = 8
+_MAX_OVERRIDES = 8
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class TargetRecord:
 
     def lines(self) -> list[tuple[str, str]]:
         """The record for a summary, as (label, text)."""
-        first = [str(change) for change in self.overrides[:_MOST_OVERRIDES]]
+        first = [str(change) for change in self.overrides[:_MAX_OVERRIDES]]
         rest = len(self.overrides) - len(first)
         changed = ", ".join([*first, *([f"{rest} more, all in the JSON"] if rest else [])])
         base = f"{self.description} (from {self.base})" if self.base else self.description

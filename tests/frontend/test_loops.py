@@ -113,7 +113,7 @@ def test_a_condition_on_this_iteration_and_the_previous_one() -> None:
 @pytest.mark.parametrize(("most", "length"), [(3, None), (4, 4)])
 def test_loops_with_too_many_iterations_stay(most: int, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit does not depend on the machine. Endless loops, and limits beyond it, take no longer to reject."""
-    monkeypatch.setattr(loops, "MOST_ITERATIONS", most)
+    monkeypatch.setattr(loops, "MAX_ITERATIONS", most)
     far = {**FEW, "far": np.array(1 << 40)}
     for limit in ("", "far"):
         node = loop_of(load_model(recurrent([MAKE("Less", ["after", "few"], ["on"])], limit=limit, constants=far)))

@@ -12,7 +12,7 @@ from onnx import AttributeProto, TensorProto, helper, numpy_helper
 
 from pimflow.errors import ModelError
 from pimflow.frontend import load_model
-from pimflow.frontend.screening import MOST_NODES
+from pimflow.frontend.screening import MAX_NODES
 from pimflow.ir import Array
 from pimflow.runtime.execute.ort import run_graph
 from support.onnx_models import model_of, run_plain, single, with_ranks
@@ -228,7 +228,7 @@ def test_two_constants_of_one_name_are_accepted() -> None:
 
 def test_too_many_nodes_are_refused_at_once() -> None:
     large = model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": (2, 3)})
-    large.graph.node.MergeFrom([large.graph.node[0]] * MOST_NODES)
+    large.graph.node.MergeFrom([large.graph.node[0]] * MAX_NODES)
     started = time.process_time()
-    assert f"the model has {MOST_NODES + 1} nodes" in refusal(large)
+    assert f"the model has {MAX_NODES + 1} nodes" in refusal(large)
     assert time.process_time() - started < 1, "before any of them is checked"

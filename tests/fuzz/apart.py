@@ -19,7 +19,7 @@ LIMIT_S = 300.0
 """Time limit: a busy machine is not a fault of pimflow's."""
 LIMIT_CPU_S = 60
 LIMIT_BYTES = 6 << 30
-_MOST_BYTES = 1 << 20
+_MAX_BYTES = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -123,4 +123,4 @@ def _text(path: Path) -> str:
     if not path.exists():
         return ""
     with path.open("rb") as file:
-        return file.read(_MOST_BYTES).decode("utf-8", "replace")
+        return file.read(_MAX_BYTES).decode("utf-8", "replace")

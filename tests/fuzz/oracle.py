@@ -14,7 +14,7 @@ Values = Mapping[str, Any]
 RELATIVE_BOUND = 1e-3
 """The largest error over the largest magnitude: far above rounding, far below any wrong row, weight or window."""
 _HALF_BOUND = 2e-2
-_MOST_ELEMENTS = 1 << 26
+_MAX_ELEMENTS = 1 << 26
 
 
 def session(model: str | bytes) -> ort.InferenceSession:
@@ -36,7 +36,7 @@ def drawn_inputs(of: ort.InferenceSession, seed: int) -> dict[str, Any]:
     feeds: dict[str, Any] = {}
     for item in of.get_inputs():
         shape = [size if isinstance(size, int) else 1 for size in item.shape]
-        if math.prod(shape) > _MOST_ELEMENTS or item.type not in _TYPES:
+        if math.prod(shape) > _MAX_ELEMENTS or item.type not in _TYPES:
             raise ValueError(f"{item.name} is {item.type}{shape}")
         kind = np.dtype(_TYPES[item.type])
         drawn = rng.standard_normal(shape) if kind.kind == "f" else rng.integers(0, 2, shape)

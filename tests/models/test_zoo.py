@@ -16,7 +16,7 @@ import pytest
 import pimflow_zoo
 from pimflow_zoo.builder import Net
 from pimflow_zoo.gpt import gpt_2
-from pimflow_zoo.writer import LEAST_APART_BYTES
+from pimflow_zoo.writer import MIN_APART_BYTES
 from support.onnx_counts import macs, parameters, shapes_of
 
 NAMES = pimflow_zoo.names()
@@ -280,7 +280,7 @@ def test_separate_large_constants_are_those_of_the_model(name: str) -> None:
     assert apart
     for tensor in model.graph.initializer:
         if tensor.name in apart:
-            assert apart[tensor.name].nbytes >= LEAST_APART_BYTES
+            assert apart[tensor.name].nbytes >= MIN_APART_BYTES
             tensor.raw_data = apart[tensor.name].tobytes()
             tensor.ClearField("data_location")
     assert model == whole

@@ -13,7 +13,7 @@ from pimflow.sparse import Graph, generate, reuse, statistics_cache, statistics_
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(statistics_cache, "LEAST_CACHED_EDGES", 1000)
+    monkeypatch.setattr(statistics_cache, "MIN_CACHED_EDGES", 1000)
     return tmp_path / "cache"
 
 

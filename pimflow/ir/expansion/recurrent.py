@@ -10,7 +10,7 @@ from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.ir.ops.opaque import PREPARED, OnnxOp
 from pimflow.ir.refusal import Refusal
 
-MOST_GATES = 2**14
+MAX_GATES = 2**14
 """The maximum number of gates of all directions together. In ONNX, W is replaced by a selection matrix with that many
 rows and columns, which takes 4 bytes per element at run time."""
 
@@ -31,8 +31,8 @@ def _recurrent(writer: Writer) -> Refusal | None:
     if weights.ndim != 3 or len(writer.shape(x)) != 3:
         return Refusal("its operands are not supported")
     directions, gates, features = weights.shape
-    if directions * gates > MOST_GATES:
-        return Refusal(f"it has {directions * gates} gates, but ONNX takes products of at most {MOST_GATES}")
+    if directions * gates > MAX_GATES:
+        return Refusal(f"it has {directions * gates} gates, but ONNX takes products of at most {MAX_GATES}")
     if writer.opset < EYE_OPSET:
         return Refusal(f"ONNX takes products of its inputs only from opset {EYE_OPSET} on")
 

@@ -33,7 +33,7 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
 from pimflow.records import dataclass
 
-MOST_STEPS = 1024
+MAX_STEPS = 1024
 """The maximum number of steps of all directions together; each takes at most nine nodes, twenty-two with peepholes."""
 
 _ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh"), "RNN": ("Tanh",)}
@@ -489,9 +489,9 @@ def _refusal(tape: Tape, node: Node, op: OnnxOp) -> Refusal | None:
     if not (set(activations) <= _ONE_GATE if op.op_type == "RNN" else activations in (usual, 2 * usual)):
         return Refusal(f"{op.op_type} with activations {', '.join(activations)} has no gradient rule")
     total = steps * tape.shape(node.inputs[1])[0]
-    if total > MOST_STEPS or not total * batch:
+    if total > MAX_STEPS or not total * batch:
         return Refusal(
-            f"{op.op_type} of {total} steps: gradients go back through {MOST_STEPS} at most", remedy="train on fewer"
+            f"{op.op_type} of {total} steps: gradients go back through {MAX_STEPS} at most", remedy="train on fewer"
         )
     return None
 

@@ -12,7 +12,7 @@ from pimflow.ir.graph import Node
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
 
-MOST_ROWS = 16
+MAX_ROWS = 16
 """The maximum number of rows of matrices with determinants: the minors of one take rows^4 elements."""
 
 
@@ -175,8 +175,8 @@ def _determinant(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
     They need no inverse, so singular matrices have gradients too."""
     (x,), (dy,) = node.inputs, gradients
     *batch, rows, _ = tape.shape(x)
-    if rows > MOST_ROWS:
-        return Refusal(f"Det of matrices of {rows} rows: {MOST_ROWS} at most have a gradient rule")
+    if rows > MAX_ROWS:
+        return Refusal(f"Det of matrices of {rows} rows: {MAX_ROWS} at most have a gradient rule")
     dy = tape.reshape(dy, (*batch, 1, 1))
     if rows == 1:
         return (dy,)

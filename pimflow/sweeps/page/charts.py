@@ -15,7 +15,7 @@ from pimflow.sweeps.page.plotted import Dot, Plotted, axes_of, ordered
 _LEFT, _TOP, _GAP = 86.0, 16.0, 26.0
 _HEIGHT = 420.0
 _LOG_FROM = 30.0  # ratio of the ends from which an axis is logarithmic
-_MOST_CELLS = 24  # of a heat map, along one side
+_MAX_CELLS = 24  # of a heat map, along one side
 _SHADES = 9
 
 
@@ -125,7 +125,7 @@ def heat_maps(points: Plotted, objective: Objective, effects: Sequence[Effect], 
     maps = []
     for a, b in list(combinations(strongest, 2))[:most]:
         across, down = (ordered([dot.settings[key] for dot in points.dots]) for key in (a, b))
-        if 1 < len(across) <= _MOST_CELLS and 1 < len(down) <= _MOST_CELLS:
+        if 1 < len(across) <= _MAX_CELLS and 1 < len(down) <= _MAX_CELLS:
             maps.append(_heat_map(points, objective, (a, across), (b, down)))
     return maps
 

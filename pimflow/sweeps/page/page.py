@@ -17,8 +17,8 @@ from pimflow.sweeps.page.charts import effects_chart, front_chart, heat_maps, pa
 from pimflow.sweeps.page.plotted import Plotted
 from pimflow.sweeps.result import PointResult, SweepResult
 
-MOST_ROWS = 3_000
-_MOST_EFFECTS = 16
+MAX_ROWS = 3_000
+_MAX_EFFECTS = 16
 _FRONTS = (
     "Every circle is a machine under a policy; those in colour are on the front: nothing else is at least as good in "
     "all objectives and better in one. A click selects a point in all panels."
@@ -103,7 +103,7 @@ def _sections(result: SweepResult, reports: Mapping[str, str]) -> Iterator[Marku
         yield _section("fronts", "Which points are best", _FRONTS, *_fronts(places, result))
         yield _section("parallel", "From settings to objectives", _PARALLEL, *_parallels(places, result))
     if result.effects:
-        shown = result.effects[:_MOST_EFFECTS]
+        shown = result.effects[:_MAX_EFFECTS]
         maps = [chart for place in places for chart in heat_maps(place, result.objectives[0], result.effects)]
         yield _section("effects", "What each key does", _EFFECTS, effects_chart(shown), *maps)
     yield _section("points", "Every point", _POINTS, *_table(result, reports))
@@ -133,7 +133,7 @@ def _table(result: SweepResult, reports: Mapping[str, str]) -> Iterator[Markup]:
     order = sorted(
         range(len(result.found)), key=lambda index: (index not in best, not result.found[index].is_ok, index)
     )
-    kept = order[:MOST_ROWS]
+    kept = order[:MAX_ROWS]
     figures = list(dict.fromkeys([*(o.name for o in result.objectives), "time_us", "energy_mj", "speedup"]))
     keys = [key for key in result.varied if key not in figures]
     headings = ["#", "model", *keys, *figures, "status"]

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from pimflow.records import dataclass
 from pimflow.sweeps.fronts import Objective
 
-MOST_POINTS = 2_000
+MAX_POINTS = 2_000
 """The maximum number of points in a chart: more cannot be told apart, and make the page large."""
 
 

@@ -220,9 +220,9 @@ Activation = Literal[
 """Functions of a single element that hardware can apply to results, by ONNX op_type."""
 
 
-MOST_BUFFERS_PER_CHANNEL = 64
+MAX_BUFFERS_PER_CHANNEL = 64
 """Limit on the buffers of a channel, because the mapping search tries every number of them."""
-FewBuffers = Annotated[int, Limits(least=1, most=MOST_BUFFERS_PER_CHANNEL)]
+FewBuffers = Annotated[int, Limits(least=1, most=MAX_BUFFERS_PER_CHANNEL)]
 
 
 @dataclass(frozen=True)
@@ -367,10 +367,10 @@ class PimSpec(Unit):
             yield "buffers", "must not exceed pim.channels"
         if self.buffer_columns % self.buffer_parts:
             yield "buffer_parts", "must divide pim.buffer_columns"
-        if self.fills_per_channel * self.buffer_parts > MOST_BUFFERS_PER_CHANNEL:
+        if self.fills_per_channel * self.buffer_parts > MAX_BUFFERS_PER_CHANNEL:
             yield (
                 "buffers_per_channel",
-                f"with their parts and the pool must not exceed {MOST_BUFFERS_PER_CHANNEL}",
+                f"with their parts and the pool must not exceed {MAX_BUFFERS_PER_CHANNEL}",
             )
         for device, unit in units.items():
             if isinstance(unit, Gpu) and self.channels >= unit.memory_channels:

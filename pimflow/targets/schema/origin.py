@@ -9,7 +9,7 @@ from typing import Any
 from pimflow.data import Table
 from pimflow.records import dataclass
 
-_MOST_TOLD = 6
+_MAX_LISTED = 6
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Origin:
 
 def with_changes(name: str, changes: Sequence[Override]) -> str:
     """A description in terms of the differences from another target: "pimflow with pim.banks = 32"."""
-    told = [f"{change.key} = {spelled(change.after)}" for change in changes[:_MOST_TOLD]]
-    more = [f"{len(changes) - _MOST_TOLD} more changes"] if len(changes) > _MOST_TOLD else []
-    return f"{name} with {', '.join([*told, *more])}" if changes else name
+    listed = [f"{change.key} = {spelled(change.after)}" for change in changes[:_MAX_LISTED]]
+    more = [f"{len(changes) - _MAX_LISTED} more changes"] if len(changes) > _MAX_LISTED else []
+    return f"{name} with {', '.join([*listed, *more])}" if changes else name
 
 
 def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> tuple[Override, ...]:

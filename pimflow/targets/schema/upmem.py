@@ -18,7 +18,7 @@ ElementType = Literal["int8", "int16", "int32", "fp32"]
 
 ELEMENT_BYTES: Mapping[str, int] = {"int8": 1, "int16": 2, "int32": 4, "int64": 8, "fp32": 4}
 
-MOST_TASKLETS = 24  # hardware threads of a core
+MAX_TASKLETS = 24  # hardware threads of a core
 
 
 @dataclass(frozen=True)
@@ -163,8 +163,8 @@ class UpmemSpec(Unit):
 
     def problems(self, units: Mapping[str, Unit]) -> Iterator[tuple[str, str]]:
         """More threads than a core has, fewer cores than ranks, tables of different lengths."""
-        if self.tasklets > MOST_TASKLETS:
-            yield "tasklets", f"is {self.tasklets}; a core has {MOST_TASKLETS}"
+        if self.tasklets > MAX_TASKLETS:
+            yield "tasklets", f"is {self.tasklets}; a core has {MAX_TASKLETS}"
         if self.cores < self.ranks:
             yield "cores", f"is {self.cores}, fewer than the {self.ranks} ranks"
         for name in ("mram", "link", "merge"):
