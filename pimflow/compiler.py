@@ -43,7 +43,7 @@ from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import receiver_of, silent
 from pimflow.search.relational_form import relational_form
-from pimflow.search.solver import bound_of, keep_learnt, solve
+from pimflow.search.solver import bound_of, save_unit_records, solve
 from pimflow.verify.each_pass import EachPass
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
     return program
 
 
-def _step(passes: tuple[Pass, ...], options: Options) -> PassManager:
+def _pass_manager(passes: tuple[Pass, ...], options: Options) -> PassManager:
     """The manager of some of a compilation's passes. `disabled_passes` may name any pass of a compilation."""
     return _manager(passes, options, COMPILATION)
 
@@ -94,12 +94,12 @@ def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
     clean = tidy(graph, multiplies_narrow(machine.costs), options)
     allowed = [kind for kind in RELATIONAL if kind.name not in options.disabled_passes]
     chosen = relational_form(clean.graph, machine.costs, options, allowed)
-    relational = _step(chosen.passes, options).run(clean.graph)
+    relational = _pass_manager(chosen.passes, options).run(clean.graph)
     clean = replace(clean, graph=relational.graph, records=(*clean.records, *relational.records, *chosen.records))
-    return _placed(_ordered(clean, machine, options), machine, options)
+    return _with_placed_tables(_with_ordered_sums(clean, machine, options), machine, options)
 
 
-def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
+def _with_ordered_sums(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
     """Moves sums over edges before or after the adjacent products, whichever is cheaper."""
     if OrderAggregation.name in options.disabled_passes or not any(node.op.is_sparse for node in clean.graph.nodes):
         return clean
@@ -110,18 +110,18 @@ def _ordered(clean: ManagerResult, machine: Machine, options: Options) -> Manage
     return replace(clean, graph=ordered.graph, records=(*clean.records, record))
 
 
-def _placed(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
+def _with_placed_tables(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
     """Places large tables in memory, and chooses the cheapest way to fetch their rows."""
     if PlaceFeatures.name in options.disabled_passes:
         return clean
     chosen = feature_places(clean.graph, machine.costs, options)
-    placed = _step(chosen.passes, options).run(clean.graph)
+    placed = _pass_manager(chosen.passes, options).run(clean.graph)
     return replace(clean, graph=placed.graph, records=(*clean.records, *placed.records, *chosen.records))
 
 
 def tidy(graph: Graph, narrow: bool, options: Options) -> ManagerResult:
     """A cleaned-up graph, independent of the machine; `narrow` also marks low-precision products."""
-    return _step((*CLEANUP, NarrowProducts()) if narrow else CLEANUP, options).run(graph)
+    return _pass_manager((*CLEANUP, NarrowProducts()) if narrow else CLEANUP, options).run(graph)
 
 
 def multiplies_narrow(costs: CostModel) -> bool:
@@ -129,7 +129,7 @@ def multiplies_narrow(costs: CostModel) -> bool:
     return any(unit.narrow_operands for unit in costs.units.values())
 
 
-def _show_times(records: Sequence[PassRecord], options: Options) -> None:
+def _print_times(records: Sequence[PassRecord], options: Options) -> None:
     if options.debug.print_times:
         (options.debug.show or _to_stderr)(times_table(records))
 
@@ -157,14 +157,14 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         progress(f"search {source.name}")
         plan = solve(clean.graph, options, costs=machine.costs, progress=progress)
         progress(f"rewrite {source.name}")
-        rewritten = _step(rewrites(plan, machine.costs), options).run(clean.graph)
-        _show_times((*clean.records, *rewritten.records), options)
+        rewritten = _pass_manager(rewrites(plan, machine.costs), options).run(clean.graph)
+        _print_times((*clean.records, *rewritten.records), options)
         progress(f"lower {source.name}")
         programs = _lower(rewritten.graph, machine, progress)
         progress(f"report {source.name}")
         bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
         report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound, progress)
-        keep_learnt(options, costs=machine.costs)
+        save_unit_records(options, costs=machine.costs)
         notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
         parts = (plan, rewritten.graph, programs, report, notes)
         return CompiledModel(source, options, machine, *parts, network=network_of(loaded))
@@ -249,7 +249,7 @@ def opt(
     manager = _manager(steps, options)
     graph = model if isinstance(model, Graph) else read_for_passes(model, constants, options)
     result = manager.run(graph)
-    _show_times(result.records, options)
+    _print_times(result.records, options)
     return result
 
 

@@ -57,7 +57,7 @@ class OptionText:
     cli_default: float | None = None
 
 
-def _about(
+def _meta(
     help: str,
     flag: str = "",
     metavar: str = "",
@@ -76,28 +76,26 @@ class Debug:
     """What to print and check between passes."""
 
     print_before: tuple[str, ...] = field(
-        default=(), metadata=_about("print the graph before this pass", "--print-ir-before", "PASS", DEBUGGING)
+        default=(), metadata=_meta("print the graph before this pass", "--print-ir-before", "PASS", DEBUGGING)
     )
     print_after: tuple[str, ...] = field(
-        default=(), metadata=_about("print the graph after this pass", "--print-ir-after", "PASS", DEBUGGING)
+        default=(), metadata=_meta("print the graph after this pass", "--print-ir-after", "PASS", DEBUGGING)
     )
     print_after_all: bool = field(
-        default=False, metadata=_about("print the graph after every pass", "--print-ir-after-all", group=DEBUGGING)
+        default=False, metadata=_meta("print the graph after every pass", "--print-ir-after-all", group=DEBUGGING)
     )
     print_times: bool = field(
-        default=False, metadata=_about("print how long every pass took", "--print-pass-times", group=DEBUGGING)
+        default=False, metadata=_meta("print how long every pass took", "--print-pass-times", group=DEBUGGING)
     )
     verify_each: bool = field(
         default=False,
-        metadata=_about(
+        metadata=_meta(
             "run ONNX Runtime after every pass and name the first pass that changed a value",
             "--verify-each",
             group=DEBUGGING,
         ),
     )
-    show: Callable[[str], None] | None = field(
-        default=None, metadata=_about("receives what would be printed to stderr")
-    )
+    show: Callable[[str], None] | None = field(default=None, metadata=_meta("receives what would be printed to stderr"))
 
 
 @dataclass(frozen=True)
@@ -113,35 +111,35 @@ class Options:
 
     target: Target = field(
         default_factory=lambda: load_target(DEFAULT_TARGET),
-        metadata=_about("machine to compile for", "--target", "NAME|FILE.toml", saved=False),
+        metadata=_meta("machine to compile for", "--target", "NAME|FILE.toml", saved=False),
     )
-    policy: str = field(default=DEFAULT_POLICY, metadata=_about("search policy", "--policy", "P"))
+    policy: str = field(default=DEFAULT_POLICY, metadata=_meta("search policy", "--policy", "P"))
     objective: Literal["latency", "throughput", "energy"] = field(
         default="latency",
-        metadata=_about("what to optimise: latency, throughput or energy", "--objective", "O"),
+        metadata=_meta("what to optimise: latency, throughput or energy", "--objective", "O"),
     )
     shapes: Shapes = field(
         default_factory=dict,
-        metadata=_about("bind an input's shape or a symbolic dimension", "--shape", "input:1x3x224x224|N=1"),
+        metadata=_meta("bind an input's shape or a symbolic dimension", "--shape", "input:1x3x224x224|N=1"),
     )
     fixed: Fixed = field(
         default_factory=dict,
-        metadata=_about("replace an input by a constant", "--fix", "input=16000|input=true"),
+        metadata=_meta("replace an input by a constant", "--fix", "input=16000|input=true"),
     )
     graph: Any = field(
         default=None,
-        metadata=_about("the graph that a graph network runs on", "--graph", "FILE", saved=False),
+        metadata=_meta("the graph that a graph network runs on", "--graph", "FILE", saved=False),
     )
     graph_as_input: bool = field(
         default=False,
-        metadata=_about(
+        metadata=_meta(
             "keep the edges an input of the compiled model, so that every run may have another graph",
             "--graph-as-input",
         ),
     )
     relations: Literal["auto", "always", "never"] = field(
         default="auto",
-        metadata=_about(
+        metadata=_meta(
             "rewrite relational layers: auto (where that is cheaper), always or never",
             "--relations",
             "WHEN",
@@ -150,7 +148,7 @@ class Options:
     )
     tables: Literal["auto", "gpu", "host", "zero-copy", "aligned"] = field(
         default="auto",
-        metadata=_about(
+        metadata=_meta(
             "where to keep large tables: auto (on the GPU if they fit), gpu, host (gathered), zero-copy or aligned",
             "--tables",
             "WHERE",
@@ -159,7 +157,7 @@ class Options:
     )
     spill: Literal["auto", "never", "offload", "recompute"] = field(
         default="auto",
-        metadata=_about(
+        metadata=_meta(
             "how to handle activations that do not fit: auto (the fastest way), never, offload (to SSDs) or recompute",
             "--spill",
             "WAY",
@@ -168,14 +166,14 @@ class Options:
     )
     grid: Annotated[int, Limits(least=1, most=50)] | None = field(
         default=None,
-        metadata=_about("step between MD-DP split ratios, in percent", "--grid", "PERCENT", SEARCH),
+        metadata=_meta("step between MD-DP split ratios, in percent", "--grid", "PERCENT", SEARCH),
     )
     stages: tuple[Annotated[int, Limits(least=2, most=MAX_STAGES)], ...] | None = field(
-        default=None, metadata=_about("pipeline stage counts to try", "--stages", "N[,N...]", SEARCH)
+        default=None, metadata=_meta("pipeline stage counts to try", "--stages", "N[,N...]", SEARCH)
     )
     time_budget_s: Annotated[float, Limits(least=0)] | None = field(
         default=None,
-        metadata=_about(
+        metadata=_meta(
             "stop searching after this many seconds and use the best plan found so far",
             "--time-budget",
             "S|none",
@@ -184,11 +182,11 @@ class Options:
         ),
     )
     disabled_passes: tuple[str, ...] = field(
-        default=(), metadata=_about("passes to skip, by name", "--disable-pass", "PASS", DEBUGGING)
+        default=(), metadata=_meta("passes to skip, by name", "--disable-pass", "PASS", DEBUGGING)
     )
     convolutions: Literal["library", "fastest", "im2col", "im2win", "direct"] | None = field(
         default=None,
-        metadata=_about(
+        metadata=_meta(
             "convolutions on the GPU: library, fastest, im2col, im2win or direct; by default what the target says",
             "--convolutions",
             "WAY",
@@ -197,32 +195,30 @@ class Options:
     )
     workspace_mib: Annotated[float, Limits(least=0)] | None = field(
         default=None,
-        metadata=_about(
+        metadata=_meta(
             "most memory that a convolution may use beyond its operands, in MiB", "--workspace", "MIB", SEARCH
         ),
     )
-    seed: Annotated[int, Limits(least=0)] = field(default=0, metadata=_about("seed of random inputs", "--seed", "N"))
+    seed: Annotated[int, Limits(least=0)] = field(default=0, metadata=_meta("seed of random inputs", "--seed", "N"))
     use_cache: bool = field(
-        default=True, metadata=_about("use the price cache on disk", "--no-cache", group=SEARCH, saved=False)
+        default=True, metadata=_meta("use the price cache on disk", "--no-cache", group=SEARCH, saved=False)
     )
     profile: str | None = field(
         default=None,
-        metadata=_about(
+        metadata=_meta(
             "table of measured kernel times to use instead of the GPU model's", "--profile", "TABLE.csv", SEARCH
         ),
     )
     check: bool = field(
         default=True,
-        metadata=_about(
-            "run the original and the written model once each, on seeded inputs", "--no-check", saved=False
-        ),
+        metadata=_meta("run the original and the written model once each, on seeded inputs", "--no-check", saved=False),
     )
     jobs: Annotated[int, Limits(least=1)] | None = field(
         default=None,
-        metadata=_about("tasks to run at once; by default one per core", "--jobs", "N", short="-j", saved=False),
+        metadata=_meta("tasks to run at once; by default one per core", "--jobs", "N", short="-j", saved=False),
     )
     debug: Debug = field(
-        default_factory=Debug, metadata=_about("what to show and check between passes", group=DEBUGGING, saved=False)
+        default_factory=Debug, metadata=_meta("what to show and check between passes", group=DEBUGGING, saved=False)
     )
 
     def __post_init__(self) -> None:
@@ -319,27 +315,27 @@ def option_forms(cls: Any = Options) -> dict[str, Any]:
     return get_type_hints(cls, include_extras=True)
 
 
-def spelled_options(values: Mapping[str, Any]) -> list[str]:
+def cli_words(values: Mapping[str, Any]) -> list[str]:
     """Options as command-line words, from plain values by name."""
-    return [word for name, value in values.items() for word in _spelled(option_texts()[name].flag, value)]
+    return [word for name, value in values.items() for word in _flag_words(option_texts()[name].flag, value)]
 
 
-def _spelled(flag: str, value: Any) -> list[str]:
+def _flag_words(flag: str, value: Any) -> list[str]:
     if isinstance(value, bool) or value is None:
         return [flag] if value is not None and value is not flag.startswith("--no-") else []
     if isinstance(value, Mapping):
-        spell = _spelled_shape if flag == option_texts()["shapes"].flag else _spelled_value
+        spell = _shape_text if flag == option_texts()["shapes"].flag else _value_text
         return [word for key, entry in value.items() for word in (flag, spell(key, entry))]
     if isinstance(value, (list, tuple)):
         return [flag, ",".join(map(str, value))]
     return [flag, str(value)]
 
 
-def _spelled_shape(name: str, size: Any) -> str:
+def _shape_text(name: str, size: Any) -> str:
     return f"{name}={size}" if isinstance(size, int) else f"{name}:{'x'.join(map(str, size))}"
 
 
-def _spelled_value(name: str, value: Any) -> str:
+def _value_text(name: str, value: Any) -> str:
     return f"{name}={','.join(str(number) for number in (value if isinstance(value, (list, tuple)) else (value,)))}"
 
 
@@ -401,13 +397,13 @@ def takes_options(*without: str) -> Callable[[F], F]:
             if f.name in taken
         ]
         function.__signature__ = signature.replace(parameters=[*named, *options])  # type: ignore[attr-defined]
-        function.__doc__ = "\n".join(_spelled_out(line, taken) for line in (function.__doc__ or "").split("\n"))
+        function.__doc__ = "\n".join(_expanded(line, taken) for line in (function.__doc__ or "").split("\n"))
         return function
 
     return spell_out
 
 
-def _spelled_out(line: str, taken: Mapping[str, OptionText]) -> str:
+def _expanded(line: str, taken: Mapping[str, OptionText]) -> str:
     """A docstring line. The one about options becomes one line per option, with the same indentation (Python 3.13
     strips common indentation)."""
     text = line.lstrip()

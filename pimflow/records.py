@@ -43,7 +43,7 @@ def _define(cls: Any, names: tuple[str, ...], slots: bool) -> Any:
         cls.__getstate__ = _state
         cls.__setstate__ = _set_state
     for name in missing:
-        setattr(cls, name, _Later(cls, name))
+        setattr(cls, name, _LazyMethod(cls, name))
     return cls
 
 
@@ -64,7 +64,7 @@ def _set_state(self: Any, state: list[Any]) -> None:
         object.__setattr__(self, field.name, value)
 
 
-class _Later:
+class _LazyMethod:
     """A placeholder for a method until its first lookup; threads that race compile the same method twice."""
 
     def __init__(self, cls: type[Any], name: str) -> None:
@@ -104,7 +104,7 @@ def _init(cls: type[Any]) -> FunctionType:
     arguments = ["self", *(field.name for field in placed), *["*"] * bool(named), *(field.name for field in named)]
     slots = {field.name: getattr(cls, field.name, None) for field in every}
     setters = {f"__set_{name}": slot.__set__ for name, slot in slots.items() if isinstance(slot, MemberDescriptorType)}
-    steps = [_step(field, setters) for field in every if field.init or field.default_factory is not MISSING]
+    steps = [_field_setter(field, setters) for field in every if field.init or field.default_factory is not MISSING]
     method = _compiled(
         cls,
         "__init__",
@@ -121,7 +121,7 @@ def _init(cls: type[Any]) -> FunctionType:
     return method
 
 
-def _step(field: Field[Any], setters: Mapping[str, Any]) -> str:
+def _field_setter(field: Field[Any], setters: Mapping[str, Any]) -> str:
     """The statement that sets a field to the given or made value; setting through a slot descriptor is faster."""
     made, name = f"__factories[{field.name!r}]()", field.name
     given = f"{made} if {name} is __FACTORY else {name}" if field.init else made

@@ -85,15 +85,15 @@ class Backend(ABC, Generic[W, P]):
         """Narrow integer types that it multiplies in addition to `operand`; a `Placement.narrow` names one."""
         return ()
 
-    def operand_of(self, node: Node, asked: str | None = None) -> str:
+    def operand_of(self, node: Node, override: str | None = None) -> str:
         """The element type in which a node's operands are multiplied.
 
         Args:
             node: placed on the unit.
-            asked: one of `operands`, instead of the unit's own; narrow integers keep their type.
+            override: one of `operands`, instead of the unit's own; narrow integers keep their type.
         """
         narrow = node.placement.narrow
-        return narrow.dtype if narrow is not None and narrow.dtype in self.narrow_operands else asked or self.operand
+        return narrow.dtype if narrow is not None and narrow.dtype in self.narrow_operands else override or self.operand
 
     @property
     def memory_channels(self) -> int:

@@ -76,12 +76,12 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     model = (source.sha256, sorted(options.fixed.items()), shapes, options.seed)
     if not runs.has(*model) and not check_original(content, loaded.graph, options.seed, bound):
         return
-    for known in (model, _asked_for(source, options)):
+    for known in (model, _request_key(source, options)):
         if not runs.has(*known):
             runs.put(*known)
 
 
-def _asked_for(source: ModelSource, options: Options) -> tuple[object, ...]:
+def _request_key(source: ModelSource, options: Options) -> tuple[object, ...]:
     """Everything that identifies a model from a file or the zoo before it is read."""
     sizes, values = sorted(options.shapes.items()), sorted(options.fixed.items())
     return "asked for", source.sha256, sizes, values, options.graph_as_input
@@ -94,6 +94,6 @@ def _has_run(source: ModelSource, options: Options) -> bool:
     if source.given is not None or not runs.is_enabled:
         return False
     try:
-        return runs.has(*_asked_for(source, options))
+        return runs.has(*_request_key(source, options))
     except OSError:  # the reader says why
         return False

@@ -188,16 +188,16 @@ class CompiledResult:
             return []
         from pimflow.report.spill import spill_text, spilled_memory_text
 
-        over, said = overflows(self.memory, self.machine.costs), f"{PlaceFeatures.name}: everything: "
-        refused = [note.removeprefix(said) for note in self.notes if note.startswith(said) and over]
-        told = [table.text for table in self.host_tables] or refused
+        is_over, prefix = overflows(self.memory, self.machine.costs), f"{PlaceFeatures.name}: everything: "
+        refused = [note.removeprefix(prefix) for note in self.notes if note.startswith(prefix) and is_over]
+        tables = [table.text for table in self.host_tables] or refused
         taken = gpu_memory_text(tiers.gpu, self.memory, self._in_flight)
         if self.spill is not None and self.spill.fits:
-            taken, told = spilled_memory_text(self.spill, self.memory), []
+            taken, tables = spilled_memory_text(self.spill, self.memory), []
         return [
             ("GPU memory", taken),
             *([] if self.spill is None else [("activations", spill_text(self.spill))]),
-            *(("tables", text) for text in told),
+            *(("tables", text) for text in tables),
         ]
 
     @cached_property
@@ -257,10 +257,10 @@ class CompiledResult:
         For a throughput plan it shows one inference alone, and several in flight next to it. If not all activations
         fit, it shows the schedule with all of them kept, and next to it the one in which they leave and return.
         """
-        trace = self.trace_in_pieces()
+        trace = self.lazy_chrome_trace()
         return {**trace, "traceEvents": list(trace["traceEvents"])}
 
-    def trace_in_pieces(self) -> dict[str, Any]:
+    def lazy_chrome_trace(self) -> dict[str, Any]:
         """Like `chrome_trace`, with an iterator over its entries: those of a long model are larger than the model."""
         costs = self.machine.costs.serving(self.graph)
         return chrome_trace(

@@ -11,7 +11,7 @@ import numpy as np
 from pimflow.data import Limits
 from pimflow.errors import GraphDataError, OptionError, choice
 from pimflow.gnn.sampled_epoch import ELEMENT_BYTES, LOADERS, Loader, SampledBatch, SampledEpoch, table_bytes
-from pimflow.gnn.steps import stepper
+from pimflow.gnn.steps import step_pricer
 from pimflow.gnn.workloads import Workload, workload
 from pimflow.options import read_argument
 from pimflow.report.epoch import Epoch
@@ -119,7 +119,7 @@ def sample_epoch(
     found = workload(graph, given["seed"], given["vertices"])
     fan_outs, kind = _fan_outs(given["fan_outs"], found), _kind(given["kind"], found)
     costs, features = CostModel(machine), _features(given["features"], found)
-    priced = stepper(model, machine, costs, features, given["hidden"], given["classes"], found, kind)
+    priced = step_pricer(model, machine, costs, features, given["hidden"], given["classes"], found, kind)
     trained, say = _train_count(found, kind, given["train"]), progress or (lambda line: None)
     FeatureAccess(machine, costs.host_only().host).placements(table_bytes(found.graph, priced.features), 0, found.bytes)
     batch = given["batch"]

@@ -31,7 +31,7 @@ from pimflow.targets import Target
 _ANY_CLASSES = 16
 
 
-class Stepper(ABC):
+class StepPricer(ABC):
     """Prices the step of a model over a batch.
 
     Args:
@@ -55,7 +55,7 @@ class Stepper(ABC):
         """The forward pass."""
 
 
-def stepper(
+def step_pricer(
     model: str | Path,
     machine: Target,
     costs: CostModel,
@@ -64,8 +64,8 @@ def stepper(
     classes: int | None,
     found: Workload,
     kind: str,
-) -> Stepper:
-    """Choose the stepper for a model.
+) -> StepPricer:
+    """Choose the step pricer for a model.
 
     Args:
         model: one of `LAYERS` or `TYPED_LAYERS`, or an ONNX model.
@@ -79,7 +79,7 @@ def stepper(
         ModelError: the model cannot be read, or lacks features of a kind.
     """
     if str(model) not in TYPED_LAYERS:
-        whole = _TypedModel if found.is_typed else _Model
+        whole = _TypedOnnxModel if found.is_typed else _OnnxModel
         return whole(model, machine, costs, features, found)
     published = found.published
     columns = {name: features.get(name) or (published.features if published else 0) for name in found.graph.vertices}
@@ -90,12 +90,12 @@ def stepper(
     logits = classes or (published.classes if published else _ANY_CLASSES)
     network = Network(str(model), max(columns.values()), hidden, logits)
     if found.is_typed:
-        return _Typed(TypedNetwork(network, found.graph, kind, columns), costs)
+        return _TypedNetwork(TypedNetwork(network, found.graph, kind, columns), costs)
     choice("network of one edge list", network.kind, LAYERS)
-    return _Named(network, costs)
+    return _NamedNetwork(network, costs)
 
 
-class _Named(Stepper):
+class _NamedNetwork(StepPricer):
     """A network over a graph of one kind."""
 
     once = False
@@ -108,7 +108,7 @@ class _Named(Stepper):
         return self._network.over(drawn.single)
 
 
-class _Typed(Stepper):
+class _TypedNetwork(StepPricer):
     """A network over several relations."""
 
     once = False
@@ -121,7 +121,7 @@ class _Typed(Stepper):
         return self._network.over(drawn)
 
 
-class _Model(Stepper):
+class _OnnxModel(StepPricer):
     """An ONNX model over a graph of one kind."""
 
     once = True
@@ -135,7 +135,7 @@ class _Model(Stepper):
         self._source = model_source(model)
 
     def over(self, drawn: TypedBatch) -> Program:
-        program = self._read(graph=_as_one(drawn.single))
+        program = self._read(graph=_merged_hops(drawn.single))
         (vertices,) = drawn.vertices.values()
         columns = {
             shape[-1] for name in program.inputs if len(shape := program.shape(name)) == 2 and shape[0] == len(vertices)
@@ -164,7 +164,7 @@ class _Model(Stepper):
         self.features[kind] = columns
 
 
-class _TypedModel(_Model):
+class _TypedOnnxModel(_OnnxModel):
     """An ONNX model over several relations, each an input, with a feature table for every kind."""
 
     def __init__(
@@ -201,7 +201,7 @@ class _TypedModel(_Model):
         return self._read(graph=lists, shapes=shapes)
 
 
-def _as_one(drawn: Batch) -> Graph:
+def _merged_hops(drawn: Batch) -> Graph:
     """All hops as one graph over the batch's vertices, as in PyTorch Geometric's loader."""
     src, dst = _pairs(drawn.hops)
     kinds = [hop.edge_type for hop in drawn.hops if hop.edge_type is not None]

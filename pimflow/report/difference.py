@@ -105,12 +105,12 @@ class NodeChange:
     @property
     def change_us(self) -> float:
         """The change of its share of the run's time; the changes of all nodes add up to that of the run."""
-        return _of(self.b, "share_us") - _of(self.a, "share_us")
+        return _quantity(self.b, "share_us") - _quantity(self.a, "share_us")
 
     @property
     def change_mj(self) -> float:
         """The change of its energy, likewise."""
-        return _of(self.b, "energy_mj") - _of(self.a, "energy_mj")
+        return _quantity(self.b, "energy_mj") - _quantity(self.a, "energy_mj")
 
     @property
     def differs(self) -> bool:
@@ -275,7 +275,7 @@ def _node_json(row: NodeRow | None, program: str) -> dict[str, Any] | None:
     return dict(zip(_NODE_KEYS, values, strict=True))
 
 
-def _of(row: NodeRow | None, quantity: str) -> float:
+def _quantity(row: NodeRow | None, quantity: str) -> float:
     return 0.0 if row is None else float(getattr(row, quantity))
 
 
@@ -298,8 +298,8 @@ def _line(node: NodeChange) -> tuple[str, ...]:
         node.row.op,
         "-" if a is None else place_of(a),
         "-" if b is None else place_of(b),
-        number(_of(a, "share_us") or None, 2),
-        number(_of(b, "share_us") or None, 2),
+        number(_quantity(a, "share_us") or None, 2),
+        number(_quantity(b, "share_us") or None, 2),
         f"{node.change_us:+,.2f}",
         f"{node.change_mj:+,.4f}",
         "; ".join(notes_of(node)),

@@ -96,8 +96,8 @@ def front_points(
             spent.time_us, spent.energy_mj, plan, FittedCost.of(rewritten, costs, spill_way(options), spent)
         )
 
-    fastest, frugal = best(LATENCY), best(ENERGY)
-    corners = _undominated((fastest, *_between(fastest, frugal, best), frugal))
+    fastest, lowest_energy = best(LATENCY), best(ENERGY)
+    corners = _undominated((fastest, *_corners_between(fastest, lowest_energy, best), lowest_energy))
     progress("search: between the corners of the front")
     gaps = gaps_between(graph, policy, [corner.plan for corner in corners], options, costs=costs, prices=table)
     found = [
@@ -106,10 +106,12 @@ def front_points(
         for plan in gaps.between(left.plan, left.spent, right.spent, within_percent / 100)
     ]
     table.flush()
-    return _undominated((*corners, *found), as_they_fit=True)
+    return _undominated((*corners, *found), fitted=True)
 
 
-def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], FrontPoint]) -> Iterator[FrontPoint]:
+def _corners_between(
+    left: FrontPoint, right: FrontPoint, best: Callable[[Objective], FrontPoint]
+) -> Iterator[FrontPoint]:
     """The corners between two points, in order."""
     saved_mj, lost_us = left.energy_mj - right.energy_mj, right.time_us - left.time_us
     if saved_mj <= 0 or lost_us <= 0:
@@ -119,15 +121,15 @@ def _between(left: FrontPoint, right: FrontPoint, best: Callable[[Objective], Fr
     known = objective.cost(left.time_us, left.energy_mj)
     if objective.cost(found.time_us, found.energy_mj) >= known * (1 - _GAIN):
         return
-    yield from _between(left, found, best)
+    yield from _corners_between(left, found, best)
     yield found
-    yield from _between(found, right, best)
+    yield from _corners_between(found, right, best)
 
 
-def _undominated(points: tuple[FrontPoint, ...], *, as_they_fit: bool = False) -> tuple[FrontPoint, ...]:
+def _undominated(points: tuple[FrontPoint, ...], *, fitted: bool = False) -> tuple[FrontPoint, ...]:
     """The points in order of time, each with less energy than all faster ones; only those that fit, if any do."""
-    costs = [(p.fitted.time_us, p.fitted.energy_mj) if as_they_fit else (p.time_us, p.energy_mj) for p in points]
-    fitting = [place for place, point in enumerate(points) if point.fitted.fits] if as_they_fit else []
+    costs = [(p.fitted.time_us, p.fitted.energy_mj) if fitted else (p.time_us, p.energy_mj) for p in points]
+    fitting = [place for place, point in enumerate(points) if point.fitted.fits] if fitted else []
     kept: list[int] = []
     for place in sorted(fitting or range(len(points)), key=costs.__getitem__):
         if not kept or costs[place][1] < costs[kept[-1]][1]:

@@ -92,8 +92,8 @@ class Tracks:
         """Arrows between the halves of a split, and along the data from a stage on one device to one on another."""
         if graph is None:
             return
-        at = {event.node: event for event, _ in self._shown if event.resource in self._number}
-        for number, (first, second, what) in enumerate(_joined(graph, at)):
+        events = {event.node: event for event, _ in self._shown if event.resource in self._number}
+        for number, (first, second, what) in enumerate(_arrow_ends(graph, events)):
             leaves = first.start_us if what == "split" else max(first.start_us, first.end_us - _WITHIN_US)
             for phase, event, when in (("s", first, leaves), ("f", second, second.start_us)):
                 entry = {"ph": phase, "pid": PROGRAM, "tid": self._track(event), "name": what, "cat": what}
@@ -111,22 +111,22 @@ class Tracks:
         return PROGRAM + self._number[device]
 
 
-def _joined(graph: Graph, at: Mapping[str, Event]) -> Iterator[tuple[Event, Event, str]]:
+def _arrow_ends(graph: Graph, events: Mapping[str, Event]) -> Iterator[tuple[Event, Event, str]]:
     """Pairs of events on two devices in one region that belong together, the earlier one first."""
     halves: dict[tuple[str, int, int | None], Event] = {}
-    for name, event in at.items():
+    for name, event in events.items():
         node = graph.node(name)
         key = (origin_of(node), event.region, event.stage)
         other = halves.setdefault(key, event)
         if not node.op.is_movement and other.resource != event.resource:
             first, second = sorted((other, event), key=lambda event: event.start_us)
             yield first, second, "split"
-        for source in _sources(graph, node, at):
+        for source in _sources(graph, node, events):
             if source.region == event.region and source.resource != event.resource:
                 yield source, event, "stage"
 
 
-def _sources(graph: Graph, node: Node, at: Mapping[str, Event]) -> Iterator[Event]:
+def _sources(graph: Graph, node: Node, events: Mapping[str, Event]) -> Iterator[Event]:
     """The events that produce a node's operands, looking through nodes that take no time."""
     waiting, seen = [name for name in node.inputs if name], set[str]()
     while waiting:
@@ -134,7 +134,7 @@ def _sources(graph: Graph, node: Node, at: Mapping[str, Event]) -> Iterator[Even
         if producer is None or producer.name in seen:
             continue
         seen.add(producer.name)
-        if producer.name in at:
-            yield at[producer.name]
+        if producer.name in events:
+            yield events[producer.name]
         else:
             waiting += [name for name in producer.inputs if name]

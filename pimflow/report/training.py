@@ -214,18 +214,18 @@ def activation_rows(trace: Trace, found: SimulatedPlan) -> list[Row]:
     kernel that runs again, and `before` is its next reader: a replay then needs that order too.
     """
     if found.plan.order:
-        return _rows_made_again(trace, found)
+        return _recomputed_rows(trace, found)
     trips: dict[int, list[Trip]] = {}
     for trip in sorted(found.plan.trips(trace), key=lambda trip: trip.next_use):
         trips.setdefault(trip.buffer, []).append(trip)
     again = recomputed_before(trace, found.plan.recomputed)
     rows = [
-        (trace.last_write(buffer), buffer, _stays(trace, found, buffer, again.get(buffer)))
+        (trace.last_write(buffer), buffer, _kept_row(trace, found, buffer, again.get(buffer)))
         for buffer in trace.saved
         if buffer not in trips
     ]
     rows += [
-        (trip.last_write, buffer, _leaves(trace, found, trip, before))
+        (trip.last_write, buffer, _offloaded_row(trace, found, trip, before))
         for buffer, some in trips.items()
         for before, trip in pairwise((None, *some))
         if trip is not None
@@ -233,7 +233,7 @@ def activation_rows(trace: Trace, found: SimulatedPlan) -> list[Row]:
     return [row for _, _, row in sorted(rows, key=itemgetter(0, 1))]
 
 
-def _rows_made_again(trace: Trace, found: SimulatedPlan) -> list[Row]:
+def _recomputed_rows(trace: Trace, found: SimulatedPlan) -> list[Row]:
     """A row for every value that a kernel computes again, in order."""
     kernels = [trace.kernels[place] for place in found.plan.order]
     ends = list(accumulate(kernel.time_us for kernel in kernels))
@@ -248,7 +248,7 @@ def _rows_made_again(trace: Trace, found: SimulatedPlan) -> list[Row]:
     return rows
 
 
-def _stays(trace: Trace, found: SimulatedPlan, buffer: int, again: int | None) -> Row:
+def _kept_row(trace: Trace, found: SimulatedPlan, buffer: int, again: int | None) -> Row:
     """The row of an activation that is kept, or recomputed before a kernel."""
     becomes, before = ("kept", None) if again is None else ("recomputed", trace.kernels[again].name)
     chain = [trace.kernels[place].name for place in found.plan.recomputed.get(buffer, ())]
@@ -257,7 +257,7 @@ def _stays(trace: Trace, found: SimulatedPlan, buffer: int, again: int | None) -
     )
 
 
-def _leaves(trace: Trace, found: SimulatedPlan, trip: Trip, last: Trip | None) -> Row:
+def _offloaded_row(trace: Trace, found: SimulatedPlan, trip: Trip, last: Trip | None) -> Row:
     """The row of one trip of an offloaded activation; unchanged content is not stored again."""
     run = found.run
     stored = (

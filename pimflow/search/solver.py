@@ -174,7 +174,7 @@ def stream_cache(options: Options, content_key: str) -> StreamCache:
     return StreamCache(_folder(options, None) if content_key else None, content_key)
 
 
-def keep_learnt(options: Options, *, costs: Costs) -> None:
+def save_unit_records(options: Options, *, costs: Costs) -> None:
     """Save what units have learnt about work since a plan was found: a report asks for the times of further nodes."""
     if options.use_cache:
         _keep_learnt(unit_records(costs, user_folder()))

@@ -54,10 +54,11 @@ class PimProgram:
     rows: int  # of every bank, occupied by its weights in the fullest channel
     first_row: int = 0  # of every bank, where the weights begin; streams count rows from here
     origin: PimProgram | None = field(default=None, compare=False, repr=False)  # the same elsewhere; has the streams
-    given: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)  # used instead of its own
+    # used instead of its own streams
+    other_streams: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)
 
     @property
-    def alike(self) -> tuple[tuple[int, ...], ...]:
+    def channel_classes(self) -> tuple[tuple[int, ...], ...]:
         """The channels of every stream class."""
         return tuple(entry.channels for entry in self.classes)
 
@@ -74,8 +75,8 @@ class PimProgram:
     @cached_property
     def streams(self) -> tuple[CommandStream, ...]:
         """One stream for every PIM channel, empty for an idle one; created once, wherever the weights are stored."""
-        if self.given is not None:
-            return self.given
+        if self.other_streams is not None:
+            return self.other_streams
         if self.origin is not None:
             return self.origin.streams
         busy = {channel for entry in self.classes for channel in entry.channels}
@@ -90,7 +91,7 @@ class PimProgram:
     def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
         """The same program with other streams, one per channel: those read back from a file, or changed by hand."""
         classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
-        return replace(self, classes=classes, given=streams)
+        return replace(self, classes=classes, other_streams=streams)
 
     @cached_property
     def layout(self) -> WeightLayout:
@@ -118,7 +119,7 @@ class Outline:
     """A problem under a mapping before its streams are created: which channels have equal streams, and their contents.
 
     Args:
-        alike: channels whose streams differ only in addresses.
+        channel_classes: channels whose streams differ only in addresses.
         rows: the rows of every bank that its weights occupy in the fullest channel.
     """
 
@@ -126,7 +127,7 @@ class Outline:
     mapping: Mapping
     pim: PimSpec
     shape: Geometry
-    alike: tuple[tuple[int, ...], ...]
+    channel_classes: tuple[tuple[int, ...], ...]
     rows: int
     _lowering: _Lowering
 
@@ -145,7 +146,7 @@ class Outline:
 
     def program(self) -> PimProgram:
         """The program: the outline with its streams."""
-        classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.alike)
+        classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.channel_classes)
         return PimProgram(self.problem, self.mapping, self.pim, self.shape, classes, self.rows)
 
 

@@ -9,7 +9,7 @@ from pimflow.report.explanation import Alternative, Verdict, verdict_text
 from pimflow.report.inspection import NodeVerdict
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.markup import Markup, element, joined, shortened
-from pimflow.report.page.parts import said
+from pimflow.report.page.parts import part_text
 from pimflow.report.page.run import Content, Run
 from pimflow.report.tables import significant
 from pimflow.runtime.spending import PartsByPlace, total
@@ -98,7 +98,7 @@ def _largest(parts: PartsByPlace, unit: str, devices: Sequence[str]) -> str:
     ranked = sorted(amounts, reverse=True)[:_MAX_PARTS]
     whole = total(parts)
     shares = [
-        f"{said(place, part, devices)} {significant(amount)} {unit} ({100 * amount / whole:.0f} %)"
+        f"{part_text(place, part, devices)} {significant(amount)} {unit} ({100 * amount / whole:.0f} %)"
         for amount, place, part in ranked
     ]
     return ", ".join(shares) or "-"
@@ -113,11 +113,11 @@ def _table(alternatives: Sequence[Alternative]) -> Markup:
     rows = []
     for item in ranked:
         bar = element("i", class_="pos alt", style=f"width:{100 * item.measure.time_us / longest:.1f}%")
-        said = joined([element("em", "chosen"), f" {item.what}"]) if item.is_chosen else item.what
+        cell = joined([element("em", "chosen"), f" {item.what}"]) if item.is_chosen else item.what
         rows.append(
             element(
                 "tr",
-                element("td", said),
+                element("td", cell),
                 element(
                     "td", element("span", significant(item.measure.time_us)), element("b", bar), class_="number bar"
                 ),

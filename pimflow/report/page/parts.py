@@ -63,7 +63,7 @@ def parts_table(unit: str, bars: Sequence[Bar], devices: Sequence[str]) -> Marku
         amounts = [bar.parts.get(place, {}).get(part, 0.0) for bar in bars]
         swatch = element("span", class_=f"swatch {hue[place]} s{shade[place, part]}")
         cells = [element("td", significant(amount) if amount else "-", class_="number") for amount in amounts]
-        rows.append(element("tr", element("td", swatch, said(place, part, devices)), *cells))
+        rows.append(element("tr", element("td", swatch, part_text(place, part, devices)), *cells))
     sums = [element("td", significant(total(bar.parts)), class_="number") for bar in bars]
     rows.append(element("tr", element("td", "total"), *sums, class_="sum"))
     return element("table", element("thead", head), element("tbody", *rows), class_="small-table")
@@ -103,7 +103,7 @@ def _row(
         if not amount:
             continue
         left, right = scale(start), scale(start + amount)
-        what = said(place, part, devices)
+        what = part_text(place, part, devices)
         tooltip = f"{bar.label}: {what}: {significant(amount)} {unit}, {100 * amount / whole:.1f} %"
         box = element("rect", x=left, y=y, width=right - left, height=_BAR, class_=f"{hue[place]} s{place_shade}")
         fits = _LETTER * len(what) < right - left - 8
@@ -121,7 +121,7 @@ def _row(
         yield element("rect", **place_below, class_="of-node", data_full=full, data_key=bar.key)
 
 
-def said(place: str, part: str, devices: Sequence[str]) -> str:
+def part_text(place: str, part: str, devices: Sequence[str]) -> str:
     """The name of a part for readers: devices in capitals."""
     where = place.upper() if place in devices else place
     return f"{where} power" if part == BOARD else f"{where} {part.replace('_', ' ')}"

@@ -381,7 +381,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def content_key(self, program: NewtonProgram) -> str | None:
         """Machine, problem and mapping, which determine the streams; None if the streams were given instead."""
-        if isinstance(program, SpmmProgram) or program.given is not None:
+        if isinstance(program, SpmmProgram) or program.other_streams is not None:
             return None
         return f"{self.records_key} {program.problem} {program.mapping} {program.pim.operand}"
 

@@ -125,7 +125,7 @@ def kernel_us(cycles: int, profile: TimingProfile) -> float:
 def price(program: PimProgram | Outline, timings: tuple[StreamTiming, ...], profile: TimingProfile) -> PimCost:
     """The cost of a program from the timings of its classes; its streams need not exist."""
     pim = program.pim
-    total = channel_totals(program.alike, timings, profile)
+    total = channel_totals(program.channel_classes, timings, profile)
     placing = placement_cycles(program, profile)
     return PimCost(
         time_us=kernel_us(total.cycles + placing, profile),

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
-from pimflow.options import spelled_options
+from pimflow.options import cli_words
 from pimflow.report.page.document import html_document
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
@@ -188,4 +188,4 @@ def _command(found: PointResult, options: Mapping[str, Any]) -> str:
     point = found.point
     where = {"policy": point.policy, "target": point.target, **({"graph": point.graph} if point.graph else {})}
     changes = [word for key, value in point.values.items() for word in ("--set", f"{key}={json.dumps(value)}")]
-    return shlex.join(["pimflow", "compile", point.model, *spelled_options(where), *changes, *spelled_options(options)])
+    return shlex.join(["pimflow", "compile", point.model, *cli_words(where), *changes, *cli_words(options)])

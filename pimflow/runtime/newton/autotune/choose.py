@@ -166,7 +166,7 @@ class MappingSearch:
         outlined = outline(problem, record.mapping, self.profile.pim)
         if isinstance(outlined, Refusal):
             return None
-        recalled = self._recall_timings(problem, policy, len(outlined.alike))
+        recalled = self._recall_timings(problem, policy, len(outlined.channel_classes))
         return _Chosen(outlined, self.timer, record.cycles, recalled=recalled)
 
     def _recall_timings(self, problem: MatrixProblem, policy: str, classes: int) -> tuple[StreamTiming, ...] | None:
@@ -301,7 +301,7 @@ class _Chosen:
             return self.equivalent.timings
         if self.recalled is not None:
             return self.recalled
-        first = (channels[0] for channels in self.outline.alike)
+        first = (channels[0] for channels in self.outline.channel_classes)
         return tuple(self.timer.timing(self.outline, channel, self.channels.get(channel)) for channel in first)
 
     @property
@@ -434,7 +434,9 @@ class _Race:
         Adds to `channels` the cycles of the first channel of each class of streams, without placement.
         """
         placing = placement_cycles(outlined, self.profile)
-        loads = sorted(((outlined.comps(channels[0]), channels[0]) for channels in outlined.alike), reverse=True)
+        loads = sorted(
+            ((outlined.comps(channels[0]), channels[0]) for channels in outlined.channel_classes), reverse=True
+        )
         slowest = 0
         for comps, channel in loads:
             least = placing + max(slowest, comps * self.profile.comp_cycles)

@@ -32,7 +32,7 @@ def shares_of_least(problem: MatrixProblem, pim: PimSpec, every: int = 1) -> lis
         outlined = outline(problem, mapping, pim)
         if costs is None or isinstance(outlined, Refusal):
             continue
-        taken = max(timer.cycles_of(outlined, channels[0]).cycles for channels in outlined.alike)
+        taken = max(timer.cycles_of(outlined, channels[0]).cycles for channels in outlined.channel_classes)
         found.append(least_cycles(mapping, shape, costs, float("inf")) / taken)
         assert found[-1] <= 1, mapping
     return found

@@ -42,7 +42,7 @@ def test_outlines_have_the_cycles_and_comps_of_their_streams(machine: str, profi
         for made in outlines(problem, machine, profile):
             orders[made.mapping.order] += 1
             mapping, program = made.mapping, made.program()
-            assert program.alike == made.alike
+            assert program.channel_classes == made.channel_classes
             for entry in program.classes:
                 channel = entry.channels[0]
                 whole = timing.time(entry.stream, mapping.gwrite_latency, mapping.reopens_rows, mapping.buffer_parts)
