@@ -206,6 +206,6 @@ class _Writer:
 
     def _moved(self, value: str) -> Placement:
         """The placement of a movement that is needed for a covered node's value."""
-        maker = self._graph.producer(value)
-        assert maker is not None, "covered nodes make the values"
-        return Placement(self._split.host, self._site.region, origin=maker.name)
+        producer = self._graph.producer(value)
+        assert producer is not None, "covered nodes make the values"
+        return Placement(self._split.host, self._site.region, origin=producer.name)

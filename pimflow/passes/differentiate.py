@@ -150,10 +150,10 @@ def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph,
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop()
-        maker = model.producer(current)
-        if maker is None and (current not in model.values or is_trained(model, current)):
+        producer = model.producer(current)
+        if producer is None and (current not in model.values or is_trained(model, current)):
             return True
-        reads = () if maker is None or maker.kind in ("Shape", "Size") else maker.inputs
+        reads = () if producer is None or producer.kind in ("Shape", "Size") else producer.inputs
         waiting += [read for read in reads if read and read not in seen]
         seen.update(waiting)
     return False
@@ -213,20 +213,20 @@ def _sources(graph: Graph, name: str) -> Iterator[str]:
     if not name or graph.is_constant(name):
         yield name
         return
-    maker = graph.producer(name)
-    if maker is not None and _is_sum_of_constants(graph, maker):
-        for source in maker.inputs:
+    producer = graph.producer(name)
+    if producer is not None and _is_sum_of_constants(graph, producer):
+        for source in producer.inputs:
             yield from _sources(graph, source)
-    elif maker is not None and (maker.op.is_movement or maker.kind in ("Cast", "Expand")):
-        for source in maker.inputs[: 1 if isinstance(maker.op, OnnxOp) else None]:
+    elif producer is not None and (producer.op.is_movement or producer.kind in ("Cast", "Expand")):
+        for source in producer.inputs[: 1 if isinstance(producer.op, OnnxOp) else None]:
             yield from _sources(graph, source)
 
 
 def _is_sum_of_constants(graph: Graph, node: Node) -> bool:
     """Whether a node is a sum of constants, as of weights multiplied with the same rows; clean-up folds all others."""
-    makers = (graph.producer(name) for name in node.inputs if name and not graph.is_constant(name))
+    producers = (graph.producer(name) for name in node.inputs if name and not graph.is_constant(name))
     added = isinstance(node.op, Elementwise) and node.op.kind == "Add"
-    return added and all(maker is not None and _is_sum_of_constants(graph, maker) for maker in makers)
+    return added and all(producer is not None and _is_sum_of_constants(graph, producer) for producer in producers)
 
 
 def is_trainable(graph: Graph, name: str) -> bool:

@@ -113,8 +113,8 @@ def _objection(graph: Graph, root: Node, factors: Vector) -> str:
         return f"it would take the weights of {root.name} out of the range of 16-bit numbers"
     if graph.packed_form(name) is None:
         return ""
-    maker, opset = graph.producer(root.inputs[0]), graph.opset.get("", 0)
-    if opset < PER_AXIS_OPSET and maker is not None and maker.kind == "DequantizeLinear":
+    producer, opset = graph.producer(root.inputs[0]), graph.opset.get("", 0)
+    if opset < PER_AXIS_OPSET and producer is not None and producer.kind == "DequantizeLinear":
         return f"ONNX Runtime would quantise the bias of {root.name} per axis, which opset {opset} lacks"
     if np.any(factors != 1) and _packed(graph, root, factors) is None:
         return f"the weights of {root.name} could not stay quantised"

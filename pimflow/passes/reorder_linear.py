@@ -94,8 +94,8 @@ def _second(graph: Graph, node: Node) -> SecondProduct | Refusal | None:
 
 
 def _follows_typed(graph: Graph, name: str) -> bool:
-    maker = graph.producer(picked(graph, name).rows)
-    return maker is not None and isinstance(maker.op, TypedLinear)
+    producer = graph.producer(picked(graph, name).rows)
+    return producer is not None and isinstance(producer.op, TypedLinear)
 
 
 def _dot_of_heads(graph: Graph, node: Node) -> SecondProduct | None:

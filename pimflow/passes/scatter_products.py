@@ -51,11 +51,11 @@ def _scattered(graph: Graph, node: Node) -> Graph | Refusal | None:
 
 def _back(graph: Graph, node: Node) -> Iterator[Node]:
     """The producer of the rows that a sum reads, through views that keep rows."""
-    maker = graph.producer(node.inputs[0])
-    while maker is not None:
-        yield maker
-        view = isinstance(maker.op, Reshape) and keeps_rows(graph, maker)
-        maker = graph.producer(maker.inputs[0]) if view else None
+    producer = graph.producer(node.inputs[0])
+    while producer is not None:
+        yield producer
+        view = isinstance(producer.op, Reshape) and keeps_rows(graph, producer)
+        producer = graph.producer(producer.inputs[0]) if view else None
 
 
 def _fused(graph: Graph, node: Node, product: Node) -> Graph:

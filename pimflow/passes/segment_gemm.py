@@ -174,10 +174,10 @@ def _terms(graph: Graph, node: Node, shape: tuple[int, ...]) -> list[str]:
     """The terms of a tree of Adds of one shape."""
     terms: list[str] = []
     for name in node.inputs:
-        maker = graph.producer(name)
-        inner = maker is not None and _is_add(maker) and graph.shape(name) == shape
-        if maker is not None and inner and _only_users(graph, maker):
-            terms.extend(_terms(graph, maker, shape))
+        producer = graph.producer(name)
+        inner = producer is not None and _is_add(producer) and graph.shape(name) == shape
+        if producer is not None and inner and _only_users(graph, producer):
+            terms.extend(_terms(graph, producer, shape))
         else:
             terms.append(name)
     return terms

@@ -45,11 +45,15 @@ class UnfuseEpilogues(Pass):
 
     def _kernel_of(self, graph: Graph, node: Node, root: Node, kernels: Mapping[str, str]) -> str:
         """The node whose kernel computes `node`, which is fused into a node on another device: possibly itself."""
-        makers = [graph.producer(name) for name in graph.activations(node)]
-        chain = [maker for maker in makers if maker and root.name in (maker.name, maker.placement.fused_into)]
-        if len(chain) < len(makers):
+        producers = [graph.producer(name) for name in graph.activations(node)]
+        chain = [
+            producer
+            for producer in producers
+            if producer and root.name in (producer.name, producer.placement.fused_into)
+        ]
+        if len(chain) < len(producers):
             return node.name
-        others = [kernels[maker.name] for maker in chain if maker.name in kernels]
+        others = [kernels[producer.name] for producer in chain if producer.name in kernels]
         if others:
             return others[-1]
         applied = any(readout.device == root.device and readout.applies(node) for readout in self.readouts)

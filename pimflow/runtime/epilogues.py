@@ -36,9 +36,9 @@ def by_kernel(nodes: Sequence[Node], reads: Reads) -> Sequence[Node]:
     Raises:
         GraphError: a kernel waits for itself, which is possible if more than one of its values is used outside.
     """
-    makers = {name: node for node in nodes for name in node.outputs if name}
+    producers = {name: node for node in nodes for name in node.outputs if name}
     place = {node.name: index for index, node in enumerate(nodes)}
-    if all(place[makers[name].name] < place[root] for root, names in reads.items() for name in names):
+    if all(place[producers[name].name] < place[root] for root, names in reads.items() for name in names):
         return nodes
     order: list[Node] = []
     done: dict[str, bool] = {}  # False while the nodes that a node waits for are being placed before it
@@ -47,8 +47,8 @@ def by_kernel(nodes: Sequence[Node], reads: Reads) -> Sequence[Node]:
         while stack:
             node = stack[-1]
             first = node.name not in done
-            awaited = [makers[name] for name in (*node.inputs, *reads.get(node.name, ())) if name in makers]
-            waiting = [maker for maker in awaited if not done.get(maker.name)]
+            awaited = [producers[name] for name in (*node.inputs, *reads.get(node.name, ())) if name in producers]
+            waiting = [producer for producer in awaited if not done.get(producer.name)]
             if waiting and not first:
                 raise GraphError(f"node {node.name!r} waits for a node that is fused into it")
             if waiting:

@@ -253,7 +253,7 @@ def jobs_of(
 ) -> list[Job]:
     """The region's jobs in topological order, kernels after their epilogue operands; adds their energy to `energy`."""
     jobs: list[Job] = []
-    maker: dict[str, int] = {}
+    producer: dict[str, int] = {}
     added = epilogue_reads(nodes) if len(nodes) > 1 else {}
     for node in by_kernel(nodes, added) if added else nodes:
         price = costs.node_cost(graph, node)
@@ -269,14 +269,14 @@ def jobs_of(
                 energy[where] = energy.get(where, 0.0) + copy.energy_mj
             steps[:0] = [(copy.resource or moved.link, copy.time_us) for copy in moved.before]
             steps += [(copy.resource or moved.link, copy.time_us) for copy in moved.after]
-        before = {maker[name] for name in (*node.inputs, *added.get(node.name, ())) if name in maker}
+        before = {producer[name] for name in (*node.inputs, *added.get(node.name, ())) if name in producer}
         for resource, duration in steps:
             for source in sorted(before):
                 jobs[source].successors.append(len(jobs))
             jobs.append(Job(node, resource, duration, node.placement.stage, [], len(before), ahead_us))
             before = {len(jobs) - 1}
         for name in node.outputs:
-            maker[name] = len(jobs) - 1
+            producer[name] = len(jobs) - 1
     return jobs
 
 

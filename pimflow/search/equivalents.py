@@ -96,10 +96,10 @@ def _kinds(graph: Graph, order: Sequence[Node], regions: Sequence[ForkJoin], lon
     for index, node in enumerate(order):
         operands = []
         for name in node.inputs:
-            maker, output = made.get(name, (-1, 0))
-            from_maker = near(index - maker) if maker >= 0 else None
+            producer, output = made.get(name, (-1, 0))
+            from_producer = near(index - producer) if producer >= 0 else None
             since_read = near(index - read_at[name]) if name in read_at else None
-            operands.append((from_maker, output if from_maker else 0, since_read, name in inputs))
+            operands.append((from_producer, output if from_producer else 0, since_read, name in inputs))
             if name:
                 read_at[name] = index
         results = []

@@ -68,7 +68,7 @@ def join_parts(items: Sequence[JoinedItem]) -> Steps:
     reads: list[list[int]] = []
     written = []
     roots: list[int] = []
-    makers: dict[str, Sequence[int]] = {}
+    producers: dict[str, Sequence[int]] = {}
     whole_parts: dict[str, int] = {}
     complete = True
     for item in items:
@@ -79,9 +79,9 @@ def join_parts(items: Sequence[JoinedItem]) -> Steps:
         reads += [[first + source for source in sources] for sources in steps.reads]
         written += [(first + at, node, stage) for at, node, stage in steps.written]
         for at, names in item.inputs:
-            reads[first + at] += [maker for name in names for maker in makers.get(name, ())]
+            reads[first + at] += [producer for name in names for producer in producers.get(name, ())]
         for name, outputs in item.outputs.items():
-            makers[name] = [first + at for at in outputs]
+            producers[name] = [first + at for at in outputs]
         if item.whole_node is None:
             roots += [first + root for root in steps.roots]
             continue

@@ -52,10 +52,10 @@ def layout_parts(graph: Graph, jobs: Sequence[PartJob]) -> LayoutParts:
     for index, job in enumerate(jobs):
         node, start, stop = job.node, job.start, job.stop
         reads = [
-            maker
+            producer
             for name, span in zip(node.inputs, job.part.spans, strict=True)
             if name in made and isinstance(span, tuple)
-            for first, last, maker in made[name]
+            for first, last, producer in made[name]
             if first < span[1] and span[0] < last
         ]
         made.setdefault(node.outputs[0], []).append((start, stop, index))

@@ -339,7 +339,11 @@ def _longest_through(expansion: Expansion, kernels: Mapping[str, float]) -> floa
     ends: dict[str, float] = {}
     through: dict[str, float] = {}
     for node in expansion.graph.nodes:
-        read = [maker.name for maker in map(expansion.graph.producer, filter(None, node.inputs)) if maker is not None]
+        read = [
+            producer.name
+            for producer in map(expansion.graph.producer, filter(None, node.inputs))
+            if producer is not None
+        ]
         us = kernels.get(node.name, 0.0)
         ends[node.name] = us + max((ends[name] for name in read), default=0.0)
         behind = us + max((through[name] for name in read), default=-math.inf)

@@ -278,14 +278,14 @@ def _reach(graph: Graph, node: Node, times: Mapping[str, NodeTimes], reached: Ma
     end, ends_behind = 0.0, None
     inputs: Sequence[Flow | None] = flow_in(graph, node) if own.flows else [None] * len(node.inputs)
     for name, by_rows in zip(node.inputs, inputs, strict=True):
-        maker = graph.producer(name) if name else None
-        if maker is None:
+        producer = graph.producer(name) if name else None
+        if producer is None:
             continue
-        before, flow = reached[maker.name], by_rows if times[maker.name].flows else None
+        before, flow = reached[producer.name], by_rows if times[producer.name].flows else None
         ready = before.end_us if flow is None else before.first_us if flow.every_part_reads else 0.0
         if ready > start:
-            start, behind, flows = ready, maker.name, flow is not None
+            start, behind, flows = ready, producer.name, flow is not None
         if flow is not None and flow.all_is_read and before.end_us + own.first_us > end:
-            end, ends_behind = before.end_us + own.first_us, maker.name
+            end, ends_behind = before.end_us + own.first_us, producer.name
     whole_us = start + own.whole_us
     return _Reach(start + own.first_us, max(whole_us, end), behind, flows, ends_behind if end > whole_us else None)

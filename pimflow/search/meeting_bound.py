@@ -155,10 +155,10 @@ def _waists(graph: Graph, times: Mapping[str, NodeTimes], least: LeastTimes) -> 
         here = place[node.name]
         flows = flow_in(graph, node) if times[node.name].flows else [None] * len(node.inputs)
         for name, flow in zip(node.inputs, flows, strict=True):
-            maker = graph.producer(name) if name else None
-            if maker is None:
+            producer = graph.producer(name) if name else None
+            if producer is None:
                 continue
-            there = place[maker.name]
+            there = place[producer.name]
             if flow is None or flow.all_is_read:
                 first_reader[there] = min(first_reader[there], here)
             if flow is None or flow.every_part_reads:
@@ -191,7 +191,8 @@ def _may_follow(graph: Graph, node: Node, times: Mapping[str, NodeTimes]) -> boo
     another elementwise one."""
     if not node.op.is_elementwise:
         return False
-    makers = (graph.producer(name) for name in node.inputs if name)
+    producers = (graph.producer(name) for name in node.inputs if name)
     return any(
-        maker is not None and (maker.op.is_elementwise or len(times[maker.name].on_devices) > 1) for maker in makers
+        producer is not None and (producer.op.is_elementwise or len(times[producer.name].on_devices) > 1)
+        for producer in producers
     )

@@ -53,7 +53,7 @@ def execution_order(graph: Graph) -> tuple[Node, ...]:
         stack = [sink]
         while stack:
             node = stack[-1]
-            waiting = [maker for maker in _makers(graph, node) if maker.name not in done]
+            waiting = [producer for producer in _producers(graph, node) if producer.name not in done]
             if waiting:
                 stack.append(waiting[0])
                 continue
@@ -63,13 +63,13 @@ def execution_order(graph: Graph) -> tuple[Node, ...]:
     return tuple(order)
 
 
-def _makers(graph: Graph, node: Node) -> list[Node]:
+def _producers(graph: Graph, node: Node) -> list[Node]:
     """The nodes whose outputs a node reads, in operand order, but the one that it is fused into last."""
-    makers = [maker for name in node.inputs if name and (maker := graph.producer(name)) is not None]
+    producers = [producer for name in node.inputs if name and (producer := graph.producer(name)) is not None]
     into = node.placement.fused_into
-    if into is not None and len(makers) > 1:
-        makers.sort(key=lambda maker: into in (maker.name, maker.placement.fused_into))
-    return makers
+    if into is not None and len(producers) > 1:
+        producers.sort(key=lambda producer: into in (producer.name, producer.placement.fused_into))
+    return producers
 
 
 def units_of(order: tuple[Node, ...]) -> tuple[Unit, ...]:
@@ -111,11 +111,11 @@ def fork_joins(graph: Graph, order: tuple[Node, ...]) -> tuple[ForkJoin, ...]:
 
 def branches_of(graph: Graph, nodes: tuple[Node, ...]) -> tuple[tuple[Node, ...], ...]:
     """The given nodes in groups that exchange no value with each other, each in the given order."""
-    makers = {output: index for index, node in enumerate(nodes) for output in node.outputs if output}
+    producers = {output: index for index, node in enumerate(nodes) for output in node.outputs if output}
     group = [[index] for index in range(len(nodes))]
     for index, node in enumerate(nodes):
-        for maker in {makers[name] for name in node.inputs if name in makers}:
-            small, large = sorted((group[index], group[maker]), key=len)
+        for producer in {producers[name] for name in node.inputs if name in producers}:
+            small, large = sorted((group[index], group[producer]), key=len)
             if small is not large:
                 large += small
                 for member in small:
@@ -132,8 +132,8 @@ def unordered(graph: Graph, order: Sequence[Node], reach: int) -> Iterator[tuple
     """By position, a bit for every distance at which it depends on an earlier position."""
     for index, node in enumerate(order):
         found = 0
-        for maker in _makers(graph, node):
-            away = index - place[maker.name]
+        for producer in _producers(graph, node):
+            away = index - place[producer.name]
             found |= (1 | awaited[index - away]) << away if away < reach else 0
         awaited.append(found & near)
         others = near & ~found
@@ -145,11 +145,11 @@ def unordered(graph: Graph, order: Sequence[Node], reach: int) -> Iterator[tuple
 def _flow(graph: Graph, order: tuple[Node, ...]) -> dict[int, list[int]]:
     """By position, the positions that read its outputs; -1 is before all nodes, len(order) after them."""
     last = len(order)
-    makers = {output: index for index, node in enumerate(order) for output in node.outputs if output}
+    producers = {output: index for index, node in enumerate(order) for output in node.outputs if output}
     behind: dict[int, set[int]] = {place: set() for place in range(-1, last + 1)}
     for index, node in enumerate(order):
-        for maker in {makers.get(name, -1) for name in graph.activations(node)} or {-1}:
-            behind[maker].add(index)
+        for producer in {producers.get(name, -1) for name in graph.activations(node)} or {-1}:
+            behind[producer].add(index)
     for index, node in enumerate(order):
         if not behind[index] or any(output in graph.outputs for output in node.outputs):
             behind[index].add(last)

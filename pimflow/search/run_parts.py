@@ -46,7 +46,7 @@ class Layer(NamedTuple):
         rows: by stage, the rows.
         made: by stage, the part that computes them; None where there are no rows.
         readers: the places of the nodes behind it that read it.
-        makers: the places of the nodes in front of it that it reads.
+        producers: the places of the nodes in front of it that it reads.
         leaves: whether some of its rows are made for other readers.
     """
 
@@ -54,7 +54,7 @@ class Layer(NamedTuple):
     rows: Spans
     made: Sequence[RowPart | None]
     readers: Sequence[int]
-    makers: list[int]
+    producers: list[int]
     leaves: bool
 
 
@@ -146,7 +146,7 @@ class End:
         readers = [self.place[name] for name in users if name in self.place]
         leaves = len(readers) < len(users) or not self._outputs.isdisjoint(node.outputs)
         for reader in readers:
-            self.layers[reader].makers.append(len(self.layers))
+            self.layers[reader].producers.append(len(self.layers))
         self.place[node.name] = len(self.layers)
         self.layers.append(Layer(node, rows, made, readers, [], leaves))
         self._names += (node.name,)
@@ -213,8 +213,8 @@ class End:
                         continue
                     stays_fused &= reader.node.placement.fused_into != kernel or span == rows[stage]
                     self._behind[at][stage] += [
-                        (place - at) * self.stages + stage - maker
-                        for maker, (start, stop) in enumerate(rows[: stage + 1])
+                        (place - at) * self.stages + stage - producer
+                        for producer, (start, stop) in enumerate(rows[: stage + 1])
                         if start < span[1] and span[0] < stop and start < stop
                     ]
         self._complete.append(stays_fused and keeps_places(self._graph, node))

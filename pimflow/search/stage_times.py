@@ -140,9 +140,9 @@ def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, flo
     ready = [0.0] * size
     for place in range(size - 1, -1, -1):
         before_us = 0.0
-        for maker in end.layers[place].makers:
-            if maker < size and ready[maker] > before_us:
-                before_us = ready[maker]
+        for producer in end.layers[place].producers:
+            if producer < size and ready[producer] > before_us:
+                before_us = ready[producer]
         ready[place] = before_us + tail.least_us[place]
         if tail.works[place]:
             for device in devices_of(devices[size - 1 - place]):

@@ -102,9 +102,9 @@ def test_no_kernel_starts_before_its_operands(graph: Graph) -> None:
     for node in graph.nodes:
         root = node.placement.fused_into or node.name
         for name in node.inputs:
-            maker = graph.producer(name)
-            if maker is not None and root not in (maker.name, maker.placement.fused_into):
-                assert ends[maker.name] <= starts[root], (node.name, maker.name)
+            producer = graph.producer(name)
+            if producer is not None and root not in (producer.name, producer.placement.fused_into):
+                assert ends[producer.name] <= starts[root], (node.name, producer.name)
 
 
 @settings(max_examples=60)

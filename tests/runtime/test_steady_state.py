@@ -53,9 +53,9 @@ def replay(graph: Graph, costs: CostModel, steady: SteadyState, count: int) -> l
         for node in graph.nodes:
             ahead = round(costs.launch_ahead_us(graph, node) * TICKS_PER_US)
             for name in node.inputs:
-                maker = graph.producer(name) if name else None
-                if maker is not None:
-                    assert begins[number, node.name] + ahead >= ends[number, maker.name], node.name
+                producer = graph.producer(name) if name else None
+                if producer is not None:
+                    assert begins[number, node.name] + ahead >= ends[number, producer.name], node.name
     return [max(ends[number, node.name] for node in graph.nodes) for number in range(count)]
 
 

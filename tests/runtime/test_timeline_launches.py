@@ -60,8 +60,11 @@ def worked_out(graph: Graph, events: list[Event], costs: CostModel, *, queued: b
         if saved and node.placement.stage:
             launch = 0.0
         runs = sum(parts.values()) if parts else costs.node_cost(graph, node).time_us
-        makers = (graph.producer(name) for name in node.inputs)
-        ready = max((ends[maker.name] for maker in makers if maker is not None and maker.name in ends), default=first)
+        producers = (graph.producer(name) for name in node.inputs)
+        ready = max(
+            (ends[producer.name] for producer in producers if producer is not None and producer.name in ends),
+            default=first,
+        )
         idle = free.get(event.resource, first)
         begins = max(ready, idle + launch) if queued else max(ready, idle) + launch
         ends[event.node] = begins + runs if event.resource != "none" else ready

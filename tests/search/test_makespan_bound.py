@@ -268,9 +268,9 @@ def test_path_is_the_longest_of_a_network_that_nothing_can_overlap() -> None:
     flow = nx.DiGraph()
     for node in graph.nodes:
         for name in node.inputs:
-            maker = graph.producer(name)
-            if maker is not None:
-                flow.add_edge(maker.name, node.name)
+            producer = graph.producer(name)
+            if producer is not None:
+                flow.add_edge(producer.name, node.name)
     times = {node.name: closed_form(graph, node.name)[0] for node in graph.nodes}
     longest = max(
         sum(times[name] for name in path)

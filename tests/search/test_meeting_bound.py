@@ -122,8 +122,8 @@ def test_only_nodes_that_all_others_wait_for_count(graph: Graph) -> None:
     graph = PassManager(CLEANUP).run(graph).graph
     order = nx.DiGraph()
     order.add_nodes_from(node.name for node in graph.nodes)
-    makers = ((graph.producer(name), node) for node in graph.nodes for name in node.inputs)
-    order.add_edges_from((maker.name, node.name) for maker, node in makers if maker is not None)
+    producers = ((graph.producer(name), node) for node in graph.nodes for name in node.inputs)
+    order.add_edges_from((producer.name, node.name) for producer, node in producers if producer is not None)
     beside = {
         name
         for name in order

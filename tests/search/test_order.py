@@ -190,10 +190,10 @@ def test_long_chain_is_linear() -> None:
 def fork_joins_by_networkx(order: tuple[Node, ...], ends: tuple[str, ...]) -> list[ForkJoin]:
     """Fork-joins of `toy` graphs from networkx's dominators and post-dominators."""
     last = len(order)
-    makers = {node.output: index for index, node in enumerate(order)}
-    flow = nx.DiGraph([(makers.get(name, -1), index) for index, node in enumerate(order) for name in node.inputs])
+    producers = {node.output: index for index, node in enumerate(order)}
+    flow = nx.DiGraph([(producers.get(name, -1), index) for index, node in enumerate(order) for name in node.inputs])
     flow.add_edges_from((index, last) for index in range(last) if index not in flow or not flow.out_degree(index))
-    flow.add_edges_from((makers[name], last) for name in ends)
+    flow.add_edges_from((producers[name], last) for name in ends)
     dominator = nx.immediate_dominators(flow, -1)
     post = nx.immediate_dominators(flow.reverse(), last)
     found = [
@@ -238,8 +238,8 @@ def test_fork_joins_and_branches_match_networkx(seed: int) -> None:
     order = execution_order(graph)
     assert list(fork_joins(graph, order)) == fork_joins_by_networkx(order, graph.outputs)
     some = tuple(node for node in order if rng.random() < 0.7)
-    makers = {node.output: node.name for node in some}
-    links = nx.Graph([(makers[name], node.name) for node in some for name in node.inputs if name in makers])
+    producers = {node.output: node.name for node in some}
+    links = nx.Graph([(producers[name], node.name) for node in some for name in node.inputs if name in producers])
     links.add_nodes_from(node.name for node in some)
     assert {frozenset(node.name for node in group) for group in branches_of(graph, some)} == {
         frozenset(group) for group in nx.connected_components(links)

@@ -117,11 +117,17 @@ class Everything:
 
         def visit(node: Node) -> None:
             into = node.placement.fused_into
-            makers = [maker for name in node.inputs if name and (maker := self.graph.producer(name)) is not None]
-            root = [maker for maker in makers if into is not None and into in (maker.name, maker.placement.fused_into)]
-            for maker in (*(maker for maker in makers if maker not in root), *root):
-                if maker.name not in order:
-                    visit(maker)
+            producers = [
+                producer for name in node.inputs if name and (producer := self.graph.producer(name)) is not None
+            ]
+            root = [
+                producer
+                for producer in producers
+                if into is not None and into in (producer.name, producer.placement.fused_into)
+            ]
+            for producer in (*(producer for producer in producers if producer not in root), *root):
+                if producer.name not in order:
+                    visit(producer)
             order[node.name] = node
 
         for node in self.graph.nodes:
@@ -208,9 +214,9 @@ class Everything:
                 if len(run) > 1 and waiting == [last - 1]:
                     yield first, last
 
-    def _reads(self, reader: int, maker: int) -> bool:
-        made = {name for node in self.units[maker] for name in node.outputs}
-        return reader != maker and any(not made.isdisjoint(node.inputs) for node in self.units[reader])
+    def _reads(self, reader: int, producer: int) -> bool:
+        made = {name for node in self.units[producer] for name in node.outputs}
+        return reader != producer and any(not made.isdisjoint(node.inputs) for node in self.units[reader])
 
     def _pipelines(self) -> Found:
         for first, last in self._runs():
@@ -301,8 +307,8 @@ class Everything:
         """Groups of nodes that exchange no value with each other."""
         flow = nx.Graph()
         flow.add_nodes_from(node.name for node in nodes)
-        makers = {name: node.name for node in nodes for name in node.outputs}
-        flow.add_edges_from((makers[name], node.name) for node in nodes for name in node.inputs if name in makers)
+        producers = {name: node.name for node in nodes for name in node.outputs}
+        flow.add_edges_from((producers[name], node.name) for node in nodes for name in node.inputs if name in producers)
         groups = [[node for node in nodes if node.name in group] for group in nx.connected_components(flow)]
         return sorted(groups, key=lambda group: nodes.index(group[0]))
 
@@ -310,8 +316,8 @@ class Everything:
         """All stretches between a fork and the join after it that are entered and left through these two alone."""
         flow = nx.DiGraph()
         for node in self.order:
-            makers = [self.graph.producer(name) for name in self.graph.activations(node)]
-            flow.add_edges_from(("start" if maker is None else maker.name, node.name) for maker in makers)
+            producers = [self.graph.producer(name) for name in self.graph.activations(node)]
+            flow.add_edges_from(("start" if producer is None else producer.name, node.name) for producer in producers)
             if any(name in self.graph.outputs for name in node.outputs):
                 flow.add_edge(node.name, "end")
         before, behind = nx.immediate_dominators(flow, "start"), nx.immediate_dominators(flow.reverse(), "end")

@@ -51,12 +51,12 @@ def _by_type(write: RowWriter, node: Node, heads: int) -> tuple[tuple[Node, ...]
 
 def _transpose_before(graph: Graph, node: Node) -> Node | None:
     """The transpose that orders the rows head by head, through views."""
-    maker = graph.producer(node.inputs[0])
-    while maker is not None and isinstance(maker.op, Reshape):
-        maker = graph.producer(maker.inputs[0])
-    if maker is None or maker.op != _SWAPPED:
+    producer = graph.producer(node.inputs[0])
+    while producer is not None and isinstance(producer.op, Reshape):
+        producer = graph.producer(producer.inputs[0])
+    if producer is None or producer.op != _SWAPPED:
         return None
-    return maker if graph.shape(maker.output)[2] == graph.shape(node.inputs[0])[1] else None
+    return producer if graph.shape(producer.output)[2] == graph.shape(node.inputs[0])[1] else None
 
 
 def _transpose_after(graph: Graph, node: Node) -> Node | None:

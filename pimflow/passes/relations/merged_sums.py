@@ -40,7 +40,7 @@ def merged_sums(graph: Graph, node: Node, terms: Sequence[str], *, fold: bool = 
     full = [name for name in terms if graph.shape(name) == shape and len(shape) > 1]
     linear = {name: term for name in full if (term := _term(graph, name)) is not None}
     groups = _groups({name: _form(graph, term) for name, term in linear.items()})
-    others = _groups({name: _maker(graph, name) for name in full if name not in linear})
+    others = _groups({name: _producer(graph, name) for name in full if name not in linear})
     if not groups and not others:
         return None
     chains = ChainWriter(graph, _read_only_by(graph, node), fold=fold)
@@ -182,11 +182,11 @@ def _groups(forms: dict[str, object]) -> list[tuple[str, ...]]:
 def _form(graph: Graph, term: _Term) -> object:
     """What sums over edges must have in common."""
     total = term.total
-    values = _maker(graph, total.inputs[0]) if isinstance(total.op, SegmentReduce) else None
+    values = _producer(graph, total.inputs[0]) if isinstance(total.op, SegmentReduce) else None
     return total.op, len(total.inputs), graph.shape(total.output), values
 
 
-def _maker(graph: Graph, name: str) -> str:
+def _producer(graph: Graph, name: str) -> str:
     node = graph.producer(name)
     return "" if node is None else node.kind
 

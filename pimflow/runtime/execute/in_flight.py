@@ -72,8 +72,8 @@ def _events(
     position = {node.name: index for index, node in enumerate(run.graph.nodes, start=1)}
     at_once: dict[int, int] = {}
     for name, spot in run.plan.places.items():
-        maker = run.graph.producer(name)
-        place = 0 if maker is None else position[maker.name]
+        producer = run.graph.producer(name)
+        place = 0 if producer is None else position[producer.name]
         at_once[spot.region] = min(at_once.get(spot.region, place), place)
 
     def execute(node: Node) -> Callable[[], None]:

@@ -143,8 +143,8 @@ def _lives(graph: Graph, steady: SteadyState, alone: MemoryPlan) -> tuple[Life, 
             read[name] = max(ends[reader.name], read.get(name, 0))
     lives: list[Life | None] = [None] * len(alone.regions)
     for name, spot in alone.places.items():
-        maker = graph.producer(name)
-        start, end = (0, 0) if maker is None else (begins[maker.name], ends[maker.name])
+        producer = graph.producer(name)
+        start, end = (0, 0) if producer is None else (begins[producer.name], ends[producer.name])
         at_once = start == end
         last = max(end, read.get(name, 0), steady.latency if name in outputs else 0)
         life = Life(start - at_once, last, at_once)

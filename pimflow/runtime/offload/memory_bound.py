@@ -143,8 +143,8 @@ class _BackwardSearch:
         if sum(self.sizes[buffer] for buffer in {buffer for buffer, _ in added}) > sum(self.sizes[b] for b in gone):
             return False
         ancestors = 0
-        for _, maker in rest:
-            ancestors |= self.ancestors[maker]
+        for _, producer in rest:
+            ancestors |= self.ancestors[producer]
         return not any(
             self.readers.get((buffer, kernel), 0) & ancestors for buffer in self.trace.kernels[kernel].writes
         )

@@ -420,15 +420,15 @@ def chain_of(trace: Trace, buffer: int) -> tuple[int, ...] | None:
     waiting, recomputed, seen = [buffer], {buffer}, set[int]()
     while waiting:
         current = waiting.pop()
-        makers = [
+        producers = [
             kernel
             for kernel in trace.uses[current]
             if trace.input_kernels <= kernel < trace.turn and current in trace.kernels[kernel].writes
         ]
-        if not makers or any(trace.kernels[kernel].draws for kernel in makers):
+        if not producers or any(trace.kernels[kernel].draws for kernel in producers):
             return None
-        chain.update(makers)
-        for kernel in makers:
+        chain.update(producers)
+        for kernel in producers:
             for read in trace.kernels[kernel].reads:
                 if read in seen or read in recomputed or trace.buffers[read].fixed:
                     continue
