@@ -36,7 +36,7 @@ Array = npt.NDArray[np.float64]
 Places = npt.NDArray[np.intp]
 
 _ROUNDING = 1e-9
-_MOST_AT_ONCE = 64
+_MAX_AT_ONCE = 64
 """How many candidates to price before checking again which ones are still promising."""
 
 
@@ -133,7 +133,7 @@ class Gaps:
             if self._out_of_time():
                 self._entries = [entry for entry in self._entries if entry.priced]
                 continue
-            for entry in unsure[:_MOST_AT_ONCE]:
+            for entry in unsure[:_MAX_AT_ONCE]:
                 self._refine(entry)
 
     def _refine(self, entry: _Entry) -> None:

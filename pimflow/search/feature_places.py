@@ -39,8 +39,8 @@ ACCESSES: Mapping[str, tuple[str, ...]] = {
 MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
 """The marking passes of the clean-up, which are run again."""
 
-_MOST_TABLES = 8
-_MOST_PARTS = 1 << 10
+_MAX_TABLES = 8
+_MAX_PARTS = 1 << 10
 _WORTH_CUTTING = 0.99  # of the memory with half as many parts: above that, more parts hardly help
 
 
@@ -155,7 +155,7 @@ class _Forms:
         """Placements that fit, one per access, with as few tables in the host's memory as possible; or why there are
         none."""
         least = None
-        for count in range(1, min(len(tables), _MOST_TABLES) + 1):
+        for count in range(1, min(len(tables), _MAX_TABLES) + 1):
             chosen = tables[:count]
             size = sum(_bytes(self._graph, name) for name in chosen)
             if size > self._host_room:
@@ -176,7 +176,7 @@ class _Forms:
             forms = self._in_parts(tables, parts)
             needed = min(form.needed_bytes for form in forms)
             fitting = [form for form in forms if form.needed_bytes <= self._room]
-            if fitting or needed > _WORTH_CUTTING * least or parts >= _MOST_PARTS:
+            if fitting or needed > _WORTH_CUTTING * least or parts >= _MAX_PARTS:
                 return fitting, round(min(needed, least))
             least, parts = needed, 2 * parts
 

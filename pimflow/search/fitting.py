@@ -36,7 +36,7 @@ Array = npt.NDArray[np.float64]
 Shares = tuple[float, ...]
 
 _STEPS = 60
-MOST_LABELS = 500_000
+MAX_LABELS = 500_000
 _ROUNDING = 1e-12
 _AT_ONCE = 64
 """How many candidates to refine before checking again which ones are still promising."""
@@ -69,7 +69,7 @@ class Refiner(Protocol[Payload]):
 
 
 def cover_that_fits(
-    pool: Pool[Payload], refiner: Refiner[Payload], capacities: Mapping[str, int], most_labels: int = MOST_LABELS
+    pool: Pool[Payload], refiner: Refiner[Payload], capacities: Mapping[str, int], most_labels: int = MAX_LABELS
 ) -> Fitting[Payload] | None:
     """The cheapest cover that stores no more than the memories hold.
 

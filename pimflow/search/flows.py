@@ -9,7 +9,7 @@ from typing import NamedTuple
 from pimflow.ir import Graph, Node, Op, Refusal, RowPart, Shape
 from pimflow.ir.analysis.rows import row_count
 
-_MOST_ROWS = 4096
+_MAX_ROWS = 4096
 
 
 class Flow(NamedTuple):
@@ -34,7 +34,7 @@ def _rows_read(op: Op, shapes: tuple[Shape | None, ...], out_shape: Shape | None
     by_rows = [isinstance(span, tuple) for span in whole.spans]
     if op.is_elementwise or op.is_matrix_product:  # each output row reads one row
         return [Flow(every_part_reads=True, all_is_read=True) if by_row else None for by_row in by_rows]
-    if rows > _MOST_ROWS:
+    if rows > _MAX_ROWS:
         return [Flow(every_part_reads=False, all_is_read=False) if by_row else None for by_row in by_rows]
     parts = [op.part_rows(shapes, out_shape, row, row + 1) for row in range(rows)]
     return [

@@ -15,7 +15,7 @@ from pimflow.passes.k_split import k_refusal
 
 FEW_ROWS = 16
 """Convolutions with at least this many rows are divided by rows only: they have enough."""
-LEAST_K = 32
+MIN_K = 32
 """Sums of fewer elements are not divided."""
 Range = tuple[int, int, int]
 """An axis, and where a part starts and stops on it."""
@@ -76,7 +76,7 @@ def extract_addition(graph: Graph, node: Node) -> Graph:
 
 def divides_by_k(graph: Graph, node: Node) -> bool:
     """Whether the search divides the dimension that a node sums over: it can be divided and is not too small."""
-    return k_refusal(graph, node) is None and node_k(graph, node) >= LEAST_K
+    return k_refusal(graph, node) is None and node_k(graph, node) >= MIN_K
 
 
 def divides_by_columns(graph: Graph, node: Node) -> bool:

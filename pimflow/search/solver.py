@@ -54,7 +54,7 @@ if TYPE_CHECKING:
     from pimflow.search.between import Gaps
     from pimflow.search.ilp import SolverName
 
-_LEAST_S = 5.0
+_MIN_S = 5.0
 """The minimum time in seconds for searching a policy's small spaces once the time budget is spent; most take a tenth of
 it."""
 
@@ -240,12 +240,12 @@ def _retry_without_runs(
     plan.
 
     Those spaces are small and form a policy of their own; with little time for everything, only part of them may have
-    been listed. They get the time budget once more, or `_LEAST_S` if that is longer.
+    been listed. They get the time budget once more, or `_MIN_S` if that is longer.
     """
     small = replace(chosen, spaces=tuple(some for some in chosen.spaces if some.runs != "any"))
     if not small.spaces or small == chosen:
         return space
-    other = price_space(graph, small, costs, prices, max(budget_s, _LEAST_S), progress)
+    other = price_space(graph, small, costs, prices, max(budget_s, _MIN_S), progress)
     return min(space, other, key=lambda some: _best_in_pim_mode(some).cost)
 
 

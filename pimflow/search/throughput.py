@@ -53,7 +53,7 @@ _ROUNDING = 1e-9
 _FEW_COLUMNS = 400
 """The maximum number of candidates for which the integer program itself asks for prices; with more, only the linear one
 does."""
-_MOST_BRANCHES = 1_000
+_MAX_BRANCHES = 1_000
 """The node limit of the integer program; the best solution found by then is used."""
 
 
@@ -323,7 +323,7 @@ class _Program:
             integrality=np.append(np.full(count, not relaxed), 0),
             bounds=Bounds(0.0, np.append(np.ones(count), np.inf)),
             constraints=self._constraints(loads.T),
-            options={"mip_rel_gap": GAP, "node_limit": _MOST_BRANCHES},
+            options={"mip_rel_gap": GAP, "node_limit": _MAX_BRANCHES},
         )
         return None if found.x is None else (float(found.x[-1]), found.x[:-1])
 

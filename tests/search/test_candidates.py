@@ -21,7 +21,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.search import policies
 from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidate, Candidates
-from pimflow.search.candidates.md_dp import MOST_COUNTS, row_counts
+from pimflow.search.candidates.md_dp import MAX_COUNTS, row_counts
 from pimflow.search.candidates.pipelines import cuttable, equal_stages, half_first, moved_rows, neighbours
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
@@ -35,32 +35,32 @@ from support.graphs import ConvNet, dense_block, fire_modules, heavy_chain, inve
 
 def candidates_of(graph: Graph, policy: str) -> tuple[Candidates, list[Candidate]]:
     pricer = Pricer(graph, FakeCosts(), PriceCache(None, ""))
-    maker = Candidates(graph, find_policy(policy), pricer)
-    return maker, list(maker)
+    candidates = Candidates(graph, find_policy(policy), pricer)
+    return candidates, list(candidates)
 
 
 @pytest.mark.parametrize("policy", [name for name in policies() if name != "gpu"])
 @pytest.mark.parametrize("graph", [inverted_residuals(), fire_modules(), random_net(2)], ids=["inverted", "fire", "r"])
 def test_candidates_cover_their_positions_and_whole_units(graph: Graph, policy: str) -> None:
-    maker, offered = candidates_of(graph, policy)
-    starts, stops = {unit.start for unit in maker.scene.units}, {unit.stop for unit in maker.scene.units}
+    candidates, offered = candidates_of(graph, policy)
+    starts, stops = {unit.start for unit in candidates.scene.units}, {unit.stop for unit in candidates.scene.units}
     for one in offered:
         covered = [name for decision in one.decisions for name in decision.nodes]
-        assert sorted(covered) == sorted(node.name for node in maker.order[one.start : one.stop])
+        assert sorted(covered) == sorted(node.name for node in candidates.order[one.start : one.stop])
         assert one.start in starts
         assert one.stop in stops
 
 
 def test_required_candidates_come_first() -> None:
     for policy in ("newton++", "pim", "auto"):
-        maker, offered = candidates_of(inverted_residuals(), policy)
+        candidates, offered = candidates_of(inverted_residuals(), policy)
         certain = [one.certain for one in offered]
         assert certain == sorted(certain, reverse=True)
-        solve_chain(len(maker.order), [Interval(one.start, one.stop, 1.0, one) for one in offered if one.certain])
+        solve_chain(len(candidates.order), [Interval(one.start, one.stop, 1.0, one) for one in offered if one.certain])
 
 
 def test_patterns_are_the_three_of_pimflow() -> None:
-    maker, offered = candidates_of(inverted_residuals(1), "pipeline")
+    candidates, offered = candidates_of(inverted_residuals(1), "pipeline")
     found = set()
     for one in offered:
         for decision in one.decisions:
@@ -73,7 +73,7 @@ def test_patterns_are_the_three_of_pimflow() -> None:
                 for name, device in zip(decision.run, decision.devices, strict=True):
                     assert (device == "pim") == (name in ("conv2", "conv6")), "1x1 on PIM, all else on the GPU"
     assert found == {("conv2", "conv4"), ("conv4", "conv6"), ("conv2", "conv4", "conv6")}
-    assert maker.scene.units[0].anchor.name == "conv0", "a 3x3 convolution, in no pattern"
+    assert candidates.scene.units[0].anchor.name == "conv0", "a 3x3 convolution, in no pattern"
 
 
 def test_auto_offers_everything_that_pimflow_offers() -> None:
@@ -105,12 +105,12 @@ def columns_of(offered: Iterable[Candidate], node: str) -> list[int]:
 
 
 def test_columns_are_split_on_a_grid_of_aligned_tenths() -> None:
-    maker, offered = candidates_of(feed_forward(1), "auto")
+    candidates, offered = candidates_of(feed_forward(1), "auto")
     assert columns_of(offered, "up") == [32, 80, 128, 160, 192, 240, 288, 320, 352]
     assert columns_of(offered, "conv") == [16, 32, 48], "4 rows are few"
     assert columns_of(candidates_of(feed_forward(1), "pimflow")[1], "up") == []
     decisions: tuple[Decision, ...] = (SplitColumns("up", 160, "auto", ("act",)),)
-    near = [one.decisions[0] for one in maker.variations(Interval(0, 2, 1.0, decisions))]
+    near = [one.decisions[0] for one in candidates.variations(Interval(0, 2, 1.0, decisions))]
     assert {split.gpu_columns for split in near if isinstance(split, SplitColumns)} == {144, 176}
 
 
@@ -121,13 +121,13 @@ def k_of(offered: Iterable[Candidate], node: str) -> list[int]:
 
 
 def test_k_is_split_on_a_grid_of_aligned_tenths() -> None:
-    maker, offered = candidates_of(feed_forward(1), "auto")
+    candidates, offered = candidates_of(feed_forward(1), "auto")
     assert k_of(offered, "up") == [16, 32, 48, 64, 80]
     assert k_of(offered, "down") == [32, 80, 128, 160, 192, 240, 288, 320, 352]
     assert k_of(offered, "conv") == [], "6 channels are few"
     assert k_of(candidates_of(feed_forward(1), "pimflow")[1], "up") == []
     decisions: tuple[Decision, ...] = (SplitK("down", 160, "auto"),)
-    near = [one.decisions[0] for one in maker.variations(Interval(2, 3, 1.0, decisions))]
+    near = [one.decisions[0] for one in candidates.variations(Interval(2, 3, 1.0, decisions))]
     assert {split.gpu_k for split in near if isinstance(split, SplitK)} == {144, 176}
 
 
@@ -212,21 +212,21 @@ def test_a_run_has_few_branches_at_once() -> None:
 
 
 def test_chosen_neighbours_in_different_branches_are_joined() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     first = (OnDevice("conv0", "gpu"), SplitRows("conv1", 3, "auto"))
     other, behind = OnDevice("conv2", "pim", "auto"), OnDevice("add3", "gpu")
     each: list[Decision] = [*first, other, behind]
     payloads: list[tuple[Decision, ...]] = [(decision,) for decision in each]
     chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
     windows = [(0, 3, Parallel((first, (other,)))), (1, 3, Parallel((first[1:], (other,))))]
-    joined = [(one.start, one.stop, one.decisions[0]) for one in maker.joins(chosen)]
+    joined = [(one.start, one.stop, one.decisions[0]) for one in candidates.joins(chosen)]
     assert set(windows) <= set(joined)
     for start, stop, parallel in joined:
         (window,) = [window for window in windows if window[:2] == (start, stop)]
         assert isinstance(parallel, Parallel)
         changed = set(parallel.decisions) - set(window[2].decisions)
         assert len(changed) <= 1 or are_exchanged(changed), "one or two units decided differently"
-    assert list(maker.joins(chosen)) == [], "each once"
+    assert list(candidates.joins(chosen)) == [], "each once"
     assert list(candidates_of(downsampled(), "pimflow")[0].joins(chosen)) == []
 
 
@@ -236,14 +236,14 @@ def are_exchanged(changed: Iterable[Decision]) -> bool:
 
 
 def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     branch, other, behind = (OnDevice("conv0", "gpu"),), (OnDevice("conv2", "pim", "auto"),), OnDevice("add3", "gpu")
     run = SplitRows("conv1", 3, "auto")
     payloads: list[tuple[Decision, ...]] = [branch, (run,), (*other, behind)]
     chosen = [
         Interval(at, stop, 1.0, payload) for at, stop, payload in zip((0, 1, 2), (1, 2, 4), payloads, strict=True)
     ]
-    joined = {one.decisions[0] for one in maker.joins(chosen)}
+    joined = {one.decisions[0] for one in candidates.joins(chosen)}
     assert Parallel(((run, *other, behind),)) in joined, "the sum waits for both, conv2 does not wait for conv1"
     chain, _ = candidates_of(heavy_chain(), "auto")
     alone: list[tuple[Decision, ...]] = [(OnDevice(node.name, "pim", "auto"),) for node in chain.order]
@@ -251,12 +251,12 @@ def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another
 
 
 def test_split_units_are_joined_with_one_whole_and_the_others_mostly_on_the_host() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     behind = OnDevice("add3", "gpu")
     divided = (SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitColumns("conv2", 16, "newton++"))
     payloads: list[tuple[Decision, ...]] = [(decision,) for decision in (*divided, behind)]
     chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
-    joined = {one.decisions[0] for one in maker.joins(chosen) if one.start == 0}
+    joined = {one.decisions[0] for one in candidates.joins(chosen) if one.start == 0}
     most = (SplitRows("conv0", 7, "auto"), SplitRows("conv1", 7, "auto"), SplitColumns("conv2", 48, "newton++"))
     whole = [OnDevice(item.node, "pim", item.choice) for item in divided]
     moved = [tuple(whole[at] if at == one else most[at] for at in range(3)) for one in range(3)]
@@ -264,10 +264,10 @@ def test_split_units_are_joined_with_one_whole_and_the_others_mostly_on_the_host
 
 
 def test_concurrent_splits_are_also_tried_as_whole_units_per_device() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     first, second, third = SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitRows("conv2", 2, "auto")
     parallel = Parallel(((first, second), (third,)))
-    near = {one.decisions[0] for one in maker.variations(Interval(0, 3, 1.0, (parallel,)))}
+    near = {one.decisions[0] for one in candidates.variations(Interval(0, 3, 1.0, (parallel,)))}
     pim = {name: OnDevice(name, "pim", "auto") for name in ("conv0", "conv1", "conv2")}
     gpu = {name: OnDevice(name, "gpu") for name in pim}
     expected = {
@@ -285,7 +285,7 @@ def test_concurrent_splits_are_also_tried_as_whole_units_per_device() -> None:
 
 
 def test_parts_of_joined_stretches_are_decided_as_if_alone() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     branch = (SplitRows("conv0", 3, "auto"), OnDevice("conv1", "gpu"))
     other = OnDevice("conv2", "pim", "auto")
     run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
@@ -300,7 +300,7 @@ def test_parts_of_joined_stretches_are_decided_as_if_alone() -> None:
 
     def around(parallel: Parallel) -> list[Decision]:
         chosen = Interval[tuple[Decision, ...]](0, 3, 1.0, (parallel,))
-        return [one.decisions[0] for one in maker.pieces(chosen, lambda start, stop: found.get((start, stop), ()))]
+        return [one.decisions[0] for one in candidates.pieces(chosen, lambda start, stop: found.get((start, stop), ()))]
 
     assert [one.branches for one in around(Parallel((branch, (other,)))) if isinstance(one, Parallel)] == [
         ((alone[0], branch[1]), (other,)),
@@ -313,7 +313,7 @@ def test_parts_of_joined_stretches_are_decided_as_if_alone() -> None:
 
 
 def test_joined_stretches_are_cut_in_two_at_every_unit() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     rows, left, right = SplitRows("conv0", 3, "auto"), OnDevice("conv1", "gpu"), OnDevice("conv2", "pim", "auto")
     run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
     rest = SplitRows("conv1", 5, "auto")
@@ -321,7 +321,7 @@ def test_joined_stretches_are_cut_in_two_at_every_unit() -> None:
 
     def cut(parallel: Parallel) -> list[Candidate]:
         chosen = Interval[tuple[Decision, ...]](0, 3, 1.0, (parallel,))
-        return list(maker.cuts(chosen, lambda start, stop: found.get((start, stop), ())))
+        return list(candidates.cuts(chosen, lambda start, stop: found.get((start, stop), ())))
 
     whole = Parallel(((rows, left), (right,)))
     assert cut(whole) == [
@@ -361,9 +361,9 @@ def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> Non
 
 
 def test_units_in_branches_are_decided_again() -> None:
-    maker, _ = candidates_of(downsampled(), "auto")
+    candidates, _ = candidates_of(downsampled(), "auto")
     parallel = Parallel(((SplitRows("conv1", 3, "auto"),), (OnDevice("conv2", "gpu"),)))
-    near = {one.decisions[0] for one in maker.variations(Interval(1, 3, 1.0, (parallel,)))}
+    near = {one.decisions[0] for one in candidates.variations(Interval(1, 3, 1.0, (parallel,)))}
     anew = [set(one.decisions) - set(parallel.decisions) for one in near if isinstance(one, Parallel)]
     exchanged = [decisions for decisions in anew if len(decisions) > 1]
     assert exchanged == [{OnDevice("conv1", "gpu"), OnDevice("conv2", "pim", "auto")}], "conv2 is on the host as it is"
@@ -470,10 +470,10 @@ def test_content_distinguishes_fused_and_outgoing_values() -> None:
 
 
 def test_variations_are_one_step_away() -> None:
-    maker, _ = candidates_of(inverted_residuals(1), "auto")
+    candidates, _ = candidates_of(inverted_residuals(1), "auto")
     run = ("conv2", "relu3", "conv4")
     chosen = Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "auto")
-    around = [one.decisions[0] for one in maker.variations(Interval(2, 5, 1.0, (chosen,)))]
+    around = [one.decisions[0] for one in candidates.variations(Interval(2, 5, 1.0, (chosen,)))]
     assert all(isinstance(one, Pipeline) and one.run == run and one != chosen for one in around)
     stages = {one.stage_rows for one in around if isinstance(one, Pipeline)}
     assert {(6, 8), (8, 6), (5, 9), (9, 5), (11, 3), (3, 11), (3, 4, 7), (7, 3, 4)} <= stages
@@ -496,16 +496,16 @@ def test_policy_options() -> None:
 def test_for_very_many_rows_only_some_counts_are_tried() -> None:
     assert row_counts(1024, EVERY_ROW) == tuple(range(1, 1024))
     counts = row_counts(10**9, EVERY_ROW)
-    assert len(counts) == MOST_COUNTS
+    assert len(counts) == MAX_COUNTS
     assert {later - earlier for earlier, later in pairwise(counts)} <= {976562, 976563}
 
 
 def test_variations_change_one_nodes_rows_in_one_stage() -> None:
-    maker, _ = candidates_of(inverted_residuals(1), "auto")
+    candidates, _ = candidates_of(inverted_residuals(1), "auto")
     run = ("conv2", "relu3", "conv4")
 
     def around(chosen: Pipeline) -> set[tuple[tuple[int, ...], ...]]:
-        found = [one.decisions[0] for one in maker.variations(Interval(2, 5, 1.0, (chosen,)))]
+        found = [one.decisions[0] for one in candidates.variations(Interval(2, 5, 1.0, (chosen,)))]
         return {one.host_rows for one in found if isinstance(one, Pipeline) and one.stage_rows == chosen.stage_rows}
 
     whole = around(Pipeline(run, ("pim", "gpu", "gpu"), (7, 7), "auto"))
@@ -522,24 +522,24 @@ def test_variations_change_one_nodes_rows_in_one_stage() -> None:
 
 def test_neighbours_of_a_plan_are_probed_where_devices_wait() -> None:
     """A shorter first stage; rows split in halves at both ends of the run; each once."""
-    maker, _ = candidates_of(heavy_chain(), "auto")
-    run = tuple(node.name for node in maker.order)
-    able = [place for place, unit in enumerate(maker.order) if unit.op.is_contraction]
+    candidates, _ = candidates_of(heavy_chain(), "auto")
+    run = tuple(node.name for node in candidates.order)
+    able = [place for place, unit in enumerate(candidates.order) if unit.op.is_contraction]
     devices = tuple("pim" if place in able[::2] else "gpu" for place in range(len(run)))
 
     def probed(chosen: Pipeline) -> list[Pipeline]:
-        found = [one.decisions[0] for one in maker.probes(Interval(0, len(run), 1.0, (chosen,)))]
+        found = [one.decisions[0] for one in candidates.probes(Interval(0, len(run), 1.0, (chosen,)))]
         return [one for one in found if isinstance(one, Pipeline)]
 
-    rows = sum(equal_stages(node_rows(maker.scene.graph, maker.order[-1]), 3)[-1])
+    rows = sum(equal_stages(node_rows(candidates.scene.graph, candidates.order[-1]), 3)[-1])
     stages = (9, (rows - 9) // 2, rows - 9 - (rows - 9) // 2)
-    maker.scene.divided_runs = False
+    candidates.scene.divided_runs = False
     (shorter,) = probed(Pipeline(run, devices, stages, "auto"))
     assert shorter.stage_rows == (7, stages[1] + 1, stages[2] + 1)
     assert probed(Pipeline(run, devices, stages, "auto")) == []
     assert probed(Pipeline(run, devices, (1, rows - 1), "auto")) == [], "no stage is empty"
     assert probed(Pipeline(run, devices, stages, "auto", bottom_first=True)) == []
-    maker.scene.divided_runs = True
+    candidates.scene.divided_runs = True
     halves = probed(Pipeline(run, devices, stages, "auto"))
     assert {place for one in halves for place, counts in enumerate(one.host_rows) if counts} == {able[0], able[-1]}
     assert all(len(one.stage_rows) == 3 and one.stage_rows == stages for one in halves)

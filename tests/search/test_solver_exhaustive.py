@@ -52,7 +52,7 @@ MAX_FOLLOWERS = 8
 MAX_RUN = 12
 MAX_WAITING = 3
 FEW_ROWS = 16
-LEAST_K = 32
+MIN_K = 32
 LONGEST_DIVIDED = 5
 
 
@@ -198,7 +198,7 @@ class Everything:
         anchor, *fused = self.units[index]
         over = self.graph.shape(anchor.inputs[0])[1 if isinstance(anchor.op, Conv2d) else -1]
         behind = tuple(OnDevice(node.name, "gpu") for node in fused)
-        divided = over >= LEAST_K and max(self.costs.target.gpu.splits) > 1
+        divided = over >= MIN_K and max(self.costs.target.gpu.splits) > 1
         for count in range(16, over, 16) if divided else ():
             yield index, index + 1, (SplitK(anchor.name, count, "auto"), *behind)
 

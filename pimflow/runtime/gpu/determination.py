@@ -19,7 +19,7 @@ from pimflow.runtime.gpu.form import Form, Sample
 
 _STEP = 0.01
 """Step in the logarithm of a parameter. Costs have kinks; smaller steps would see only one side of a kink."""
-_LEAST = 1e-3
+_TOLERANCE = 1e-3
 """Singular values below this fraction of the largest do not count: measurements scatter more than times change."""
 _PART = 0.1
 """A parameter is undetermined if more than this fraction of it lies in undetermined directions."""
@@ -69,12 +69,12 @@ def determination(form: Form[Any], gpu: Any, samples: Sequence[Sample], moved: C
     """
     values = {name: value for name, value in form.parameters(gpu).items() if value > 0}
     columns = {name: _column(form, gpu, samples, name, value) for name, value in values.items()}
-    names = [name for name, column in columns.items() if name in moved or np.abs(column).max() > _LEAST]
+    names = [name for name, column in columns.items() if name in moved or np.abs(column).max() > _TOLERANCE]
     if not names:
         return Determination(len(samples), 0, 0, ())
     jacobian = np.array([columns[name] for name in names]).T
     _, sizes, directions = np.linalg.svd(jacobian)
-    rank = int((sizes > _LEAST * max(sizes[0], _LEAST)).sum())
+    rank = int((sizes > _TOLERANCE * max(sizes[0], _TOLERANCE)).sum())
     free = np.square(directions[rank:]).sum(axis=0)  # for each parameter, its fraction in undetermined directions
     undetermined = tuple(name for name, share in zip(names, free, strict=True) if share > _PART)
     return Determination(len(samples), len(names), rank, undetermined)

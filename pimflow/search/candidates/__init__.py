@@ -41,7 +41,7 @@ KINDS = (on_device, splits, column_splits, edge_splits, patterns, branches, runs
 Kind = Callable[[Scene, Space, Destination], Iterator[Candidate]]
 Count = Callable[[Scene, Space, Destination, int], int]
 _MANY: tuple[Count, ...] = (columns.versions, pipelines.versions, concurrent.versions)
-MOST_VERSIONS = 8_000
+MAX_VERSIONS = 8_000
 """Graphs with at most this many versions of pipelines, concurrent branches and splits of columns are searched
 exhaustively, which takes a second or two."""
 
@@ -66,8 +66,8 @@ class Candidates:
         self._joined: set[Candidate] = set()
         self._probes: set[Candidate] = set()
         self._varied: set[tuple[Decision, ...]] = set()
-        self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MOST_VERSIONS
-        self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MOST_VERSIONS
+        self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MAX_VERSIONS
+        self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MAX_VERSIONS
         if once:
             self.scene.find_equivalents(self._reach(), concurrently=any(space.concurrent for space in policy.spaces))
 
@@ -127,8 +127,8 @@ class Candidates:
         for space in self.policy.spaces:
             for destination in self.scene.destinations(space.choice):
                 for versions in kinds:
-                    count += versions(self.scene, space, destination, MOST_VERSIONS)
-                    if count > MOST_VERSIONS:
+                    count += versions(self.scene, space, destination, MAX_VERSIONS)
+                    if count > MAX_VERSIONS:
                         return count
         return count
 

@@ -10,7 +10,7 @@ from pimflow.search.candidates.base import Candidate, Destination, Scene
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Space
 
-MOST_DIVISIONS = 3
+MAX_DIVISIONS = 3
 """The maximum number of divisions listed per node: each makes two graphs, whose reuse is measured and whose edges are
 packed. `variations` starts from the best."""
 
@@ -23,7 +23,7 @@ def edge_splits(scene: Scene, space: Space, destination: Destination) -> Iterato
         if not unit.anchor.op.is_sparse:
             continue
         behind = scene.on_host(unit.nodes[1:])
-        for way in scene.edge_divisions(unit.anchor, destination.device)[:MOST_DIVISIONS]:
+        for way in scene.edge_divisions(unit.anchor, destination.device)[:MAX_DIVISIONS]:
             split = SplitEdges(unit.anchor.name, way.group, way.at_least, destination.choice, destination.device)
             yield Candidate(unit.start, unit.stop, (split, *behind))
 

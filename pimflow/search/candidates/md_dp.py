@@ -15,7 +15,7 @@ from pimflow.search.order import Unit
 from pimflow.search.policy import Space
 
 MAX_FOLLOWERS = 8
-MOST_COUNTS = 1023
+MAX_COUNTS = 1023
 
 
 def splits(scene: Scene, space: Space, destination: Destination) -> Iterator[Candidate]:
@@ -56,10 +56,10 @@ def _follower_runs(scene: Scene, unit: Unit, destination: Destination) -> Iterat
 def row_counts(rows: int, step: Fraction) -> tuple[int, ...]:
     """The possible numbers of rows on the host: ceil(multiple of step * rows), excluding none and all.
 
-    Step 0: every count, or `MOST_COUNTS` evenly spaced counts if there are very many rows.
+    Step 0: every count, or `MAX_COUNTS` evenly spaced counts if there are very many rows.
     """
-    if step == 0 and rows <= MOST_COUNTS + 1:
+    if step == 0 and rows <= MAX_COUNTS + 1:
         return tuple(range(1, rows))
-    step = step or Fraction(1, MOST_COUNTS + 1)
+    step = step or Fraction(1, MAX_COUNTS + 1)
     counts = {math.ceil(multiple * step * rows) for multiple in range(1, math.ceil(1 / step))}
     return tuple(sorted(count for count in counts if 0 < count < rows))

@@ -17,7 +17,7 @@ from pimflow.search.order import Unit
 from pimflow.search.policy import Policy, Space
 
 SHORT_RUN = 4
-MOST_OPEN = 3
+MAX_OPEN = 3
 """The maximum number of open branches in a run."""
 _PATTERNS = frozenset({("pointwise", "depthwise"), ("depthwise", "pointwise"), ("pointwise", "depthwise", "pointwise")})
 
@@ -124,7 +124,7 @@ def _leave_kernels(scene: Scene, run: Sequence[Unit], destination: Destination) 
     return any(len(unit.nodes) > 1 and scene.leaves_kernels(unit, destination) for unit in run)
 
 
-def neighbours(scene: Scene, longest: int, most_open: int = MOST_OPEN) -> Iterator[tuple[Unit, ...]]:
+def neighbours(scene: Scene, longest: int, most_open: int = MAX_OPEN) -> Iterator[tuple[Unit, ...]]:
     """Runs of two or more consecutive units, each of which except the last is read by a later one.
 
     Units without a window or a product (a residual add) do not count towards the length.
