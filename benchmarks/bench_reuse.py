@@ -57,13 +57,13 @@ def fetched(rows: Iterable[int], held: int) -> int:
     return count
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--edges", type=lambda text: int(float(text)), default=600_000)
-    asked = parser.parse_args(arguments)
+    arguments = parser.parse_args(argv)
     print(here())
     print(f"{'graph':<24}{'edges':>10}" + "".join(f"{f'{100 * share:g} % held':>14}" for share in SHARES))
-    for name, make in graphs(asked.edges).items():
+    for name, make in graphs(arguments.edges).items():
         graph = make()
         profile = profile_of(graph.col, graph.num_src)
         rows = graph.col.tolist()

@@ -64,25 +64,25 @@ def user_s() -> float:
     return sum(resource.getrusage(who).ru_utime for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
 
 
-def main(arguments: Sequence[str]) -> None:
+def main(argv: Sequence[str]) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--jobs", type=int, help="processes (default: one per core)")
     parser.add_argument("--trials", type=int, nargs="*", default=[50, 100, 200])
     parser.add_argument("--sampler", nargs="*", default=["nsga2", "tpe", "random"])
-    asked = parser.parse_args(arguments)
+    arguments = parser.parse_args(argv)
     print(here())
-    whole, seconds = swept(STUDY, asked.jobs)
-    points = points_of(whole)
-    best = sum(bool(row["on_front"]) for row in whole)
-    counts = f"{len(whole):,} points ({len(points):,} ok, {best} on the front)"
+    every, seconds = swept(STUDY, arguments.jobs)
+    points = points_of(every)
+    best = sum(bool(row["on_front"]) for row in every)
+    counts = f"{len(every):,} points ({len(points):,} ok, {best} on the front)"
     print(f"{counts}: {seconds:.0f} s, {user_s():.0f} s of user CPU here")
     low, high = points.min(axis=0), points.max(axis=0)
-    all_of_it = volume(points, low, high)
-    for sampler in asked.sampler:
-        for trials in asked.trials:
+    front_volume = volume(points, low, high)
+    for sampler in arguments.sampler:
+        for trials in arguments.trials:
             study = {**STUDY, "search": {"trials": trials, "sampler": sampler}}
-            found, seconds = swept(study, asked.jobs)
-            share = volume(points_of(found), low, high) / all_of_it
+            found, seconds = swept(study, arguments.jobs)
+            share = volume(points_of(found), low, high) / front_volume
             print(f"{sampler:<7} {trials:5,} trials: {100 * share:5.1f} % of the front's volume, {seconds:.0f} s")
 
 

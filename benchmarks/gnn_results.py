@@ -106,7 +106,7 @@ def measure(case: Case, share: int, spec: UpmemSpec) -> Row:
         f"{graph.num_dst:,} | {graph.num_edges:,}",
         best,
         others,
-        gnn.alone(load_target("upmem"), graph, FEATURES)["cpu"],
+        gnn.other_devices_us(load_target("upmem"), graph, FEATURES)["cpu"],
         published,
         ranking.best.cost.time_us / exhaustive.best.cost.time_us,
         tuned_s,

@@ -117,7 +117,7 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
     if isinstance(model, (str, os.PathLike)):
         path = Path(model)
         if isinstance(model, str):
-            _check_not_of_zoo(path)
+            _check_not_a_zoo_name(path)
         return ModelSource(path.stem or "model", path=path)
     if isinstance(model, bytes):
         return ModelSource("model", given=model)
@@ -127,7 +127,7 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
     return ModelSource(model.graph.name or "model", given=model)
 
 
-def _check_not_of_zoo(path: Path) -> None:
+def _check_not_a_zoo_name(path: Path) -> None:
     """Refuse the name of a zoo model given without its prefix, even if slightly misspelled."""
     if path.exists() or path.parent != Path():
         return

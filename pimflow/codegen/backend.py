@@ -198,8 +198,8 @@ class Backend(ABC, Generic[W, P]):
 
     def refusal(self, work: W, choice: str) -> Refusal | None:
         """Why work has no `cost` under a choice, or None; a backend may have a faster way to find out."""
-        told = self.time_us(work, choice)
-        return told if isinstance(told, Refusal) else None
+        time_us = self.time_us(work, choice)
+        return time_us if isinstance(time_us, Refusal) else None
 
     def lower_bound_us(self, work: W, choice: str) -> float:
         """A lower bound on the time of `cost` under a choice, by arithmetic alone; 0 if in doubt.

@@ -110,7 +110,7 @@ def tune(
         aggregation,
         ranking,
         tuner.alternatives(ranking),
-        alone(machine, graph, aggregation.features, heads),
+        other_devices_us(machine, graph, aggregation.features, heads),
         others,
         published,
         overflow(graph, aggregation.element, wide, computed=aggregation.computed),
@@ -164,7 +164,7 @@ def aggregate(
     return Aggregated(aggregated(spec, graph, x, chosen, aggregation, computed), chosen, cost)
 
 
-def alone(machine: Target, graph: Graph, features: int, heads: int = 0) -> dict[str, float]:
+def other_devices_us(machine: Target, graph: Graph, features: int, heads: int = 0) -> dict[str, float]:
     """The time in microseconds of an aggregation on each device of a machine that is not a UPMEM module.
 
     These devices are the host and any other unit that accepts the aggregation, including copies to it and back. With

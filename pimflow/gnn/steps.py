@@ -79,8 +79,8 @@ def step_pricer(
         ModelError: the model cannot be read, or lacks features of a kind.
     """
     if str(model) not in TYPED_LAYERS:
-        whole = _TypedOnnxModel if found.is_typed else _OnnxModel
-        return whole(model, machine, costs, features, found)
+        model_pricer = _TypedOnnxModel if found.is_typed else _OnnxModel
+        return model_pricer(model, machine, costs, features, found)
     published = found.published
     columns = {name: features.get(name) or (published.features if published else 0) for name in found.graph.vertices}
     if not all(columns.values()):

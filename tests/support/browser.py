@@ -104,11 +104,11 @@ class Browser:
     def complaints(self) -> list[dict[str, Any]]:
         """What the page logged, threw, or requested from a network."""
         self.evaluate("0")  # pending events arrive before the answer
-        asked = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
-        foreign = [event for event in asked if not event["params"]["request"]["url"].startswith(("file:", "data:"))]
-        others = [event for event in asked if event["params"]["request"]["url"].startswith("file:")]
-        told = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
-        return [*foreign, *others[1:], *(event for event in self.events if event.get("method") in told)]
+        requests = [event for event in self.events if event.get("method") == "Network.requestWillBeSent"]
+        external = [event for event in requests if not event["params"]["request"]["url"].startswith(("file:", "data:"))]
+        others = [event for event in requests if event["params"]["request"]["url"].startswith("file:")]
+        logged = ("Runtime.exceptionThrown", "Log.entryAdded", "Runtime.consoleAPICalled")
+        return [*external, *others[1:], *(event for event in self.events if event.get("method") in logged)]
 
     def _next(self) -> dict[str, Any]:
         end = time.monotonic() + _WAIT_S

@@ -37,8 +37,8 @@ def planned(name: str, target: str) -> tuple[Graph, CostModel, SteadyState]:
     """A net as executed by a plan for throughput, the costs of its machine, and its schedule."""
     costs = CostModel(TARGETS[target])
     graph = PassManager(CLEANUP).run(NETS[name]).graph
-    asked = Options(target=costs.target, policy="auto", objective="throughput", use_cache=False)
-    rewritten = carried_out(graph, solve(graph, asked, costs=costs).decisions, costs)
+    options = Options(target=costs.target, policy="auto", objective="throughput", use_cache=False)
+    rewritten = carried_out(graph, solve(graph, options, costs=costs).decisions, costs)
     serving = costs.serving(rewritten)
     return rewritten, serving, steady_state(rewritten, costs.target, serving)
 

@@ -57,7 +57,7 @@ def node_table(
         labels: devices to filter by, with their names.
         prose: heading of the last column.
     """
-    kept = _kept(rows)
+    kept = _shown_rows(rows)
     headings = ["#", "node", "op", *places, *columns, prose]
     numeric = {0, *range(3 + len(places), 3 + len(places) + len(columns))}
     head = [
@@ -75,7 +75,7 @@ def node_table(
     return joined([_controls(rows, labels), element("div", table, class_="scroll"), note])
 
 
-def _kept(rows: Sequence[TableRow]) -> Sequence[TableRow]:
+def _shown_rows(rows: Sequence[TableRow]) -> Sequence[TableRow]:
     if len(rows) <= MAX_ROWS:
         return rows
     ranked = sorted(rows, key=lambda row: -abs(row.cells[0].value))
