@@ -105,7 +105,7 @@ def test_parts_add_up_to_the_total(mode: str) -> None:
     assert report.bound.time_us <= report.result.time_us * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("mode", ["queued", "both"])
+@pytest.mark.parametrize("mode", [pytest.param("queued", marks=pytest.mark.long), "both"])
 def test_no_bound_is_above_the_price(mode: str) -> None:
     costs = costs_of(mode)
     pricer, bounds = Pricer(NET, costs, PriceCache(None, "")), Bounds(NET, costs)

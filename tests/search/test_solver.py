@@ -327,7 +327,9 @@ def count_built(graph: Graph, table: PriceCache) -> tuple[int, int]:
     return pricer.built, len(candidates)
 
 
-@pytest.mark.parametrize("name", GRAPHS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.long if name == "tall" else ()) for name in GRAPHS]
+)
 def test_pruning_loses_nothing(name: str) -> None:
     costs = FakeCosts()
     pruned, whole = (
