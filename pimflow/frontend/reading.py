@@ -23,7 +23,7 @@ from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent, SplitModel
-from pimflow.onnxio.session import lacks_kernel, open_session, session_options
+from pimflow.onnxio.session import is_of_four_bits, lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 from pimflow.records import dataclass
 
@@ -272,7 +272,7 @@ def _stored_bytes(tensor: TensorProto, default: int) -> int:
     width = element_bytes(name)
     if width is None or min(tensor.dims, default=0) < 0:
         return default
-    return -(-elements // 2) if name in ("int4", "uint4") else elements * width
+    return -(-elements // 2) if is_of_four_bits(name) else elements * width
 
 
 def _count(text: str, default: int, label: str) -> int:

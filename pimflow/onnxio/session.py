@@ -173,7 +173,7 @@ class GraphSession:
             feeds = {name: _single(item) for name, item in feeds.items()}
         with time_limited(limit_s) as options:
             try:
-                has_four_bits = any(_is_of_four_bits(self._dtypes[name]) for name in names)
+                has_four_bits = any(is_of_four_bits(self._dtypes[name]) for name in names)
                 if has_four_bits or any(map(needs_ort_value, feeds.values())):
                     lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
                     given = self.session.run_with_ort_values(fetched, lent, options)
@@ -187,7 +187,7 @@ class GraphSession:
 
     def _array(self, name: str, value: OrtValue) -> Any:
         dtype = self._dtypes[name]
-        return from_ort_value(value, dtype) if _is_of_four_bits(dtype) else value.numpy()
+        return from_ort_value(value, dtype) if is_of_four_bits(dtype) else value.numpy()
 
     def _fetched_name(self, name: str) -> str:
         dtype = self._dtypes[name]
@@ -208,7 +208,7 @@ def _carrier_dtype(dtype: str) -> str:
     make.
     """
     if (
-        _is_of_four_bits(dtype)
+        is_of_four_bits(dtype)
         or dtype in NUMPY_NATIVE
         or not dtype_code(dtype)
         or dtype == "object"
@@ -271,12 +271,13 @@ def to_ort_value(array: Array) -> OrtValue:
     if array.dtype.name in NUMPY_NATIVE or array.dtype == object:
         value: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy(contiguous)
         return value
-    bits = _pack(contiguous) if _is_of_four_bits(array.dtype.name) else contiguous.view(f"u{array.dtype.itemsize}")
+    bits = _pack(contiguous) if is_of_four_bits(array.dtype.name) else contiguous.view(f"u{array.dtype.itemsize}")
     wrapped: OrtValue = onnx_runtime().OrtValue.ortvalue_from_numpy_with_onnx_type(bits, dtype_code(array.dtype.name))
     return wrapped
 
 
-def _is_of_four_bits(dtype: str) -> bool:
+def is_of_four_bits(dtype: str) -> bool:
+    """Whether two elements share a byte in files and in ONNX Runtime; numpy has a byte for each."""
     return dtype in ("int4", "uint4")
 
 

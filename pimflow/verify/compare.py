@@ -279,7 +279,7 @@ def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is
 
 @contextmanager
 def _declaration_errors(original: ModelContent) -> Iterator[None]:
-    """Of a shape that is not as planned, says so where the model declares it: nothing else said what it is.
+    """Report a value that differs from its planned shape as a wrong declaration if the model declares that shape.
 
     Raises:
         ModelError: names the value and both shapes.
@@ -292,7 +292,7 @@ def _declaration_errors(original: ModelContent) -> Iterator[None]:
             raise
         made = replace(said, shape=error.actual)
         raise ModelError(
-            f"the value {error.name!r} is declared as {said.type_text}, and is {made.type_text}",
+            f"the value {error.name!r} is declared as {said.type_text}, but is {made.type_text}",
             "correct the declaration, or leave it out, and compile the model again",
         ) from error
 

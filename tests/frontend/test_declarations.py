@@ -152,7 +152,7 @@ def test_a_range_of_one_element_tensors_is_folded() -> None:
     assert pimflow.compile(model, shapes={"N": 2}, policy="gpu", use_cache=False).run({"x": X})["y"].shape == (3,)
 
 
-def test_shapes_of_trees_are_what_they_make_not_what_is_declared() -> None:
+def test_shapes_of_trees_follow_from_running_them_not_from_declarations() -> None:
     """LightGBM's converter declares one label, whatever the batch."""
     trees: dict[str, Any] = {
         "nodes_treeids": [0, 0, 0],

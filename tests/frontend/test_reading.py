@@ -228,7 +228,7 @@ def test_external_data_behind_a_link_out_of_the_folder(tmp_path: Path) -> None:
     refused(with_external(tmp_path, "up/secret.bin"), "outside")
 
 
-def test_external_data_in_the_folder_that_the_models_own_link_leads_to(tmp_path: Path) -> None:
+def test_external_data_may_lie_in_the_folder_that_the_models_link_points_to(tmp_path: Path) -> None:
     """As Hugging Face's cache keeps models: links in a folder of their names, files in one of their hashes."""
     path = with_external(tmp_path, "weights.bin")
     blobs = tmp_path / "blobs"
@@ -245,7 +245,7 @@ def test_external_data_in_the_folder_that_the_models_own_link_leads_to(tmp_path:
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float8_e4m3fn", "int4", "float32"])
-def test_external_data_of_a_type_without_a_length_behind_a_link(dtype: str, tmp_path: Path) -> None:
+def test_linked_external_data_without_a_length_is_read(dtype: str, tmp_path: Path) -> None:
     """It is as long as the tensor, whatever comes after it."""
     code = dtype_code(dtype)
     values = numpy_helper.to_array(helper.make_tensor("w", code, (3,), [1, 2, 3]))

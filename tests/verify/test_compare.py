@@ -44,16 +44,16 @@ def test_outputs_other_than_floats(name: str) -> None:
 
 
 @pytest.mark.parametrize("options", [{"arena": True}, {"pim": "values"}])
-def test_a_declared_size_that_depends_on_data_and_is_another_is_named(options: Mapping[str, Any]) -> None:
+def test_a_wrong_declared_size_is_named(options: Mapping[str, Any]) -> None:
     model = model_of([helper.make_node("NonZero", ["x"], ["y"])], {"x": (2, 8)}, dtype=TensorProto.INT64)
     model.graph.output[0].CopyFrom(helper.make_tensor_value_info("y", TensorProto.INT64, (2, 5)))
     compiled = pimflow.compile(model, use_cache=False)
-    with pytest.raises(ModelError, match=r"'y' is declared as int64\[2, 5\], and is int64\[2, 1\d\]; correct"):
+    with pytest.raises(ModelError, match=r"'y' is declared as int64\[2, 5\], but is int64\[2, 1\d\]; correct"):
         compiled.verify(**options)
 
 
 @pytest.mark.parametrize("options", [{}, {"arena": True}, {"pim": "values"}])
-def test_inputs_of_a_kind_that_is_not_drawn_are_those_given(options: Mapping[str, Any]) -> None:
+def test_given_inputs_are_used_if_none_can_be_drawn(options: Mapping[str, Any]) -> None:
     model = model_of([helper.make_node("ConcatFromSequence", ["x"], ["y"], axis=0)], {"x": ()})
     given = helper.make_sequence_type_proto(helper.make_tensor_type_proto(TensorProto.FLOAT, (2, 8)))
     model.graph.input[0].type.CopyFrom(given)

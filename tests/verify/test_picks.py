@@ -53,7 +53,7 @@ def thresholds(kind: str, domain: str = "", **attributes: Any) -> onnx.ModelProt
 @pytest.mark.parametrize(
     "model", [thresholds("Sign"), thresholds("Binarizer", "ai.onnx.ml", threshold=0.5)], ids=["Sign", "Binarizer"]
 )
-def test_other_steps_of_scores_within_rounding_pass_and_steps_of_wrong_scores_do_not(model: onnx.ModelProto) -> None:
+def test_steps_flipped_by_rounding_pass_and_steps_of_wrong_scores_fail(model: onnx.ModelProto) -> None:
     compiled = pimflow.compile(model, policy="pim", use_cache=False)
     result = compiled.verify(pim="values")
     assert result.passed, result.text()

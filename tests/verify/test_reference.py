@@ -79,7 +79,7 @@ def test_half_latches_may_be_off_by_subnormal_steps(size: float, is_right: bool)
     assert (units.largest > 0.01) == (size < 1 or not is_right), "why a share of the result is no bound"
 
 
-def test_a_node_of_scalars_on_a_unit_is_moved_too() -> None:
+def test_scalar_nodes_on_a_unit_are_perturbed_too() -> None:
     """Scales of quantised models are multiplied on a CPU, say."""
     model = model_of([helper.make_node("Mul", ["a", "b"], ["y"])], {"a": (), "b": ()})
     compiled = pimflow.compile(model, target="pimflow-cpu", policy="gpu", use_cache=False)

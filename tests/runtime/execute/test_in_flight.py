@@ -58,7 +58,7 @@ def test_inputs_that_do_not_fit_are_refused() -> None:
 
 
 @pytest.mark.parametrize("nodes", [[], [helper.make_node("Identity", ["x"], ["y"])]], ids=["no nodes", "a view"])
-def test_a_model_that_takes_no_time_runs_one_inference_after_the_other(nodes: list[onnx.NodeProto]) -> None:
+def test_inferences_of_a_model_that_takes_no_time_do_not_overlap(nodes: list[onnx.NodeProto]) -> None:
     model = model_of(nodes, {"x": (2, 8)}, ["y" if nodes else "x"])
     compiled = pimflow.compile(model, objective="throughput", use_cache=False)
     result = compiled.verify(pim="values")
