@@ -257,10 +257,10 @@ class CompiledResult:
         For a throughput plan it shows one inference alone, and several in flight next to it. If not all activations
         fit, it shows the schedule with all of them kept, and next to it the one in which they leave and return.
         """
-        trace = self.lazy_chrome_trace()
+        trace = self.trace_in_pieces()
         return {**trace, "traceEvents": list(trace["traceEvents"])}
 
-    def lazy_chrome_trace(self) -> dict[str, Any]:
+    def trace_in_pieces(self) -> dict[str, Any]:
         """Like `chrome_trace`, with an iterator over its entries: those of a long model are larger than the model."""
         costs = self.machine.costs.serving(self.graph)
         return chrome_trace(

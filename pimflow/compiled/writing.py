@@ -120,7 +120,7 @@ def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], 
     progress("writing memory.json")
     write_records(folder / "memory.json", {"format": format_of("memory"), **model.memory.as_json()}, depth=2)
     progress("writing timeline.json")
-    write_line(folder / "timeline.json", model.lazy_chrome_trace())
+    write_line(folder / "timeline.json", model.trace_in_pieces())
     progress("writing streams.json.gz")
     _write_streams(model, folder / "streams.json.gz")
     (folder / "target.toml").write_text(to_toml(model.machine.target), encoding="utf-8")
