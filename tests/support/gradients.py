@@ -15,7 +15,7 @@ import onnxruntime
 from onnx.reference import ReferenceEvaluator
 from onnx.reference.op_run import OpRun
 
-from pimflow.ir import Array, Graph, OnnxOp
+from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.export import to_onnx
 from pimflow.passes.differentiate import Differentiate, TrainingStep, training_step
@@ -177,23 +177,84 @@ class MeanVarianceNormalization(OpRun):
         return ((x - x.mean(axis=tuple(axes), keepdims=True)) / (deviation + 1e-9),)
 
 
+class GridSample(OpRun):
+    """By cubics, over any number of axes; ONNX's own implementation rounds weights to float32."""
+
+    def _run(
+        self, x: Floats, grid: Floats, align_corners: int = 0, mode: str = "", padding_mode: str = "zeros"
+    ) -> tuple[Floats]:
+        axes, made = x.ndim - 2, []
+        for image, places in zip(x, grid.reshape(len(x), -1, axes)[..., ::-1], strict=True):
+            read = [
+                cubic_taps(places[:, axis], size, align_corners, padding_mode)
+                for axis, size in enumerate(image.shape[1:])
+            ]
+            total = np.zeros((len(image), len(places)))
+            for taps in itertools.product(*(zip(*pair, strict=True) for pair in read)):
+                elements = (slice(None), *(element for element, _ in taps))
+                total += image[elements] * math.prod(weight for _, weight in taps)
+            made.append(total.reshape(len(image), *grid.shape[1:-1]))
+        return (np.stack(made),)
+
+
+def cubic_taps(places: Floats, size: int, align_corners: int, padding: str) -> tuple[list[Any], list[Floats]]:
+    """The four elements read at each place, from coordinates in -1 .. 1, and their weights, 0 if they are outside."""
+    at = (places + 1) * (size - 1) / 2 if align_corners else ((places + 1) * size - 1) / 2
+    elements, weights = [], []
+    for step in (-1, 0, 1, 2):
+        element = np.floor(at) + step
+        apart = np.abs(at - element)
+        near = 1.25 * apart**3 - 2.25 * apart**2 + 1
+        far = -0.75 * (apart**3 - 5 * apart**2 + 8 * apart - 4)
+        if padding == "reflection":
+            first, period = (0.0, 2.0 * (size - 1)) if align_corners else (-0.5, 2.0 * size)
+            beyond = np.mod(element - first, period)
+            element = first + np.minimum(beyond, period - beyond)
+        inside = (element >= 0) & (element < size)
+        elements.append(element.clip(0, size - 1).astype(int))
+        weights.append(np.where(inside | (padding != "zeros"), np.where(apart < 1, near, far), 0))
+    return elements, weights
+
+
+class CumProd(OpRun):
+    """Versions of onnx before opset 26 have no implementation."""
+
+    def _run(self, x: Floats, axis: Any, exclusive: int = 0, reverse: int = 0) -> tuple[Floats]:
+        lines = np.moveaxis(x, int(axis), 0)[:: -1 if reverse else 1]
+        factors = np.concatenate([np.ones_like(lines[:1]), lines[:-1]]) if exclusive else lines
+        made: Floats = np.cumprod(factors, axis=0)[:: -1 if reverse else 1]
+        return (np.moveaxis(made, 0, int(axis)),)
+
+
 _NOT_BY_ONNX_RUNTIME = {"STFT", *(kind.__name__ for kind in RECURRENCES)}
 """Version 1.23 reads uninitialised memory in STFT of a complex signal; missing kernels show up only at run time."""
+
+
+def _is_cubic_volume(graph: Graph, node: Node) -> bool:
+    """ONNX Runtime refuses it only when it runs."""
+    return (
+        node.kind == "GridSample"
+        and isinstance(node.op, OnnxOp)
+        and ("mode", "cubic") in node.op.attributes
+        and len(graph.shape(node.output)) > 4
+    )
 
 
 def evaluator(graph: Graph) -> Callable[[Mapping[str, Array]], dict[str, Any]]:
     """A function that computes the outputs of a graph."""
     model, names = to_onnx(graph), list(graph.outputs)
     own: list[type[OpRun]] = [Erf, Gelu, Conv, ConvTranspose, BatchNormalization, DeformConv, GlobalLpPool]
-    own += [MeanVarianceNormalization, *RECURRENCES]
-    if any(node.kind in _NOT_BY_ONNX_RUNTIME for node in graph.nodes):
-        runs = ReferenceEvaluator(model, new_ops=own)
+    own += [MeanVarianceNormalization, CumProd, *RECURRENCES]
+    cubic = any(_is_cubic_volume(graph, node) for node in graph.nodes)
+    if cubic or any(node.kind in _NOT_BY_ONNX_RUNTIME for node in graph.nodes):
+        runs = ReferenceEvaluator(model, new_ops=[*own, GridSample] if cubic else own)
         return lambda inputs: dict(zip(names, runs.run(names, dict(inputs)), strict=True))
     try:
         session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     except Exception as error:  # its class is private, and differs between versions
         if not any(
-            reason in str(error) for reason in ("NOT_IMPLEMENTED", "Type Error", "not a registered", "max supported")
+            reason in str(error)
+            for reason in ("NOT_IMPLEMENTED", "Type Error", "not a registered", "max supported", "under development")
         ):
             raise
         reference = ReferenceEvaluator(model, new_ops=own)

@@ -10,7 +10,7 @@ import numpy.typing as npt
 from pimflow.ir.expansion.base import CONTRIB, Writer, expands, stays
 from pimflow.ir.expansion.convolution import differences
 from pimflow.ir.graph import Array
-from pimflow.ir.ops.contraction import PRODUCT
+from pimflow.ir.ops.contraction import FUSED_PRODUCT, PRODUCT, fused_order
 from pimflow.ir.ops.elementwise import Elementwise
 from pimflow.ir.ops.movement import Transpose
 from pimflow.ir.ops.opaque import OnnxOp
@@ -199,18 +199,15 @@ def _unpacked(array: Array, bits: int) -> Array:
     return np.asarray(parts).reshape(*array.shape[:-1], -1)
 
 
-@expands("FusedMatMul", domain=CONTRIB)
+@expands(FUSED_PRODUCT, domain=CONTRIB)
 def _fused(writer: Writer) -> Refusal | None:
     """alpha times a product of operands that may be transposed, or have their first axis after the other batch axes."""
     operands = []
     for position, side in enumerate("AB"):
-        name = writer.operand(position)
-        order = list(range(len(writer.shape(name))))
-        if writer.integer(f"transBatch{side}"):
-            order = [*order[1:-1], order[0], order[-1]]
-        if writer.integer(f"trans{side}"):
-            order = [*order[:-2], order[-1], order[-2]]
-        operands.append(_permuted(writer, position, tuple(order)))
+        transposed, batch_inside = (bool(writer.integer(f"trans{part}{side}")) for part in ("", "Batch"))
+        rank = len(writer.shape(writer.operand(position)))
+        order = fused_order(rank, transposed=transposed, batch_inside=batch_inside)
+        operands.append(_permuted(writer, position, order))
     made = writer.product(PRODUCT, *operands)
     alpha = writer.number("alpha", 1.0)
     if alpha != 1:

@@ -46,7 +46,8 @@ def _keep_probability(tape: Tape, node: Node) -> str:
     return share if tape.dtype(ratio) == tape.dtype(x) else tape.cast(share, tape.dtype(x))
 
 
-@differentiates("RandomNormalLike", "RandomUniformLike")
+@differentiates("Bernoulli", "EyeLike", "RandomNormalLike", "RandomUniformLike")
 def _noise(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """No gradient: only the shape of the input matters."""
+    """No gradient: only the shape of the input matters, or the input is a probability, of which the elements drawn are
+    no continuous function (PyTorch gives zeros)."""
     return ("",)

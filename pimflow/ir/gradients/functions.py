@@ -1,5 +1,5 @@
 """Operators that ONNX defines in terms of others, and that are trained as those: local response norms, normalisation to
-length one, shrinkage, rotary position embeddings, affine grids."""
+length one, shrinkage, gates, causal convolutions, rotary position embeddings, affine grids."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pimflow.ir.gradients.tape import Tape, integer, number, writes_out
+from pimflow.ir.gradients.tape import Tape, integer, number, text, writes_out
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat
 from pimflow.ir.ops.opaque import OnnxOp
@@ -48,6 +48,27 @@ def _shrink(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
     bias, bound = number(op.attributes, "bias", 0.0), number(op.attributes, "lambd", 0.5)
     below = tape.elementwise("Less", x, tape.number(-bound, x))
     return (tape.where(below, tape.plus(x, bias), tape.masked(tape.above(x, bound), tape.plus(x, -bias))),)
+
+
+@writes_out("SwiGLU")
+def _swish_gate(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """a sigmoid(alpha a) b."""
+    a, b = node.inputs
+    gate = tape.elementwise("Sigmoid", tape.scaled(a, number(op.attributes, "alpha", 1.0)))
+    return (tape.mul(tape.mul(a, gate), b),)
+
+
+@writes_out("CausalConvWithState", trained=(1, 2))
+def _causal_convolution(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """A convolution of each channel [batch, channels, length] with what came before it: the state, or zeros."""
+    x, weights, bias, past = (tape.operand(node, place) for place in range(4))
+    (_, channels, length), before = tape.shape(x), tape.shape(weights)[2] - 1
+    whole = tape.op(Concat(2), past, x) if past else tape.pad(x, (0, 0, before), (0, 0, 0))
+    operands = (whole, weights, bias) if bias else (whole, weights)
+    made = tape.onnx("Conv", operands, tape.shape(x), group=channels)
+    if text(op, "activation", "none") != "none":
+        made = tape.mul(made, tape.elementwise("Sigmoid", made))
+    return made, tape.slice(whole, 2, length, length + before)
 
 
 @writes_out("RotaryEmbedding")

@@ -10,13 +10,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from pimflow.ir.gradients.tape import Tape, integer, integers, number, writes_out
+from pimflow.ir.gradients.tape import CONTRIB, Tape, integer, integers, number, numbers, text, writes_out
 from pimflow.ir.graph import Node
+from pimflow.ir.ops.contraction import FUSED_PRODUCT, fused_order
+from pimflow.ir.ops.elementwise import fused_activation
 from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.refusal import Refusal
-
-CONTRIB = "com.microsoft"
-"""The domain of ONNX Runtime's own operators."""
 
 MASKED = -10000.0
 """The value that ONNX Runtime adds to the scores of masked keys, unless the operator has an attribute for it."""
@@ -28,6 +27,34 @@ def _sum(tape: Tape, *values: str) -> str:
     for other in others:
         first = tape.add(first, other)
     return first
+
+
+# ---- products and convolutions
+
+
+@writes_out(FUSED_PRODUCT, domain=CONTRIB, trained=(0, 1))
+def _fused_product(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    operands = []
+    for name, side in zip(node.inputs, "AB", strict=True):
+        transposed, batch_inside = (bool(integer(op, f"trans{part}{side}")) for part in ("", "Batch"))
+        order = fused_order(len(tape.shape(name)), transposed=transposed, batch_inside=batch_inside)
+        operands.append(tape.transpose(name, order))
+    return (tape.scaled(tape.product(*operands), number(op.attributes, "alpha", 1.0)),)
+
+
+@writes_out("FusedConv", domain=CONTRIB, trained=(1, 2))
+def _fused_convolution(tape: Tape, node: Node, op: OnnxOp) -> Sequence[str] | Refusal:
+    """A convolution, followed by the addition of a fourth operand and an activation."""
+    given = {name: value for name, value in op.attributes if not name.startswith("activation")}
+    kind = text(op, "activation")
+    activation = fused_activation(kind, numbers(op, "activation_params"))
+    if activation is None:
+        return Refusal(f"FusedConv with the activation {kind!r} has no gradient rule")
+    made = tape.onnx("Conv", tuple(filter(None, node.inputs[:3])), tape.shape(node.output), attributes=given)
+    made = _sum(tape, made, tape.operand(node, 3))
+    for follower in activation:
+        made = tape.op(follower, made)
+    return (made,)
 
 
 # ---- norms and activations

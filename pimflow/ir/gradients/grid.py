@@ -20,7 +20,7 @@ from pimflow.ir.gradients.places import (
     linear_taps,
     map_gradient,
 )
-from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer, text
+from pimflow.ir.gradients.tape import CONTRIB, Gradients, Tape, differentiates, integer, text
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat
 from pimflow.ir.ops.opaque import OnnxOp
@@ -34,6 +34,7 @@ _FAR = (_TENSION, -5 * _TENSION, 8 * _TENSION, -4 * _TENSION)
 """Weights of elements at a distance below one, and below two: polynomials of the distance."""
 
 
+@differentiates("GridSample", domain=CONTRIB)
 @differentiates("GridSample")
 def _grid_sample(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """The gradient passes to the elements around each place by their weights, and to the places by the derivatives of
@@ -41,8 +42,8 @@ def _grid_sample(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...])
     (x, grid), (dy,) = node.inputs, gradients
     mode = text(op, "mode", _LINEAR[0])
     images, channels, *sizes = tape.shape(x)
-    if mode not in ("nearest", *_LINEAR, *_CUBIC) or (mode in _CUBIC and len(sizes) != 2):
-        return Refusal(f"{op.op_type} of mode {mode!r} over {len(sizes)} axes has no gradient rule")
+    if mode not in ("nearest", *_LINEAR, *_CUBIC):
+        return Refusal(f"{op.op_type} of mode {mode!r} has no gradient rule")
     axes = [_axis(tape, op, grid, place, size, mode) for place, size in enumerate(reversed(sizes))]
     corners = corners_of(tape, axes)
     rows = (images * math.prod(sizes), channels)

@@ -71,6 +71,17 @@ def _space_to_depth(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ..
     return (tape.reshape(tape.transpose(blocks, (0, 3, 4, 1, 5, 2)), shape),)
 
 
+@differentiates("CenterCropPad")
+def _centre(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """The gradient cropped where the map was padded, and padded with zeros where it was cropped."""
+    (dx,), shape = gradients, tape.shape(node.inputs[0])
+    for axis, (size, made) in enumerate(zip(shape, tape.shape(node.output), strict=True)):
+        padded, cut = max(0, made - size) // 2, max(0, size - made) // 2
+        dx = tape.slice(dx, axis, padded, padded + min(size, made))
+        dx = _slice_gradient(tape, dx, axis, cut, 1, size)
+    return (dx, "")
+
+
 def _axis_widths(rank: int, axis: int, width: int) -> tuple[int, ...]:
     return tuple(width if place == axis else 0 for place in range(rank))
 

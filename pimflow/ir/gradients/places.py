@@ -86,14 +86,27 @@ def linear_taps(tape: Tape, at: str, size: int) -> tuple[Tap, Tap]:
     return first, Tap(*clamped_element(tape, tape.plus(below, 1.0), size), beyond)
 
 
-def corners_of(tape: Tape, axes: Sequence[Axis]) -> list[Corner]:
-    """The elements that every place reads: one corner per combination of taps."""
-    return [_corner(tape, axes, taps) for taps in product(*(axis.taps for axis in axes))]
+def corners_of(tape: Tape, axes: Sequence[Axis], images: str = "") -> list[Corner]:
+    """The elements that every place reads: one corner per combination of taps.
+
+    Args:
+        tape: to write to.
+        axes: of the map.
+        images: the image that each line of places reads, int64 [lines]; by default the first line reads the first
+            image, and so on.
+    """
+    cells = int(np.prod([axis.size for axis in axes]))
+    if images:
+        first = tape.mul(
+            tape.reshape(images, (*tape.shape(images), 1)), tape.constant(np.array(cells, np.int64), "cells")
+        )
+    else:
+        lines = tape.shape(axes[0].taps[0].element)[0]
+        first = tape.constant(np.arange(lines, dtype=np.int64).reshape(-1, 1) * cells, "images")
+    return [_corner(tape, axes, taps, first) for taps in product(*(axis.taps for axis in axes))]
 
 
-def _corner(tape: Tape, axes: Sequence[Axis], taps: tuple[Tap, ...]) -> Corner:
-    images, cells = tape.shape(taps[0].element)[0], int(np.prod([axis.size for axis in axes]))
-    first = tape.constant(np.arange(images, dtype=np.int64).reshape(-1, 1) * cells, "images")
+def _corner(tape: Tape, axes: Sequence[Axis], taps: tuple[Tap, ...], first: str) -> Corner:
     row = tape.cast(taps[-1].element, "int64")
     for axis, tap in reversed(list(zip(axes[:-1], taps[:-1], strict=True))):
         size = tape.constant(np.array(axis.size, np.int64), "size")

@@ -1,4 +1,4 @@
-"""Gradients of reductions over axes, softmax, Einsum and determinants."""
+"""Gradients of reductions over axes, cumulative sums and products, softmax, Einsum and determinants."""
 
 from __future__ import annotations
 
@@ -124,6 +124,26 @@ def _cumulative(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
     inputs = (gradients[0], node.inputs[1])
     exclusive, reverse = integer(op, "exclusive"), 1 - integer(op, "reverse")
     return (tape.onnx("CumSum", inputs, tape.shape(gradients[0]), exclusive=exclusive, reverse=reverse), "")
+
+
+@differentiates("CumProd")
+def _cumulative_product(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    """x dx is the sum of dy y over all elements that x is part of. Elements before the first zero of a line are divided
+    by; that zero is replaced by 1, so that the products over the others remain; later elements have no gradient."""
+    (x, axis), (dy,), shape = node.inputs, gradients, tape.shape(node.inputs[0])
+    exclusive, reverse = integer(op, "exclusive"), integer(op, "reverse")
+
+    def sum_of_later(values: str) -> str:
+        return tape.onnx("CumSum", (values, axis), shape, exclusive=exclusive, reverse=1 - reverse)
+
+    zero, one = tape.elementwise("Equal", x, tape.number(0.0, x)), tape.number(1.0, x)
+    zeros_so_far = tape.onnx("CumSum", (tape.cast(zero, tape.dtype(x)), axis), shape, reverse=reverse)
+    first = tape.elementwise("And", zero, tape.elementwise("Equal", zeros_so_far, one))
+    filled = tape.where(first, one, x)
+    others = tape.onnx("CumProd", (filled, axis), shape, exclusive=exclusive, reverse=reverse)
+    of_first = sum_of_later(tape.mul(dy, others))
+    of_others = tape.div(sum_of_later(tape.mul(dy, node.output)), tape.where(zero, one, x))
+    return (tape.where(first, of_first, of_others), "")
 
 
 @differentiates("Einsum")

@@ -26,6 +26,9 @@ from pimflow.ir.shapes import infer
 _CODES = {"float32": 1, "int32": 6, "int64": 7, "bool": 9, "float16": 10, "float64": 11, "bfloat16": 16}
 """ONNX's TensorProto.DataType of the element types that the rules cast to."""
 
+CONTRIB = "com.microsoft"
+"""The domain of ONNX Runtime's own operators."""
+
 SHARED_ELEMENTS = 64
 """Constants of at most this many elements are stored only once."""
 
@@ -491,6 +494,12 @@ def integers(op: OnnxOp, name: str) -> tuple[int, ...] | None:
     """An attribute of integers; None if it is absent."""
     value = attributes_of(op).get(name)
     return tuple(item for item in value if isinstance(item, int)) if isinstance(value, tuple) else None
+
+
+def numbers(op: OnnxOp, name: str) -> tuple[float, ...]:
+    """An attribute of floats; () if it is absent."""
+    value = attributes_of(op).get(name)
+    return tuple(float(item) for item in value if not isinstance(item, str)) if isinstance(value, tuple) else ()
 
 
 def text(op: OnnxOp, name: str, default: str = "") -> str:

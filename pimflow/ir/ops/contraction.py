@@ -165,6 +165,23 @@ class MatMul(Contraction):
 PRODUCT = MatMul()
 """The product of two matrices, or of stacks of them: it has no parameters."""
 
+FUSED_PRODUCT = "FusedMatMul"
+"""ONNX Runtime's fused form of such a product: operands with their axes in another order, and a factor."""
+
+
+def fused_order(rank: int, *, transposed: bool, batch_inside: bool) -> tuple[int, ...]:
+    """The order of the axes of an operand of a `FUSED_PRODUCT`, as which it is multiplied.
+
+    Args:
+        rank: number of its axes.
+        transposed: whether the last two axes are swapped.
+        batch_inside: whether the first axis is the last one of the batch.
+    """
+    order = list(range(rank))
+    if batch_inside:
+        order = [*order[1:-1], order[0], order[-1]]
+    return (*order[:-2], *order[:-3:-1]) if transposed and rank > 1 else tuple(order)
+
 
 def matmul_shape(a: Shape | None, b: Shape | None) -> Shape:
     """The shape of numpy.matmul of two arrays.

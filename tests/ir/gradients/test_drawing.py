@@ -78,3 +78,11 @@ def test_noise_is_a_factor_like_any_other(kind: str) -> None:
     given, of_x, of_s, drawn = made
     np.testing.assert_array_equal(of_x, given)
     np.testing.assert_allclose(of_s, given * drawn, rtol=1e-12)
+
+
+def test_what_is_drawn_by_a_probability_has_no_gradient() -> None:
+    build, inputs = Builder(opset=15), {"x": np.full((40, 50), 0.5)}
+    drawn = build.onnx("Bernoulli", build.input(40, 50, name="x", dtype="float64"))
+    made = stepped(build, inputs, drawn)
+    assert not made[1].any()
+    assert 0.4 < made[2].mean() < 0.6

@@ -6,10 +6,11 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
-from pimflow.ir import Array, Builder, Graph
-from support.gradients import check_gradients, check_training_form, run_by_reference
+from pimflow.ir import Array, Builder, Graph, OnnxOp
+from support.gradients import check_gradients, check_training_form, evaluator, run_by_reference
 from support.values import run_in_ort
 
 ANGLES = np.random.default_rng(4).uniform(0, 3, (7, 3))
@@ -73,3 +74,43 @@ def test_an_all_zero_input_is_not_divided_by_its_norm() -> None:
     step = check_training_form(graph("two", "float32"), zeros)
     dy = {name: np.ones((3, 5), np.float32) for name in step.graph.inputs if name != "x"}
     assert np.isfinite(run_in_ort(step.graph, {**zeros, **dy})[step.gradients["x"]]).all()
+
+
+Floats = npt.NDArray[np.float64]
+
+
+def check_formula(graph: Graph, values: Callable[..., Floats]) -> None:
+    """Assert that gradients equal differences, and the loss that of a formula of the inputs: not every version of ONNX
+    Runtime has these operators."""
+    step = check_gradients(graph).graph
+    rng = np.random.default_rng(6)
+    given: dict[str, Any] = {name: rng.standard_normal(step.shape(name)) for name in step.inputs}
+    *inputs, dy = given.values()
+    assert evaluator(step)(given)["loss"] == pytest.approx((values(*inputs) * dy).sum(), rel=1e-12)
+
+
+def test_gates() -> None:
+    build = Builder(opset=28)
+    a, b = (build.input(3, 4, name=name, dtype="float64") for name in "ab")
+    check_formula(build.graph(build.onnx("SwiGLU", a, b, alpha=1.5)), lambda a, b: a / (1 + np.exp(-1.5 * a)) * b)
+
+
+@pytest.mark.parametrize("activation", ["none", "silu"])
+@pytest.mark.parametrize("past", [True, False])
+def test_causal_convolutions(activation: str, past: bool) -> None:
+    """Each channel by itself; the state after the last element is read as well."""
+
+    def values(x: Floats, weights: Floats, bias: Floats, before: Floats | None = None) -> Floats:
+        whole = np.concatenate([np.zeros((2, 3, 2)) if before is None else before, x], 2)
+        made = bias[:, None] + sum(whole[:, :, tap : tap + 5] * weights[:, 0, tap, None] for tap in range(3))
+        made = made / (1 + np.exp(-made)) if activation == "silu" else made
+        return np.concatenate([made, whole[:, :, 5:] ** 2], 2)
+
+    build = Builder(opset=27)
+    shapes = {"x": (2, 3, 5), "w": (3, 1, 3), "b": (3,), "past": (2, 3, 2)}
+    inputs = [
+        build.input(*shape, name=name, dtype="float64") for name, shape in shapes.items() if past or name != "past"
+    ]
+    op = OnnxOp("CausalConvWithState", "", (("activation", activation),))
+    y, state = build.node(op, inputs, [((2, 3, 5), "float64"), ((2, 3, 2), "float64")])
+    check_formula(build.graph(build.concat(2, y, build.mul(state, state))), values)

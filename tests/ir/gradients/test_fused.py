@@ -94,6 +94,25 @@ FUSED: dict[str, Made] = {
     "FastGelu": lambda build: build.fused("FastGelu", build.x(B, S, 4), build.w(4)),
     "FastGelu without bias": lambda build: build.fused("FastGelu", build.mul(build.x(B, 4), build.w(4))),
     "embedding": embedding,
+    "product": lambda build: build.fused(
+        "FusedMatMul", build.x(B, 4, S), build.w(B, 4, 5), shape=(B, S, 5), transA=1, alpha=0.5
+    ),
+    "product, batch between": lambda build: build.fused(
+        "FusedMatMul", build.x(S, B, 4), build.w(B, 5, 4), shape=(B, S, 5), transBatchA=1, transB=1
+    ),
+    "convolution": lambda build: build.fused(
+        "FusedConv", build.x(B, 4, 6), build.w(3, 4, 3), build.w(3), shape=(B, 3, 4), activation="Tanh"
+    ),
+    "convolution, added": lambda build: build.fused(
+        "FusedConv",
+        build.x(B, 4, 6),
+        build.w(3, 4, 3),
+        build.w(3),
+        build.x(B, 3, 4, name="z"),
+        shape=(B, 3, 4),
+        activation="LeakyRelu",
+        activation_params=(0.25,),
+    ),
     "attention": attention,
     "attention, causal": lambda build: attention(build, unidirectional=1, scale=0.3),
     "attention, masked keys": masked_by_keys,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pimflow.errors import ModelError
 from pimflow.ir import Builder, OnnxOp
 from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
@@ -73,14 +72,64 @@ def test_scatters(reduction: str) -> None:
     check_gradients(build.graph(build.mul(made, made)))
 
 
-def test_scatters_that_keep_the_maximum() -> None:
+@pytest.mark.parametrize("reduction", ["mul", "max", "min"])
+@pytest.mark.parametrize("op_type", ["ScatterElements", "ScatterND"])
+def test_scatters_that_reduce(op_type: str, reduction: str) -> None:
+    """Elements with no, one and several updates; one and two of the factors of an element are zero."""
     build = Builder(opset=18)
-    x = build.input(4, 3, dtype="float64")
-    made = build.onnx(
-        "ScatterND", x, build.constant(np.array([[3]], np.int64)), build.slice(x, 0, 0, 1), reduction="max"
+    x, updates = build.input(4, 3, name="x", dtype="float64"), build.input(3, 3, name="u", dtype="float64")
+    index = [[3], [1], [3]] if op_type == "ScatterND" else [[0, 1, 2], [2, 3, 1], [0, 3, 2]]
+    given: dict[str, Any] = {"axis": 0} if op_type == "ScatterElements" else {}
+    made = build.onnx(op_type, x, build.constant(np.array(index, np.int64)), updates, reduction=reduction, **given)
+    graph = build.graph(made)
+    check_gradients(graph)
+    if reduction == "mul":
+        factors = np.random.default_rng(0).uniform(0.5, 1, (3, 3))
+        factors[0, :2] = factors[2, 1:] = 0
+        check_gradients(graph, {"u": factors})
+
+
+def test_equal_maxima_of_a_scatter() -> None:
+    """The old element and two updates that equal it have a third each, as in PyTorch's scatter_reduce."""
+    build = Builder(opset=18)
+    x, updates = build.input(2, name="x", dtype="float64"), build.input(2, name="u", dtype="float64")
+    index = build.constant(np.array([[1], [1]], np.int64))
+    graph = build.graph(build.onnx("ScatterND", x, index, updates, reduction="max"))
+    step = training_step(graph, Differentiate(inputs=True)).graph
+    ones = np.ones(2)
+    made = run_in_ort(step, {"x": ones, "u": ones, f"{graph.outputs[0]}.gradient": np.array([1.0, 6.0])})
+    assert made["x.gradient"].tolist() == [1, 2]
+    assert made["u.gradient"].tolist() == [2, 2]
+
+
+@pytest.mark.parametrize(("mode", "begins"), [("linear", [1, 0]), ("circular", [3, 2]), ("linear", None)])
+def test_updates_of_a_cache(mode: str, begins: list[int] | None) -> None:
+    build = Builder(opset=24)
+    cache, update = (
+        build.input(2, 3, 4, 5, name="c", dtype="float64"),
+        build.input(2, 3, 2, 5, name="u", dtype="float64"),
     )
-    with pytest.raises(ModelError, match="ScatterND with reduction 'max'"):
-        check_gradients(build.graph(made))
+    operands = (cache, update) if begins is None else (cache, update, build.constant(np.array(begins, np.int64)))
+    check_gradients(build.graph(build.onnx("TensorScatter", *operands, mode=mode, shape=(2, 3, 4, 5))))
+
+
+@pytest.mark.parametrize(("axis", "kept"), [(0, [0, 1, 1]), (-1, [1, 0, 1]), (None, [1, 0, 0, 1, 1])])
+def test_compressed_axes(axis: int | None, kept: list[int]) -> None:
+    """A condition may be shorter than the axis."""
+    build, count = Builder(opset=13), sum(kept)
+    x, condition = build.input(3, 4, dtype="float64"), build.constant(np.array(kept, bool))
+    shape = {0: (count, 4), -1: (3, count), None: (count,)}[axis]
+    given: dict[str, Any] = {} if axis is None else {"axis": axis}
+    check_gradients(build.graph(build.onnx("Compress", x, condition, shape=shape, **given)))
+
+
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_values_of_one_hot_rows(axis: int) -> None:
+    build = Builder(opset=13)
+    index, depth = build.constant(np.array([2, 0, 2], np.int64)), build.constant(np.array(4, np.int64))
+    values = build.input(2, dtype="float64")
+    shape = (3, 4) if axis else (4, 3)
+    check_gradients(build.graph(build.onnx("OneHot", index, depth, values, shape=shape, dtype="float64", axis=axis)))
 
 
 def test_rows_read_once_need_no_sums() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -66,3 +67,15 @@ def test_blocks_of_pixels_and_channels(kind: str, mode: str) -> None:
     op = OnnxOp(kind, "", (("blocksize", 2), *((("mode", mode),) if mode else ())))
     (made,) = build.node(op, (x,), [(shape, "float64")])
     check_gradients(build.graph(build.mul(made, made)))
+
+
+@pytest.mark.parametrize(("sizes", "axes"), [((5, 3), (0, 2)), ((2, 8, 3), None), ((7,), (-1,))])
+def test_crops_and_pads_around_the_centre(sizes: tuple[int, ...], axes: tuple[int, ...] | None) -> None:
+    """Sizes that differ by an odd number have their centre half an element off."""
+    made = [3, 6, 4]
+    for axis, size in zip(axes or range(3), sizes, strict=True):
+        made[axis] = size
+    build = Builder(opset=18)
+    x, shape = build.input(3, 6, 4, dtype="float64"), build.constant(np.array(sizes, np.int64))
+    given: dict[str, Any] = {} if axes is None else {"axes": axes}
+    check_gradients(build.graph(build.onnx("CenterCropPad", x, shape, shape=tuple(made), **given)))

@@ -64,6 +64,17 @@ def test_cumulative_sums(exclusive: int, reverse: int) -> None:
     check_gradients(build.graph(build.onnx("CumSum", x, axis, exclusive=exclusive, reverse=reverse)))
 
 
+@pytest.mark.parametrize(("exclusive", "reverse"), [(0, 0), (1, 0), (0, 1), (1, 1)])
+def test_cumulative_products(exclusive: int, reverse: int) -> None:
+    """Lines with no zero, one at either end or in the middle, and several."""
+    build = Builder(opset=26)
+    x, axis = build.input(5, 6, dtype="float64"), build.constant(np.array(1, np.int64))
+    graph = build.graph(build.onnx("CumProd", x, axis, exclusive=exclusive, reverse=reverse))
+    values = np.random.default_rng(0).uniform(0.5, 1.5, (5, 6))
+    values[[1, 2, 3, 4, 4, 4], [0, 5, 2, 1, 2, 4]] = 0
+    check_gradients(graph, {"x": values})
+
+
 @pytest.mark.parametrize(
     ("equation", "a", "b", "shape"),
     [
