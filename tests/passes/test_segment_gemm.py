@@ -193,6 +193,14 @@ def test_a_sum_that_is_no_loop_over_types_stays(graph: Graph, reason: str) -> No
     assert (result.changed, result.notes) == (False, (reason,))
 
 
+def test_a_sum_without_rows_stays() -> None:
+    """Values of the edges of a graph that has none."""
+    build = Builder("g")
+    scaled = build.op(Elementwise("Mul"), build.input(0, 4), build.weights(4))
+    graph = build.graph(build.op(Elementwise("Add"), scaled, build.input(0, 4)))
+    assert not SegmentGemm().run(graph).changed
+
+
 @pytest.mark.parametrize(
     "graph",
     [summed(True), summed(reduce="max"), summed(reduce="max", empty=1.0), summed(rows=2), summed(True, rows=2)],

@@ -233,7 +233,9 @@ def _with_constant(graph: Graph, node: Node) -> tuple[str, str] | None:
 
 
 def _factor(array: Ints, shape: tuple[int, ...]) -> Ints | None:
-    """A constant with one number for every row, as [rows]; None for any other."""
+    """A constant with one number for every row, as [rows]; None for any other, and where there are no numbers."""
+    if 0 in shape:
+        return None
     whole = np.broadcast_to(array, shape).reshape(shape[0], -1)
     first = whole[:, 0]
     return first.astype(np.float64) if np.array_equal(whole, np.broadcast_to(first[:, None], whole.shape)) else None
