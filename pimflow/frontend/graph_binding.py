@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Container
+
 import numpy as np
 import onnx
 
@@ -14,6 +16,7 @@ from pimflow.sparse import Graph as Adjacency
 _EDGE_WORDS = ("edge", "rel")
 _VERTEX_SYMBOLS = ("n", "v", "nodes", "num_nodes", "n_nodes", "vertices", "num_vertices")
 _INTEGERS = ("int64", "int32")
+_SAME_ELEMENTS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
 
 
 @dataclass(frozen=True)
@@ -70,18 +73,22 @@ class BoundGraph:
         return arrays
 
 
-def graph_inputs(proto: onnx.GraphProto) -> GraphInputs | None:
+def graph_inputs(proto: onnx.GraphProto, excluded: Container[str] = ()) -> GraphInputs | None:
     """The inputs of a model that a graph can be bound to; None if no input has the form of an edge list.
 
     An edge list is an input of integers [2, E]. Inputs that share its size E, by symbol, number or name, belong to
     edges; other float matrices are vertex features.
+
+    Args:
+        proto: the model's graph.
+        excluded: names of inputs that are no edge lists, whatever their form.
 
     Raises:
         ModelError: several inputs may be the edge list.
     """
     constants = {tensor.name for tensor in proto.initializer}
     declared = [declared_input(info) for info in proto.input if info.name not in constants]
-    lists = [item for item in declared if is_edge_list(item)]
+    lists = [item for item in declared if is_edge_list(item) and item.name not in excluded]
     named = [item for item in lists if item.name == "edge_index"]
     if not lists:
         return None
@@ -146,6 +153,10 @@ def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindin
     found = graph_inputs(proto)
     if found is None:
         raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
+    return _bound_to(found, adjacency, shapes)
+
+
+def _bound_to(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph:
     if adjacency.num_src != adjacency.num_dst:
         raise ModelError(
             f"the edges of the graph go from {adjacency.num_src} vertices to {adjacency.num_dst} others",
@@ -272,27 +283,50 @@ def as_input(array: Array, item: Declared) -> Array:
     return typed.reshape(-1, 1) if len(item.dims or ()) == 2 and array.ndim == 1 else typed
 
 
-def aggregates(proto: onnx.ModelProto) -> bool:
-    """Whether a model has scatters with a reduction, as graph networks do."""
-    bodies = [proto.graph.node, *(function.node for function in proto.functions)]
-    return any(_reduces(node) for nodes in bodies for node in nodes)
-
-
 def _reduces(node: onnx.NodeProto) -> bool:
     return node.op_type in ("ScatterElements", "ScatterND") and any(
         attribute.name == "reduction" and attribute.s != b"none" for attribute in node.attribute
     )
 
 
-def random_graph(proto: onnx.GraphProto, shapes: ShapeBindings) -> BoundGraph | None:
-    """A random graph with the sizes given by the user and the model, for estimates; None if the sizes are not known.
+def _scatter_sources(proto: onnx.ModelProto) -> set[str]:
+    """The values by which scatters with a reduction are indexed, as in graph networks, and all that these depend on."""
+    reducing = {function.name for function in proto.functions if any(map(_reduces, function.node))}
+    sources: set[str] = set()
+    for node in reversed(proto.graph.node):
+        if _reduces(node):
+            sources.add(node.input[1])
+        elif node.op_type in reducing or not sources.isdisjoint(node.output):
+            sources.update(node.input)
+    return sources
 
-    Ends, weights and types of edges are drawn uniformly.
+
+def _token_ids(proto: onnx.GraphProto) -> set[str]:
+    """The inputs, of any form, that as a whole pick rows of a constant table."""
+    constants = {tensor.name for tensor in proto.initializer}
+    origin = {info.name: info.name for info in proto.input}
+    found: set[str] = set()
+    for node in proto.node:
+        if node.op_type == "Gather" and node.input[0] in constants and node.input[1] in origin:
+            found.add(origin[node.input[1]])
+        elif node.op_type in _SAME_ELEMENTS and node.input[0] in origin:
+            origin[node.output[0]] = origin[node.input[0]]
+    return found
+
+
+def random_graph(model: onnx.ModelProto, shapes: ShapeBindings) -> BoundGraph | None:
+    """A random graph with the sizes given by the user and the model, for estimates; None if the sizes are not known, or
+    the model is no graph network: no scatter with a reduction has indices that depend on an edge list.
+
+    The gradient of an embedding is such a scatter by two texts of E tokens, which have the form of an edge list. Ends,
+    weights and types of edges are drawn uniformly.
 
     Raises:
         ModelError: as `graph_inputs`.
     """
-    found = graph_inputs(proto)
+    proto, sources = model.graph, _scatter_sources(model)
+    excluded = _token_ids(proto).union(info.name for info in proto.input if info.name not in sources)
+    found = graph_inputs(proto, excluded) if sources else None
     if found is None:
         return None
     edges = _given_size(found.edge_index, 1, shapes)
@@ -303,7 +337,7 @@ def random_graph(proto: onnx.GraphProto, shapes: ShapeBindings) -> BoundGraph | 
     src, dst = (random.integers(0, vertices, edges, np.int32) for _ in range(2))
     kinds = random.integers(0, _relations(proto, found), edges, np.int32) if found.edge_type else None
     weight = random.random(edges, np.float32) if found.weight else None
-    return bind_graph(proto, Adjacency.from_edges(src, dst, vertices, vertices, weight, kinds), shapes)
+    return _bound_to(found, Adjacency.from_edges(src, dst, vertices, vertices, weight, kinds), shapes)
 
 
 def _relations(proto: onnx.GraphProto, found: GraphInputs) -> int:

@@ -15,7 +15,7 @@ from pimflow.frontend.binding import ShapeBindings, bind_inputs
 from pimflow.frontend.convert import convert_graph
 from pimflow.frontend.declarations import contradictions
 from pimflow.frontend.fixing import FixedValues, fixed_arrays
-from pimflow.frontend.graph_binding import BoundGraph, aggregates, bind_graph, random_graph
+from pimflow.frontend.graph_binding import BoundGraph, bind_graph, random_graph
 from pimflow.frontend.importing import import_graph
 from pimflow.frontend.inference import Inferred, declared_types, infer_graph
 from pimflow.frontend.merging import merge_equal_nodes
@@ -119,7 +119,7 @@ def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, kee
     if adjacency is not None:
         bound = _bind(given.proto.graph, adjacency, shapes)
         return Loaded(_loaded(given, bound.shapes, annotations=False)) if keep_edges else _bound(given, bound)
-    found = random_graph(given.proto.graph, shapes) if aggregates(given.proto) and not keep_edges else None
+    found = None if keep_edges else random_graph(given.proto, shapes)
     if found is None:
         return Loaded(_loaded(given, shapes, annotations=False))
     return replace(_bound(given, found), is_estimate=True)

@@ -13,7 +13,7 @@ from onnx import TensorProto, helper
 
 from pimflow.errors import ModelError, ShapeError
 from pimflow.frontend import bound_inputs, load, load_with_graph
-from pimflow.frontend.graph_binding import aggregates, bind_graph, graph_inputs, random_graph
+from pimflow.frontend.graph_binding import bind_graph, graph_inputs, random_graph
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.sparse import Graph as Adjacency
@@ -38,6 +38,15 @@ PAIRS = edge_list(20, 60)
 def network(inputs: Inputs) -> onnx.GraphProto:
     infos = [helper.make_tensor_value_info(name, kind, dims) for name, (kind, dims) in inputs.items()]
     return helper.make_graph([], "network", infos, [])
+
+
+def summing(inputs: Inputs, *nodes: onnx.NodeProto, reduction: str = "add") -> onnx.ModelProto:
+    """A model that adds rows up by the value `index`, as far as its nodes tell: by default by the edges."""
+    scatter = helper.make_node("ScatterElements", ["base", "index", "x"], ["y"], reduction=reduction)
+    graph = network(inputs)
+    graph.node.extend((*(nodes or [helper.make_node("Gather", ["edges", "zero"], ["index"])]), scatter))
+    graph.initializer.append(helper.make_tensor("table", FLOAT, [1, 1], [0.0]))
+    return helper.make_model(graph)
 
 
 def adjacency(*, weighted: bool = True, typed: bool = True) -> Adjacency:
@@ -162,22 +171,27 @@ def test_an_ambiguous_number_of_vertices_is_reported_with_a_fix(dims: list[Any],
 
 
 def test_a_random_graph_has_the_sizes_that_are_known() -> None:
-    bound = random_graph(network(DYNAMIC), {"N": 30, "E": 70})
+    bound = random_graph(summing(DYNAMIC), {"N": 30, "E": 70})
     assert bound is not None
     assert (bound.adjacency.num_dst, bound.adjacency.num_edges) == (30, 70)
     assert set(bound.arrays()) == {"edges", "w", "kind"}
-    assert random_graph(network(DYNAMIC), {"N": 30}) is None
-    batch = network({"x": (FLOAT, [2, "N", 8]), "edges": (LONG, [2, "E"])})
+    assert random_graph(summing(DYNAMIC), {"N": 30}) is None
+    assert random_graph(summing(DYNAMIC, reduction="none"), {"N": 30, "E": 70}) is None
+    batch = summing({"x": (FLOAT, [2, "N", 8]), "edges": (LONG, [2, "E"])})
     assert random_graph(batch, {"E": 70}) is None
     found = random_graph(batch, {"N": 30, "E": 70})
     assert found is not None
     assert found.adjacency.num_dst == 30
 
 
-def test_a_model_aggregates_if_a_scatter_reduces() -> None:
-    for reduction, expected in (("add", True), ("none", False)):
-        node = helper.make_node("ScatterElements", ["x", "i", "x"], ["y"], reduction=reduction)
-        assert aggregates(model_of([node], {"x": (3,), "i": (3,)}, opset=18)) is expected
+def test_two_texts_are_no_edges() -> None:
+    """The gradient of their embedding adds rows up by their tokens, and their mask has the form of an edge list too."""
+    texts: Inputs = {"x": (FLOAT, [14, 3]), "ids": (LONG, [2, 7]), "mask": (LONG, [2, 7])}
+    index = helper.make_node("Reshape", ["ids", "flat"], ["index"])
+    assert random_graph(summing(texts, index, helper.make_node("Gather", ["table", "ids"], ["rows"])), {}) is None
+    found = random_graph(summing(texts, index), {})
+    assert found is not None
+    assert set(found.arrays()) == {"ids"}, "the mask picks no destinations"
 
 
 @pytest.mark.parametrize("name", ["gcn-weighted-ts", "gat-dynamo", "rgcn-fast-mean-ts", "sage-max-dynamo", "tag-ts"])
