@@ -17,7 +17,6 @@ from pimflow.ir import (
     Elementwise,
     Gemm,
     Graph,
-    GraphEditor,
     Node,
     OnnxOp,
     Refusal,
@@ -27,8 +26,9 @@ from pimflow.ir import (
 from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
 from pimflow.onnxio.captures import capture_count
-from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 from pimflow.passes.base import Pass, PassResult
+from pimflow.passes.embedding_bags import without_bag_loops
+from pimflow.passes.plain_constants import with_plain_constants
 from pimflow.records import dataclass
 
 Loss = Literal["sum", "mean-squared", "cross-entropy"]
@@ -104,7 +104,7 @@ def training_step(graph: Graph, options: Differentiate) -> TrainingStep:
         ModelError, OptionError: as in `Differentiate.run`.
     """
     targets = _targets(graph, options)
-    return _Writer(graph, options, targets).write()
+    return _Writer(without_bag_loops(graph), options, targets).write()
 
 
 def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
@@ -124,7 +124,7 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
     value; or if only movements bring them there.
     """
     found: dict[str, None] = {}
-    model = None if model is None else _with_plain_constants(model)
+    model = None if model is None else with_plain_constants(model)
     for node in graph.nodes:
         is_trained = is_unmasked if node.op.onnx_name in _SCALED or capture_count(node) else is_trainable
         for position in _trained_positions(graph, node):
@@ -132,17 +132,6 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
                 if is_trained(graph, name) and (model is None or _is_made_of_parameters(model, name, is_trained)):
                     found[name] = None
     return tuple(found)
-
-
-def _with_plain_constants(model: Graph) -> Graph:
-    """A model whose Constant nodes are turned into constants: some exporters (Paddle's) write all weights that way."""
-    editor = GraphEditor(model)
-    for node in model.nodes:
-        arrays = evaluate(node, model, model.values, {}, FOLD_LIMIT_BYTES) if node.kind == "Constant" else None
-        if arrays is not None and not isinstance(arrays, Refusal):
-            editor.set_constant(node.outputs[0], arrays[0])
-            editor.replace_node(node.name, ())
-    return editor.finish() if editor.changed else model
 
 
 def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph, str], bool]) -> bool:
