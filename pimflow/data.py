@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import dataclasses
 import errno
+import json
 import math
 import os
 import reprlib
@@ -24,8 +25,10 @@ import stat
 import types
 import typing
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
+from json.encoder import encode_basestring_ascii
 from numbers import Integral, Real
+from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, overload
 
@@ -140,6 +143,60 @@ def encode(item: Any, *, tagged: bool = False) -> Any:
         TypeError: something else is in the tree.
     """
     return _writer(item.__class__, tagged)(item)
+
+
+def encode_json(item: Any, *, tagged: bool = False, repeated: tuple[type[Any], ...] = ()) -> str:
+    """`encode` as JSON text without blanks, written directly, in less than half the time.
+
+    Args:
+        item: as for `encode`.
+        tagged: as for `encode`.
+        repeated: hashable classes of which many items are equal; their text is written once.
+
+    Raises:
+        TypeError: as for `encode`.
+    """
+    return _text_writer(item.__class__, tagged, repeated)(item)
+
+
+@cache
+def _text_writer(form: type[Any], tagged: bool, repeated: tuple[type[Any], ...]) -> Callable[[Any], str]:
+    """The writer of the text of items of one class."""
+    if form is int:
+        return int.__repr__
+    if form is str:
+        return encode_basestring_ascii
+    if _is_record(form) and not hasattr(form, "to_data"):
+        write: Callable[..., str] = _record_text_writer(form, tagged, repeated)
+        return lru_cache(_MAX_REPEATED)(write) if form in repeated else write
+    if issubclass(form, (tuple, list)):
+        return lambda item: f"[{','.join([_text_writer(entry.__class__, tagged, repeated)(entry) for entry in item])}]"
+    return lambda item: json_text(encode(item, tagged=tagged))
+
+
+_MAX_REPEATED = 1 << 14
+"""The maximum number of texts to remember of a repeated class."""
+
+
+def json_text(data: Any) -> str:
+    """Plain data as JSON without blanks."""
+    return json.dumps(data, separators=(",", ":"))
+
+
+def _record_text_writer(cls: type[Any], tagged: bool, repeated: tuple[type[Any], ...]) -> Callable[[Any], str]:
+    names = [field.name for field in _fields(cls)]
+    tag = [f"{json_text(TAG)}:{json_text(cls.__name__)}"] if tagged else []
+    form = f"{{{','.join([*tag, *(f'{json_text(name)}:%s' for name in names)])}}}"
+    fields = attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
+
+    def write(item: Any) -> str:
+        values = [
+            value if value.__class__ is int else _text_writer(value.__class__, tagged, repeated)(value)
+            for value in fields(item)
+        ]
+        return form % tuple(values)
+
+    return write
 
 
 @cache

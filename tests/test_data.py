@@ -11,11 +11,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pimflow.data import NOT_DATA, Limits, decode, encode, pick, read_file
+from pimflow.data import NOT_DATA, Limits, decode, encode, encode_json, pick, read_file
 from pimflow.errors import DataError
 
 
@@ -108,6 +109,16 @@ def test_tagged_trees_survive_a_round_trip(tree: Tree) -> None:
     assert plain["type"] == type(tree).__name__
     assert decode(Tree, plain, tagged=True) == tree
     assert decode(type(tree), plain, tagged=True) == tree
+
+
+@given(trees, st.booleans())
+def test_text_is_that_of_the_plain_data(tree: Tree, tagged: bool) -> None:
+    held = Holder((Pair(1), Pair(1), Pair(True, "ä\n%s")), Pair(3))  # True == 1
+    for item in (tree, held, (held, None, np.float32(0.5), {"%": 1.5}), "%d"):
+        want = json.dumps(encode(item, tagged=tagged), separators=(",", ":"))
+        assert encode_json(item, tagged=tagged) == want
+        if item is tree:
+            assert encode_json(item, tagged=tagged, repeated=(Leaf, Branch)) == want
 
 
 def test_defaults_fill_what_is_left_out() -> None:

@@ -6,7 +6,6 @@ Nodes whose programs differ only in where their weights begin share one: a long 
 from __future__ import annotations
 
 import gzip
-import json
 from collections.abc import Hashable, Mapping
 from functools import cached_property
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated, Any
 
 from pimflow.bundle.files import parse_json, read_packed
 from pimflow.codegen.backend import Backend
-from pimflow.data import Limits, decode, pick
+from pimflow.data import Limits, decode, json_text, pick
 from pimflow.errors import DataError
 from pimflow.records import dataclass
 
@@ -76,15 +75,11 @@ class ProgramTable:
         numbers: dict[str, int] = {}
         renumbered = []
         for device, program in self._distinct:
-            text = _text({"device": device, "content": self._units[device].encode(program)})
+            text = f'{{"device":{json_text(device)},"content":{self._units[device].encode_text(program)}}}'
             renumbered.append(numbers.setdefault(text, len(numbers)))
         nodes = {name: {"program": renumbered[use.program], "first": use.first} for name, use in self._uses.items()}
-        document = f'{{"format":{_text(form)},"programs":[{",".join(numbers)}],"nodes":{_text(nodes)}}}'
+        document = f'{{"format":{json_text(form)},"programs":[{",".join(numbers)}],"nodes":{json_text(nodes)}}}'
         return gzip.compress(document.encode(), compresslevel=6, mtime=0)
-
-
-def _text(data: Any) -> str:
-    return json.dumps(data, separators=(",", ":"))
 
 
 def read_programs(path: Path, devices: Mapping[str, str], units: Units) -> dict[str, Any]:

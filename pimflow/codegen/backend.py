@@ -28,6 +28,7 @@ from pimflow.codegen.answers import (
     WorkReport,
 )
 from pimflow.codegen.work import Work
+from pimflow.data import json_text
 from pimflow.errors import OptionError
 from pimflow.errors import choice as choice_among
 from pimflow.ir import Array, Graph, Node, Refusal
@@ -250,6 +251,10 @@ class Backend(ABC, Generic[W, P]):
     @abstractmethod
     def encode(self, program: P) -> Any:
         """The program as JSON values, independent of where `placed_at` placed its data."""
+
+    def encode_text(self, program: P) -> str:
+        """The result of `encode` as JSON without blanks; a backend of large programs may write it directly."""
+        return json_text(self.encode(program))
 
     def identity_key(self, program: P) -> Hashable:
         """A cheap key, valid while the program lives: programs with equal keys have the same `encode`."""

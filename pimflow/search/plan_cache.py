@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
-from pimflow.data import decode, encode
+from pimflow.data import decode, encode_json
 from pimflow.errors import DataError
 from pimflow.ir import Graph, OnDevice, Plan
 from pimflow.search.makespan_bound import MakespanBound
@@ -68,7 +68,7 @@ class PlanCache:
     def _write(self, record: Plan | MakespanBound, graph: Graph, policy: Policy | None, host: str) -> None:
         if self._table.path is None:
             return
-        self._table.put_text(_key(graph, policy, host), json.dumps(encode(record, tagged=True), separators=(",", ":")))
+        self._table.put_text(_key(graph, policy, host), encode_json(record, tagged=True))
         self._table.flush()
 
 

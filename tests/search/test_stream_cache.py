@@ -24,7 +24,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.fixture
 def archived(monkeypatch: pytest.MonkeyPatch) -> list[PimProgram]:
     """The programs whose streams were archived, in order."""
-    return count_calls(monkeypatch, backend, "archive_program")
+    return count_calls(monkeypatch, backend, "archive_text")
 
 
 def test_streams_are_made_once_and_written_identically(tmp_path: Path, archived: list[PimProgram]) -> None:

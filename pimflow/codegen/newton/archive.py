@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.newton.commands import Affine, CommandStream
 from pimflow.codegen.newton.lowering import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.codegen.work import MatrixProblem
-from pimflow.data import decode, encode
+from pimflow.data import decode, encode, encode_json, json_text
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
 from pimflow.targets import PimSpec
+
+_PARTS = ("problem", "mapping", "streams")
 
 
 @dataclass(frozen=True)
@@ -27,7 +29,17 @@ class _Archived:
 def archive_program(program: PimProgram) -> Any:
     """A program as JSON values, independent of where its weights are: problem, mapping, and the streams of all channels
     as loop nests."""
-    return {name: encode(getattr(program, name), tagged=True) for name in ("problem", "mapping", "streams")}
+    return {name: encode(getattr(program, name), tagged=True) for name in _PARTS}
+
+
+def archive_text(program: PimProgram, operand: str | None = None) -> str:
+    """`archive_program` as JSON without blanks, with a last key "operand" if it is given.
+
+    The channels' streams differ in few addresses, so many operands are equal.
+    """
+    texts = {name: encode_json(getattr(program, name), tagged=True, repeated=(Affine,)) for name in _PARTS}
+    texts |= {} if operand is None else {"operand": json_text(operand)}
+    return f"{{{','.join([f'{json_text(name)}:{text}' for name, text in texts.items()])}}}"
 
 
 def restore_program(data: Any, pim: PimSpec) -> PimProgram:

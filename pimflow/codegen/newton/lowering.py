@@ -79,9 +79,9 @@ class PimProgram:
             return self.other_streams
         if self.origin is not None:
             return self.origin.streams
-        busy = {channel for entry in self.classes for channel in entry.channels}
         lowering = _Lowering(self.mapping, self.shape, self.pim)
-        made = {channel: lowering.stream(channel) for channel in sorted(busy)}
+        made = {entry.stream.channel: entry.stream for entry in self.classes}
+        made |= {channel: lowering.stream(channel) for entry in self.classes for channel in entry.channels[1:]}
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
 
     def at(self, first_row: int) -> PimProgram:

@@ -25,7 +25,7 @@ from pimflow.codegen.answers import (
 )
 from pimflow.codegen.matrix import MatrixBackend, value_around
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.newton.archive import archive_program, restore_program
+from pimflow.codegen.newton.archive import archive_program, archive_text, restore_program
 from pimflow.codegen.newton.commands import CommandCounts
 from pimflow.codegen.newton.spmm import SpmmProblem, SpmmProgram
 from pimflow.codegen.work import MatrixProblem, NarrowProblem, matrix_problem
@@ -371,8 +371,18 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         """Problem, mapping, and the streams of all channels as loop nests; the operand type if not the machine's."""
         if isinstance(program, SpmmProgram):
             return archive_aggregation(program)
-        narrow = {"operand": program.pim.operand} if program.pim.operand != self.operand else {}
-        return {**archive_program(program), **narrow}
+        operand = self._other_operand(program)
+        return {**archive_program(program), **({} if operand is None else {"operand": operand})}
+
+    def encode_text(self, program: NewtonProgram) -> str:
+        """As in `Backend`; streams are most of the text."""
+        if isinstance(program, SpmmProgram):
+            return super().encode_text(program)
+        return archive_text(program, self._other_operand(program))
+
+    def _other_operand(self, program: PimProgram) -> str | None:
+        """The operand type of a program if it is not the machine's."""
+        return program.pim.operand if program.pim.operand != self.operand else None
 
     def identity_key(self, program: NewtonProgram) -> Hashable:
         """A key that is equal for programs that differ only in their first row."""

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.work import ConvProblem
+from pimflow.codegen.work import ConvProblem, NarrowProblem
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune import choose
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.targets import load_target
 from support.calls import count_calls
+from support.int8 import with_int8
 
 PROBLEM = ConvProblem(1, 32, 64, 14, 14, (1, 1))
 
@@ -59,3 +62,14 @@ def test_programs_at_other_addresses_share_streams_and_archives() -> None:
     assert backend.encode(moved)["streams"] != backend.encode(there)["streams"], "changed streams are written unchanged"
     assert backend.content_key(there) is not None
     assert backend.content_key(moved) is None
+
+
+@pytest.mark.parametrize("operand", ["fp16", "int8"])
+@pytest.mark.parametrize("choice", ["newton++", "auto"])
+def test_programs_are_archived_as_the_text_of_their_values(operand: str, choice: str) -> None:
+    backend = NewtonBackend("pim", with_int8().pim)
+    program = backend.program(PROBLEM if operand == "fp16" else NarrowProblem(PROBLEM, operand), choice)
+    assert isinstance(program, PimProgram)
+    text = backend.encode_text(program)
+    assert json.loads(text).get("operand") == (None if operand == "fp16" else operand)
+    assert text == json.dumps(backend.encode(program), separators=(",", ":"))

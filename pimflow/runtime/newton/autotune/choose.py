@@ -19,7 +19,7 @@ from pimflow.codegen.newton import Mapping, PimProgram, newton_mappings
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.lowering import Outline, outline
 from pimflow.codegen.newton.published import channel_loads
-from pimflow.data import Limits, decode, encode
+from pimflow.data import Limits, decode, encode_json
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
@@ -318,12 +318,12 @@ class _Chosen:
     @property
     def record(self) -> str:
         """The mapping and its cycles as one line of JSON."""
-        return json.dumps(encode(_Record(self.cycles, self.outline.mapping)), separators=(",", ":"))
+        return encode_json(_Record(self.cycles, self.outline.mapping))
 
     @property
     def timings_record(self) -> str:
         """The timings as one line of JSON."""
-        return json.dumps(encode(self.timings), separators=(",", ":"))
+        return encode_json(self.timings)
 
 
 class _Cycles(NamedTuple):
