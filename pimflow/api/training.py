@@ -60,7 +60,7 @@ def train(
         activations: "auto" for the best mixture of all ways; "keep" all; only "offload" or "recompute"; or "rule" for
             SSDTrain's rule.
         limit_gib: memory for activations; by default what is left of the machine's GPU memory.
-        slower_percent: how much longer the step may take for a lower peak, apart from what transfers slow kernels by.
+        slower_percent: how much longer the step may take for a lower peak, apart from kernels slowed by transfers.
         options: as for `compile`.
 
     Returns:

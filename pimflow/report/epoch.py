@@ -180,7 +180,7 @@ class Epoch:
         lines = [
             f"{loop.graph}{known}: {size}: {number(loop.feature_bytes / 1e9, 2)} GB, on {self.target}",
             f"{loop.model}, batches of {loop.batch:,}{fan_outs}: {read}",
-            f"an epoch has {loop.batches:,} of them; {loop.drawn} were drawn",
+            f"an epoch has {loop.batches:,} batches, {loop.drawn} of them sampled",
             f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} outside kernels",
             *self._typed(),
             "",

@@ -154,8 +154,8 @@ class Training(Records):
         return sum(self.trace.buffers[buffer].bytes for buffer in buffers)
 
     def text(self) -> str:
-        """The figures, and a table of the saved activations."""
-        return "\n".join([*self._figures(), "", self._table()])
+        """A table of the saved activations, and the figures."""
+        return "\n".join([self._table(), "", *self._figures()])
 
     def _figures(self) -> list[str]:
         trace, run, kept = self.trace, self.found.run, self.kept
