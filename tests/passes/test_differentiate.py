@@ -8,7 +8,7 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, parser
 
 import pimflow_zoo
 from pimflow.bundle.source import model_source
@@ -21,7 +21,7 @@ from pimflow.options import Options
 from pimflow.passes import FoldConstants, PassManager, RemoveDeadCode, RemoveIdentity
 from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, parameters, training_step
 from pimflow.runtime.execute.ort import random_inputs
-from support.gradients import doubled, evaluator
+from support.gradients import check_gradients, doubled, evaluator, with_inputs
 from support.onnx_models import model_of
 from support.values import run_in_ort
 
@@ -184,6 +184,27 @@ def test_parameters_without_effect_on_the_loss_have_zero_gradients() -> None:
     )
     assert not made["weights.gradient"].any()
     assert made["weights_1.gradient"].all()
+
+
+def test_parameters_of_doubles_are_trained() -> None:
+    """No unit multiplies doubles, so products and norms of them stay ONNX's operators."""
+    model = load_model(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        doubles (double[3, 4] x) => (double[3, 2] y)
+        <double[2, 4] w = {1, 2, -3, 4, 0.5, -0.6, 0.7, 0.8}, double[2] b = {0.1, 0.2},
+         double[2, 2] v = {1, -2, 3, 0.4}, double[2] scale = {1, 1}, double[2] shift = {0, 0},
+         double[2] mean = {0.3, 0.4}, double[2] variance = {1, 2}>
+        {
+            first = Gemm <alpha: float = 0.5, beta: float = 2.0, transB: int = 1> (x, w, b)
+            norm = BatchNormalization (first, scale, shift, mean, variance)
+            y = MatMul (norm, v)
+        }""")
+    )
+    assert all(isinstance(node.op, OnnxOp) for node in model.nodes)
+    assert parameters(model) == ("w", "b", "scale", "shift", "v")
+    check_gradients(with_inputs(model))
+    check_gradients(with_inputs(model), frozen_statistics=True)
 
 
 def test_an_operator_without_a_gradient_is_named() -> None:

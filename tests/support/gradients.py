@@ -18,7 +18,7 @@ from onnx.reference.op_run import OpRun
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.export import to_onnx
-from pimflow.passes.differentiate import Differentiate, TrainingStep, training_step
+from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
 from support.recurrences import RECURRENCES
 from support.values import run_in_ort
 
@@ -302,6 +302,15 @@ def check_gradients(
         scale = max(float(np.abs(made[gradient] * direction).sum()), abs(expected), 1e-3)
         assert abs(actual - expected) <= rtol * scale, f"{name}: gradient {actual}, difference {expected}"
     return step
+
+
+def with_inputs(given: Graph) -> Graph:
+    """The graph with parameters as inputs, so that their gradients are also checked."""
+    names = parameters(given)
+    return given.replace(
+        inputs=[*given.inputs, *names],
+        constants={name: array for name, array in given.constants.items() if name not in names},
+    )
 
 
 def doubled(graph: Graph) -> Graph:

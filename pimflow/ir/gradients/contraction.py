@@ -3,10 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import cast
 
 from pimflow.ir.analysis.rows import Shape
-from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, differentiates, integer, integers, text
+from pimflow.ir.gradients.tape import (
+    GRADIENTS,
+    ONNX_TRAINING_FORMS,
+    TRAINED_INPUTS,
+    Gradients,
+    Tape,
+    differentiates,
+    integer,
+    integers,
+    number,
+    text,
+)
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.contraction import PRODUCT, Conv2d, Gemm
 from pimflow.ir.ops.opaque import AttributeValue, OnnxOp
@@ -195,6 +207,20 @@ def _right_gradient(tape: Tape, op: Gemm, a: str, dy: str) -> str:
     if op.trans_b:
         return tape.op(Gemm(op.alpha, trans_a=True, trans_b=op.trans_a), dy, a)
     return tape.op(Gemm(op.alpha, trans_a=not op.trans_a), a, dy)
+
+
+# ---- products of doubles, which no unit supports, so that they are kept as operators
+
+_PRODUCTS = tuple(("", op.onnx_name) for op in (Gemm(), PRODUCT))
+TRAINED_INPUTS.register(*_PRODUCTS)((0, 1, 2))
+
+
+@ONNX_TRAINING_FORMS.register(*_PRODUCTS)
+def _typed_product(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    if op.op_type == PRODUCT.onnx_name:
+        return (replace(node, op=PRODUCT),)
+    alpha, beta = (number(op.attributes, name, 1.0) for name in ("alpha", "beta"))
+    return (replace(node, op=Gemm(alpha, beta, bool(integer(op, "transA")), bool(integer(op, "transB")))),)
 
 
 @GRADIENTS.register(type(PRODUCT))

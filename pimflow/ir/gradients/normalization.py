@@ -8,9 +8,11 @@ Statistics are recomputed from x, so that only x is kept for them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from pimflow.ir.gradients.tape import (
     GRADIENTS,
+    ONNX_TRAINING_FORMS,
     TRAINING_FORMS,
     Gradients,
     Tape,
@@ -137,6 +139,15 @@ def _with_batch_statistics(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node,
         vectors = tuple(tape.reshape(name, (shape[1],)) for name in (mean, variance))
     tape.save_for_backward(node, mean, variance)
     return (*before, Node(op, (x, scale, shift, *vectors), node.outputs, node.name, node.placement, node.tags))
+
+
+@ONNX_TRAINING_FORMS.register(("", "BatchNormalization"))
+def _with_statistics_of_doubles(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    """A norm of doubles, which inference keeps as an operator; one that outputs statistics stays one."""
+    if len(node.outputs) > 1 or integer(op, "training_mode"):
+        return (node,)
+    norm = BatchNorm(number(op.attributes, "epsilon", 1e-5))
+    return _with_batch_statistics(tape, replace(node, op=norm), norm)
 
 
 @GRADIENTS.register(BatchNorm)

@@ -11,8 +11,8 @@ import pytest
 
 from pimflow.errors import ModelError
 from pimflow.ir import Array, Builder, Graph, OnnxOp
-from pimflow.passes.differentiate import Differentiate, parameters, training_step
-from support.gradients import check_gradients, check_training_form, run_by_reference
+from pimflow.passes.differentiate import Differentiate, training_step
+from support.gradients import check_gradients, check_training_form, run_by_reference, with_inputs
 
 CONTRIB = "com.microsoft"
 B, S, T, H, D = 2, 3, 5, 2, 4
@@ -134,15 +134,6 @@ def test_fused_operators(name: str) -> None:
     check_gradients(with_inputs(graph(FUSED[name], "float64")))
     step = check_training_form(graph(FUSED[name], "float32"))
     assert not any(isinstance(node.op, OnnxOp) and node.op.domain for node in step.graph.nodes)
-
-
-def with_inputs(given: Graph) -> Graph:
-    """The graph with parameters as inputs, so that their gradients are also checked."""
-    names = parameters(given)
-    return given.replace(
-        inputs=[*given.inputs, *names],
-        constants={name: array for name, array in given.constants.items() if name not in names},
-    )
 
 
 SIZES = {"q_num_heads": H, "kv_num_heads": 1}
