@@ -12,6 +12,7 @@ Times are whole numbers of picoseconds, so that nothing drifts over any number o
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -136,7 +137,7 @@ class _Flow:
         for index, job in enumerate(jobs):
             for successor in job.successors:
                 predecessors[successor].append(index)
-        ticks = tuple(_ticks(job.duration_us) for job in jobs)
+        ticks = tuple(math.ceil(job.duration_us * TICKS_PER_US) for job in jobs)  # up: no interval is below a bound
         return cls(
             ticks,
             tuple(job.resource if length else NO_RESOURCE for job, length in zip(jobs, ticks, strict=True)),

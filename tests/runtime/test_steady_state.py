@@ -100,6 +100,13 @@ def test_no_order_lets_inferences_end_sooner(lengths: tuple[float, ...]) -> None
     assert steady.latency_us <= least_latency(lengths, interval) + 1e-9
 
 
+def test_times_between_two_ticks_do_not_shorten_the_interval() -> None:
+    """A lower bound on the interval counts them in full."""
+    graph = alternating(8)
+    steady = steady_state(graph, load_target("pimflow"), FixedCosts({node.name: 1 / 3 for node in graph.nodes}))
+    assert 4 / 3 < steady.interval_us < 4 / 3 + 1e-5
+
+
 def least_latency(lengths: Sequence[float], interval: float) -> float:
     """The minimum over all orders in which jobs follow each other without a gap."""
     best = float("inf")
