@@ -129,9 +129,9 @@ def _bags_of(graph: Graph, node: Node) -> Bags | None:
     if not is_counted_loop(node, graph.constants):
         return None
     body = _Body(graph, node)
-    kind = _KINDS.get(frozenset(inner.op_type for inner in body.reductions()))
-    result = body.result()
-    if kind is None or result is None or not body.is_plain():
+    reductions = frozenset(inner.op_type for inner in body.reductions())
+    kind, result = _KINDS.get(reductions), body.result()
+    if kind is None or result is None or not body.is_plain() or body.divides() != (len(reductions) > 1):
         return None
     if graph.opset.get("", 0) < (_MAX_OPSET if kind == "max" else SCATTER_OPSET):
         return None
@@ -177,6 +177,12 @@ class _Body:
         """Whether only known operators occur, rows are reduced over the first axis, and that is all that is kept."""
         known = all(inner.op_type in _KNOWN and not inner.domain for inner in self.nodes)
         return known and all(self._is_over_rows(inner) for inner in self.nodes)
+
+    def divides(self) -> bool | None:
+        """Whether sums are divided by the number of rows from the bag's first one on; None if anything else is
+        divided."""
+        divisions = [self._is_mean(inner) for inner in self.nodes if inner.op_type == "Div"]
+        return bool(divisions) if all(divisions) else None
 
     def result(self) -> str | None:
         """The value of the graph that all reductions form: what the Loop stacks, or a concatenated sequence."""
@@ -255,6 +261,16 @@ class _Body:
         if inner.op_type in ("Identity", "Div"):
             return self._is_reduced(inner.input[0])
         return inner.op_type.startswith("Reduce")
+
+    def _is_mean(self, division: onnx.NodeProto) -> bool:
+        """Whether a sum of rows is divided by the number of rows from the bag's first one on."""
+        total, left = (self.producers.get(self._source(name)) for name in division.input)
+        if total is None or left is None or (total.op_type, left.op_type) != ("ReduceSum", "Sub"):
+            return False
+        rows = self.producers.get(total.input[0])
+        if rows is None or rows.op_type != "Slice" or self._array(left.input[0]) is None:
+            return False
+        return self._source(left.input[1]) == self._source(rows.input[1])
 
     def _is_over_rows(self, inner: onnx.NodeProto) -> bool:
         """Whether a node that slices or reduces does so along the first axis, and reads each row once."""

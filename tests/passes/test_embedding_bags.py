@@ -103,7 +103,7 @@ def model(name: str, replaced: Mapping[str, str] | None = None, opset: int = 18)
         bags_of_words (double[7, 4] table, int64[9] words, int64[5] offsets, double[9] weights) => (double[4, 4] out)
         <int64[1] zero = {{0}}, int64[1] one = {{1}}, int64[1] bags_1 = {{9}}, int64 trips = {{4}}, bool yes = {{1}},
          int64 first = {{0}}, int64[1] minus = {{-1}}, int64 unit = {{1}}, int64 two = {{2}}, int64[1] count = {{9}},
-         int64 last_place = {{3}}, double[4, 4] sized>
+         int64 last_place = {{3}}, double half = {{0.5}}, double[4, 4] sized>
         {{ {text} sized = Cast <to: int = 11> (bags)
            out = Tanh (sized) }}"""
     return load_model(onnx.parser.parse_model(given))
@@ -144,6 +144,9 @@ def test_empty_bags_are_zeros(name: str) -> None:
         ("sum", {"rows = Gather (table, own)": "looked = Gather (table, own)\n rows = Tanh (looked)"}),
         ("appended sum", {"two)": "unit)"}),
         ("appended sum", {"SequenceInsert (before, bag)": "SequenceInsert (before, bag, first)"}),  # in reverse
+        ("sum", {"bag = ReduceSum": "total = ReduceSum", "go = Cast": "bag = Div (total, half)\n go = Cast"}),
+        ("appended mean", {"Sub (count, start)": "Sub (count, end)"}),
+        ("appended mean", {"ReduceSum (part, zero)": "ReduceMean (part, zero)"}),
     ],
 )
 def test_other_loops_have_no_gradient(name: str, replaced: dict[str, str]) -> None:
