@@ -25,14 +25,13 @@ from pimflow.errors import (
     one_line,
 )
 from pimflow.ir import Array
-from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import read_argument
 from pimflow.records import dataclass
 from pimflow.report.measures import origin_of
 from pimflow.report.records import html_table
 from pimflow.report.summary import summary_text
-from pimflow.runtime.execute.ort import OrtRunner
+from pimflow.runtime.execute.ort import OrtRunner, read_inputs
 from pimflow.search.progress import receiver_of
 from pimflow.targets import TargetRecord
 from pimflow.version import __version__
@@ -126,7 +125,8 @@ class CompiledModel(CompiledResult):
         For a throughput plan, several inferences also run in flight, on different random inputs, in their arena.
 
         Args:
-            inputs: arrays by input name, or an npz file of them; otherwise seeded random ones.
+            inputs: arrays by input name as for `run`, or an npz file of them, where `NAME[0]`, `NAME[1]`, .. are the
+                elements of a sequence; otherwise seeded random ones.
             seed: of the random inputs; by default the compilation's.
             rtol: largest error allowed, relative to the largest magnitude of the output. By default 1e-4 or, where the
                 model or the machine rounds to fewer digits, twice the measured effect of that on the model's own
@@ -149,7 +149,7 @@ class CompiledModel(CompiledResult):
         for name, form in _VERIFY_FORMS.items():
             read_argument(name, form, given[name])
         if inputs is not None:
-            inputs = self._own_inputs(inputs if isinstance(inputs, Mapping) else read_npz(inputs))
+            inputs = self._own_inputs(inputs if isinstance(inputs, Mapping) else read_inputs(self.graph, inputs))
         execution = Execution(
             units=self.machine.costs.units,
             programs=self.programs if pim == "values" else None,

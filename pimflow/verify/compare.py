@@ -30,13 +30,12 @@ from pimflow.frontend.inference import declared_types
 from pimflow.frontend.reading import read_source
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
-from pimflow.onnxio.npz import read_npz
 from pimflow.records import dataclass
 from pimflow.runtime.execute.arena import Kernels, ShapeMismatch, run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels
 from pimflow.runtime.execute.nodes import Execute, run_nodes
 from pimflow.runtime.execute.original import run_original
-from pimflow.runtime.execute.ort import NodeKernels, operands, random_inputs, run_graph
+from pimflow.runtime.execute.ort import NodeKernels, operands, random_inputs, read_inputs, run_graph
 from pimflow.runtime.execute.spilled import run_spilled
 from pimflow.runtime.memory import MemoryPlan, plan_memory
 from pimflow.runtime.memory.in_flight import MemoryInFlight
@@ -264,8 +263,7 @@ def _judge(
 def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: int) -> dict[str, Array]:
     if inputs is None:
         return random_inputs(graph, seed)
-    arrays = read_npz(inputs) if isinstance(inputs, (str, Path)) else inputs
-    return operands(graph, arrays)
+    return operands(graph, read_inputs(graph, inputs) if isinstance(inputs, (str, Path)) else inputs)
 
 
 def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is_random: bool) -> Outputs:

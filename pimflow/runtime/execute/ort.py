@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import numpy as np
 from pimflow.errors import InputDataError, ModelError
 from pimflow.ir import Array, Graph, Node, Op, Value
 from pimflow.ir.analysis.integer_ranges import IntegerRange, integer_ranges
+from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.runtime.execute.segments import SegmentedRun
@@ -72,6 +74,46 @@ def operands(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """
     check_inputs(graph, inputs)
     return {name: _operand(graph.value(name), inputs.get(name)) for name in graph.inputs}
+
+
+def read_inputs(graph: Graph, path: str | Path) -> dict[str, Any]:
+    """A graph's inputs from an .npz file, by name: for sequences also as elements `NAME[0]`, `NAME[1]` and so on.
+
+    An array with the name of a sequence has the elements along its first axis; one without any is an empty sequence.
+
+    Raises:
+        InputDataError: it is not an npz file, or a sequence is given twice or in part.
+    """
+    arrays: dict[str, Any] = read_npz(path)
+    for name in graph.inputs:
+        if "seq(" not in graph.value(name).dtype:
+            continue
+        elements = {key: arrays.pop(key) for key in list(arrays) if _is_element(key, name) and key not in graph.inputs}
+        names = [f"{name}[{place}]" for place in range(len(elements))]
+        if elements and name in arrays:
+            raise InputDataError(f"{path} has both {name!r} and {next(iter(elements))!r}", "leave out one of them")
+        missing = next((key for key in names if key not in elements), None)
+        if missing is not None:
+            raise InputDataError(
+                f"{path} has {max(elements, key=_place)!r}, but not {missing!r}", "number elements from 0"
+            )
+        if elements:
+            arrays[name] = [elements[key] for key in names]
+        elif name in arrays and np.ndim(arrays[name]):
+            arrays[name] = list(arrays[name])
+    return arrays
+
+
+def _is_element(key: str, name: str) -> bool:
+    """Whether a name in a file is that of an element of a sequence: NAME[0], NAME[1], .."""
+    place = _place(key)
+    return place >= 0 and key == f"{name}[{place}]"
+
+
+def _place(key: str) -> int:
+    """The number at the end of NAME[number]; -1 if there is none."""
+    digits = key.removesuffix("]").rpartition("[")[2]
+    return int(digits) if digits.isdecimal() and digits.isascii() else -1
 
 
 def _operand(value: Value, item: Any) -> Any:

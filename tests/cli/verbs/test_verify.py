@@ -7,9 +7,11 @@ import json
 import os
 import zipfile
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import numpy_helper
 
@@ -55,6 +57,27 @@ def test_verify_takes_inputs_by_name(toy_folder: Path, tmp_path: Path, capsys: C
     assert run("verify", toy_folder, "--inputs", path) == 2
     path.write_bytes(b"no zip at all")
     assert run("verify", toy_folder, "--inputs", path) == 2
+
+
+def test_verify_takes_sequences_and_optional_inputs(tmp_path: Path, capsys: Capture) -> None:
+    model = onnx.parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        taken (seq(float[n, 8]) s, optional(float[2]) o) => (float[m, 8] y, bool given) {
+            y = ConcatFromSequence <axis: int = 0> (s)
+            given = OptionalHasElement (o)
+        }""")
+    path, folder, values = tmp_path / "model.onnx", tmp_path / "out", tmp_path / "in.npz"
+    onnx.save(model, path)
+    assert run("compile", path, "-o", folder, "--no-cache", "--no-check") == 0
+    elements: dict[str, Any] = {f"s[{place}]": np.full((place + 1, 8), place, np.float32) for place in range(3)}
+    rows: dict[str, Any] = {"s": np.ones((3, 2, 8), np.float32)}
+    for given in (elements, {**elements, "o": np.ones(2, np.float32)}, rows):
+        np.savez(values, **given)
+        assert run("verify", folder, "--inputs", values) == 0
+    np.savez(values, **{"s[1]": elements["s[1]"]})
+    capsys.readouterr()
+    assert run("verify", folder, "--inputs", values) == 2
+    assert_one_line(capsys, "has 's[1]', but not 's[0]'")
 
 
 def test_invalid_input_files_are_one_line_errors(toy_folder: Path, tmp_path: Path, capsys: Capture) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
@@ -14,7 +16,7 @@ from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Elementwise, Graph, Node, OnnxOp, Value
 from pimflow.runtime.execute.original import run_original
-from pimflow.runtime.execute.ort import NodeKernels, OrtRunner, random_inputs, run_graph
+from pimflow.runtime.execute.ort import NodeKernels, OrtRunner, operands, random_inputs, read_inputs, run_graph
 from support.light_models import randomised_light_model
 from support.onnx_models import model_of, run_plain, single
 from support.values import assert_close, relative_error
@@ -198,3 +200,44 @@ def test_refusals_by_onnx_runtime_are_model_errors() -> None:
         run_graph(broken, random_inputs(graph, 0))
     assert "NoSuchOp" in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def with_a_sequence() -> Graph:
+    """A sequence of vectors, a tensor that may be absent, and a tensor whose name is like that of an element."""
+    names = {"s": "seq(float32)", "o": "optional(float32)", "s[7]": "float32"}
+    values = {name: Value(name, (2,) if name == "s[7]" else None, dtype) for name, dtype in names.items()}
+    return Graph("g", tuple(names), (), (), values, {}, {"": 17})
+
+
+def read(tmp_path: Path, **arrays: Any) -> dict[str, Any]:
+    np.savez(tmp_path / "in.npz", **arrays)
+    return read_inputs(with_a_sequence(), tmp_path / "in.npz")
+
+
+def test_sequences_in_files_have_numbered_elements(tmp_path: Path) -> None:
+    elements = {f"s[{place}]": np.full(place, place) for place in range(11)}
+    del elements["s[7]"]
+    with pytest.raises(InputDataError, match=r"in.npz has 's\[10\]', but not 's\[7\]'; number elements from 0"):
+        read(tmp_path, **elements)
+    given = {f"s[{place}]": np.full(place + 1, place) for place in (2, 0, 1)}
+    made = read(tmp_path, **given, **{"s[7]": np.ones(2)})
+    assert sorted(made) == ["s", "s[7]"], "what is absent is left out"
+    assert [element.tolist() for element in made["s"]] == [[0], [1, 1], [2, 2, 2]]
+
+
+def test_sequences_in_files_are_rows_of_an_array(tmp_path: Path) -> None:
+    assert [element.tolist() for element in read(tmp_path, s=np.eye(2))["s"]] == [[1, 0], [0, 1]]
+    assert read(tmp_path, s=np.zeros(0))["s"] == []
+    assert read(tmp_path, o=np.ones(3))["o"].tolist() == [1, 1, 1]
+
+
+def test_sequences_in_files_are_given_once(tmp_path: Path) -> None:
+    with pytest.raises(InputDataError, match=r"in.npz has both 's' and 's\[0\]'; leave out one of them"):
+        read(tmp_path, **{"s": np.eye(2), "s[0]": np.ones(2)})
+
+
+@pytest.mark.parametrize("name", ["s[01]", "s[-1]", "s[]", "o[0]", "s[0"])
+def test_other_names_in_files_are_no_elements(tmp_path: Path, name: str) -> None:
+    made = read(tmp_path, **{name: np.ones(2), "s": np.eye(2), "s[7]": np.ones(2)})
+    with pytest.raises(InputDataError, match=f"'{re.escape(name)}' is not an input"):
+        operands(with_a_sequence(), made)
