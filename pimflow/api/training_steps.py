@@ -24,7 +24,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.runtime.offload.run import SimulatedPlan, keep_all
 from pimflow.runtime.offload.trace import Trace, trace_of
 from pimflow.search.pricing import host_alone
-from pimflow.search.relational_form import training_form
+from pimflow.search.relational_form import once_per_graph, training_form
 from pimflow.search.room import Price
 
 CLEAN_UP = PassManager((RemoveDeadCode(), FoldConstants(learnt_apart=True), RemoveIdentity(), RemoveDeadCode()))
@@ -109,7 +109,7 @@ class StepBuilder:
             step = self._step(form, model)
             return step.price(keep_all(step.trace)) if fitting else Price(False, step.trace.time_us)
 
-        passes = training_form(graph, price, self.read_options)
+        passes = training_form(graph, once_per_graph(price), self.read_options)
         return self._step(PassManager(passes).run(graph).graph, model) if passes else exported
 
     def _step(self, graph: Graph, model: Graph) -> Step:

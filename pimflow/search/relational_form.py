@@ -11,9 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from pimflow.ir import Graph
+from pimflow.ir.analysis.content import content_of
 from pimflow.options import Options
 from pimflow.passes import (
     RELATIONAL,
@@ -34,6 +35,7 @@ from pimflow.search.fastest import Fastest
 from pimflow.search.room import Price, needed_bytes
 
 Kind = type[RelationalPass]
+T = TypeVar("T")
 
 _LAST = GroupProducts
 """The pass that is tried only on the best forms of the others: it groups what they leave, and helps none of them."""
@@ -113,7 +115,7 @@ def relational_form(
     if options.relations == "always":
         return ChosenPasses((*(made for made, _ in everything.steps(graph)), *_MARKS))
     fastest = Fastest.of(costs, options)
-    found = _cheapest(graph, everything, lambda made: _price(made, fastest))
+    found = _cheapest(graph, everything, once_per_graph(lambda made: _price(made, fastest)))
     return _with_records(graph, everything, found, costs)
 
 
@@ -124,7 +126,7 @@ def training_form(
 
     Args:
         graph: the forward pass.
-        price: the price of the training step for a forward pass.
+        price: the price of the training step for a forward pass (`once_per_graph`, if it takes long).
         options: `relations` has the same meaning as in `relational_form`.
         kinds: the passes that may run.
     """
@@ -137,6 +139,25 @@ def training_form(
     if options.relations == "auto":
         best = _cheapest(graph, everything, price).best
     return tuple(made for made, _ in best.steps(graph))
+
+
+def once_per_graph(compute: Callable[[Graph], T]) -> Callable[[Graph], T]:
+    """A function that is computed once for all forms of a graph that are equal, as those often are that leave a node.
+
+    Forms with the same nodes may differ in constants that passes made: they are told apart by their shapes and, where
+    costs depend on elements, by these.
+    """
+    found: dict[object, T] = {}
+
+    def computed(graph: Graph) -> T:
+        values = (graph.value(name) for name in graph.constants)
+        shapes = tuple((value.name, value.shape, value.dtype) for value in values)
+        key = (graph.nodes, shapes, tuple(content_of(graph, node) for node in graph.nodes))
+        if key not in found:
+            found[key] = compute(graph)
+        return found[key]
+
+    return computed
 
 
 class _Best(NamedTuple):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 from pimflow.ir import Graph
@@ -20,9 +21,16 @@ class Price(NamedTuple):
     us: float
 
     @classmethod
-    def of_step(cls, needed: int, us: float, costs: CostModel) -> Price:
-        """The price of a training step that needs this many bytes of the GPU's memory."""
-        return cls(not _has_room(needed, costs), us)
+    def of_step(cls, most: int, needed: Callable[[], int], us: float, costs: CostModel) -> Price:
+        """The price of a training step.
+
+        Args:
+            most: an upper bound on the bytes of the GPU's memory that it needs.
+            needed: computes how many these are, in case the bound does not fit.
+            us: its time.
+            costs: of the machine.
+        """
+        return cls(not (_has_room(most, costs) or _has_room(needed(), costs)), us)
 
     @classmethod
     def of(cls, graph: Graph, fastest: Fastest) -> Price:
@@ -54,5 +62,13 @@ def _has_room(needed: int, costs: CostModel) -> bool:
 
 def _bytes_of_all(graph: Graph, costs: CostModel) -> int:
     """The sum of all values and workspaces: an upper bound on any peak."""
-    values = [value.elements * (element_bytes(value.dtype) or 0) for value in graph.values.values()]
-    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in (*values, *costs.host_only().workspaces(graph).values()))
+    return bytes_of_values(graph) + _aligned(costs.host_only().workspaces(graph).values())
+
+
+def bytes_of_values(graph: Graph) -> int:
+    """The sum of all values, constants included: an upper bound on any peak without workspaces."""
+    return _aligned(value.elements * (element_bytes(value.dtype) or 0) for value in graph.values.values())
+
+
+def _aligned(sizes: Iterable[int]) -> int:
+    return sum(-(-size // ALIGNMENT) * ALIGNMENT for size in sizes)

@@ -18,6 +18,9 @@ from pimflow.sparse.checks import Ids, Longs
 LANES = 32
 """The number of threads of a warp."""
 
+WARPS_AT_ONCE = 1 << 16
+"""Warps that are counted together, which bounds the memory that this takes."""
+
 
 @dataclass(frozen=True)
 class HostRows:
@@ -62,19 +65,24 @@ class HostRows:
         period = lcm(self.warp_bytes, self.line_bytes)
         places = (written % period) * self.line_bytes + source % self.line_bytes
         kinds, counts = np.unique(places, return_counts=True)
-        each = [self._of_place(int(kind) // self.line_bytes, int(kind) % self.line_bytes) for kind in kinds]
-        return int(np.dot(each, counts))
+        at_once = max(1, WARPS_AT_ONCE // (self.row_bytes // self.warp_bytes + 1))
+        total = 0
+        for first in range(0, len(kinds), at_once):
+            written, source = np.divmod(kinds[first : first + at_once], self.line_bytes)
+            total += int(np.dot(self._of_places(written, source), counts[first : first + at_once]))
+        return total
 
-    def _of_place(self, written: int, source: int) -> int:
-        first = -(-written // self.warp_bytes) * self.warp_bytes - written
-        whole = max((self.row_bytes - first) // self.warp_bytes, 0)
-        begins = first + self.warp_bytes * np.arange(whole, dtype=np.int64)
-        rotation = np.full(whole, self._rotation(written, source))
-        low, high = self._lines(begins, begins + self.warp_bytes, rotation, np.full(whole, source))
+    def _of_places(self, written: Longs, source: Longs) -> Longs:
+        """Requests of the warps within a row, for rows of several alignments."""
+        written, source = written[:, None], source[:, None]
+        begins = -written % self.warp_bytes + self.warp_bytes * np.arange(self.row_bytes // self.warp_bytes)
+        stops = begins + self.warp_bytes
+        low, high = self._lines(begins, stops, self._rotation(written, source), source)
         count = np.maximum(high - low + 1, 0).sum(axis=0)
         # The two runs of a warp across the seam may end and begin in the same line.
         shared = np.minimum(high[0], high[1]) - np.maximum(low[0], low[1]) + 1
-        return int(np.sum(count - np.maximum(np.where((high < low).any(axis=0), 0, shared), 0)))
+        each = count - np.maximum(np.where((high < low).any(axis=0), 0, shared), 0)
+        return np.asarray(np.where(stops <= self.row_bytes, each, 0).sum(axis=1))
 
     def _at_ends(self, written: Longs, source: Longs) -> int:
         """Requests of the warps at the ends of a row, which the rows before and after it may share."""
@@ -91,11 +99,11 @@ class HostRows:
                 warps.append(np.broadcast_to(begin // self.warp_bytes, low.shape)[present])
         return _distinct(np.concatenate(warps), np.concatenate(lines))
 
-    def _rotation(self, written: Longs | int, source: Longs | int) -> Longs | int:
+    def _rotation(self, written: Longs, source: Longs) -> Longs:
         """The bytes by which a row is rotated, so that bytes are written and read at the same offset in a line."""
         return (written - source) % self.line_bytes if self.rotates else 0 * written
 
-    def _lines(self, begin: Longs, stop: Longs, rotation: Longs | int, source: Longs) -> tuple[Longs, Longs]:
+    def _lines(self, begin: Longs, stop: Longs, rotation: Longs, source: Longs) -> tuple[Longs, Longs]:
         """First and last lines of bytes `begin` to `stop` of rotated rows, [2, ..]: before the seam and after it.
 
         For an empty run, the first line is above the last.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -29,7 +30,7 @@ from pimflow.passes.differentiate import Differentiate, parameters
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest
-from pimflow.search.relational_form import relational_form, training_form
+from pimflow.search.relational_form import once_per_graph, relational_form, training_form
 from pimflow.search.room import Price, needed_bytes
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets import override
@@ -164,6 +165,35 @@ def test_no_form_of_a_training_step_that_the_passes_make_costs_less(name: str) -
     assert step_us(found) <= min(map(step_us, trained)) * (1 + 1e-12)
     elements = [sum(one.constants[item].size for item in parameters(one)) for one in (graph, found)]
     assert elements[0] == elements[1], "the parameters are the same"
+
+
+def test_equal_forms_are_priced_once() -> None:
+    """A form that leaves the only node of a pass is the form without the pass."""
+    graph = LAYERS["attention"](random_edges(50, 3, 400))
+    priced: dict[bool, list[Graph]] = {True: [], False: []}
+
+    def price(made: Graph, once: bool) -> Price:
+        priced[once].append(made)
+        return Price(False, float(len(made.nodes)))
+
+    chosen = {
+        once: training_form(
+            graph, once_per_graph(partial(price, once=True)) if once else partial(price, once=False), Options()
+        )
+        for once in priced
+    }
+    assert chosen[True] == chosen[False]
+    assert len(priced[True]) == len({made.nodes for made in priced[False]}) < len(priced[False])
+
+
+def test_graphs_of_other_edges_are_not_equal() -> None:
+    graphs = [LAYERS["attention"](random_edges(50, 3, 400, seed)) for seed in (0, 0, 1)]
+    assert graphs[0].nodes == graphs[2].nodes
+    computed: list[Graph] = []
+    once = once_per_graph(computed.append)
+    for graph in graphs:
+        once(graph)
+    assert computed == [graphs[0], graphs[2]]
 
 
 def test_a_pass_that_pays_at_one_node_alone_is_found() -> None:

@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pimflow.sparse import host_rows
 from pimflow.sparse.host_rows import HostRows
 
 
@@ -44,6 +45,14 @@ def test_usual_widths_over_a_longer_index(row_bytes: int) -> None:
     for shifted in (False, True):
         rows = HostRows(row_bytes, shifted=shifted)
         assert rows.requests(index) == enumerated(rows, index.tolist())
+
+
+def test_alignments_are_counted_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = np.random.default_rng(1).integers(0, 1 << 20, 300)
+    rows = HostRows(2052)
+    whole = rows.requests(index)
+    monkeypatch.setattr(host_rows, "WARPS_AT_ONCE", 100)
+    assert rows.requests(index) == whole == enumerated(rows, index.tolist())
 
 
 @pytest.mark.parametrize(
