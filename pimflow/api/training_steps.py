@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 
 from pimflow.bundle.source import ModelSource
@@ -75,8 +77,9 @@ class StepBuilder:
 
     def cheapest(self) -> tuple[Step, ...]:
         """The step with relational layers in the fastest form. If its saved activations do not all fit, the result also
-        includes the step in the fastest form for which they do. A model whose opset lacks the accumulating scatters
-        that its gradients need is converted to a newer opset.
+        includes the step in the fastest form for which they do. Where gradients need it, Loops and Scans of known
+        length are replaced by their iterations, and a model whose opset lacks accumulating scatters is converted to a
+        newer one.
 
         Raises:
             ModelError: the model has no parameters, or an operator has no gradient.
@@ -84,15 +87,21 @@ class StepBuilder:
         graph = read_model(self.source, self.read_options).graph
         try:
             return self._steps(graph)
-        except ModelError as error:
-            is_old = graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET
-            newer = self.source.in_newer_opset(SCATTER_OPSET) if is_old else None
-            if newer is None:
-                raise
-            try:
-                return self._steps(read_model(newer, self.read_options).graph)
-            except PimflowError:
-                raise error from None  # the error for the model as given helps more
+        except ModelError:
+            for source, unroll in self._other_forms(graph):
+                with suppress(PimflowError):  # the error for the model as given helps more
+                    return self._steps(read_model(source, self.read_options, unroll=unroll).graph)
+            raise
+
+    def _other_forms(self, graph: Graph) -> Iterator[tuple[ModelSource, bool]]:
+        """The model with Loops and Scans as their iterations, in a newer opset, and both, as far as it may help."""
+        is_old = graph.opset.get("", SCATTER_OPSET) < SCATTER_OPSET
+        newer = self.source.in_newer_opset(SCATTER_OPSET) if is_old else None
+        has_loops = any(node.kind in ("Loop", "Scan") for node in graph.nodes)
+        for source in filter(None, (self.source, newer)):
+            for unroll in (False, True) if has_loops else (False,):
+                if unroll or source is newer:
+                    yield source, unroll
 
     def _steps(self, model: Graph) -> tuple[Step, ...]:
         graph = CLEAN_UP.run(model).graph

@@ -20,8 +20,13 @@ if TYPE_CHECKING:
     import onnx
 
 
-def read_model(source: ModelSource, options: Options) -> Loaded:
+def read_model(source: ModelSource, options: Options, *, unroll: bool = False) -> Loaded:
     """The model in the IR, for the graph that the options name (or that it comes with), if it is a graph network.
+
+    Args:
+        source: the model.
+        options: how it is read.
+        unroll: whether Loops and Scans of known length are replaced by their iterations.
 
     Raises:
         PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
@@ -35,6 +40,7 @@ def read_model(source: ModelSource, options: Options) -> Loaded:
         fixed=options.fixed,
         keep_edges=options.graph_as_input,
         has_run=has_run,
+        unroll=unroll,
     )
 
 

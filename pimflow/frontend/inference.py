@@ -17,6 +17,7 @@ from pimflow.frontend.importing import import_node
 from pimflow.frontend.loops import length_of, with_length
 from pimflow.frontend.screening import screen_constants, unfit_operands
 from pimflow.frontend.structure_values import StructureValues
+from pimflow.frontend.unrolling import Iterations, Unrolled, iterations_of
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
@@ -77,6 +78,7 @@ def infer_graph(
     judge: bool = True,
     suspect: bool = False,
     bound: dict[str, Array] | None = None,
+    unroll: bool = False,
 ) -> Inferred:
     """The graph with all shapes that do not depend on data.
 
@@ -95,6 +97,7 @@ def infer_graph(
         suspect: whether ONNX Runtime refused the graph, so that it is asked about every node.
         bound: inputs whose elements are known (the edges of a graph); values that depend only on them are evaluated
             too. The function takes ownership: large arrays are removed once nothing reads them.
+        unroll: whether Loops and Scans of known length are replaced by their iterations, which can be differentiated.
 
     Raises:
         ModelError: ONNX Runtime refuses a node with constant operands, or one whose operands do not fit each other.
@@ -102,7 +105,7 @@ def infer_graph(
     _check_sizes("", (graph.values[name] for name in graph.inputs))
     arrays = {} if bound is None else bound
     inputs = frozenset(arrays)
-    inference = _ShapeInference(graph, declared, judge, suspect, arrays)
+    inference = _ShapeInference(graph, declared, judge, suspect, arrays, unroll)
     for node in graph.nodes:
         inference.visit(node)
         inference.structure.release_read(node)
@@ -113,12 +116,19 @@ def infer_graph(
 
 class _ShapeInference:
     def __init__(
-        self, graph: Graph, declared: Mapping[str, Value], judge: bool, suspect: bool, bound: dict[str, Array]
+        self,
+        graph: Graph,
+        declared: Mapping[str, Value],
+        judge: bool,
+        suspect: bool,
+        bound: dict[str, Array],
+        unroll: bool,
     ) -> None:
         self.graph = graph
         self.declared = declared
         self.judge = judge
         self.suspect = suspect
+        self.unroll = unroll
         self.misfits: dict[str, str] = {}  # why a node's operands do not seem to fit, by node name
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
@@ -137,7 +147,12 @@ class _ShapeInference:
         if branch is not None:
             self._inline(node, branch)
             return
-        node = canonicalised(self._with_known_length(node), self.values, self.known, self.graph.opset.get("", 0))
+        node = self._with_known_length(node)
+        iterations = iterations_of(node, self.values, self.known) if self.unroll else None
+        if iterations is not None:
+            self._unroll(node, iterations)
+            return
+        node = canonicalised(node, self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
         unfit = unfit_operands(node, self.values)
         if unfit:
@@ -192,6 +207,15 @@ class _ShapeInference:
             if name:
                 label = self._node_names.fresh(f"{node.name}/{name}")
                 self.visit(Node(OnnxOp("Identity"), (result.name,), (name,), label, node.placement, node.tags))
+
+    def _unroll(self, node: Node, iterations: Iterations) -> None:
+        """Walks the iterations of a Loop or a Scan in place of it. Constants of the body, which may be parameters, are
+        shared by all."""
+        written = Unrolled(node, iterations, self._value_names, self.graph.opset.get("", 0))
+        for name, array in written.constants.items():
+            self._define(name, array)
+        for proto in written.nodes:
+            self.visit(import_node(proto, self._node_names.fresh(f"{node.name}/{proto.name or proto.op_type}")))
 
     def _define(self, name: str, array: Array) -> None:
         self.constants[name] = self.known[name] = array

@@ -93,6 +93,7 @@ def load_with_graph(
     fixed: FixedValues | None = None,
     keep_edges: bool = False,
     has_run: bool = False,
+    unroll: bool = False,
 ) -> Loaded:
     """Reads a model; if it is a graph network, for one graph: aggregations become sparse ops, and norms constants.
 
@@ -104,13 +105,14 @@ def load_with_graph(
         fixed: values of inputs that become constants.
         keep_edges: whether the edges stay an input, so the graph gives only their number, and nothing is recovered.
         has_run: whether ONNX Runtime is known to run the model with these shapes, so that this is not checked again.
+        unroll: whether Loops and Scans of known length are replaced by their iterations.
 
     Raises:
         ModelError: as in `load_model`; or the model reads no edges, or edge types that the graph lacks.
         ShapeError: as in `load_model`; or the model was exported for a graph of another size.
     """
     with _text_names():
-        given = replace(read_source(source), fixed=fixed or {}, has_run=has_run)
+        given = replace(read_source(source), fixed=fixed or {}, has_run=has_run, unroll=unroll)
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
         return replace(loaded, has_external_data=bool(given.external))
 
@@ -174,7 +176,7 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
         )  # names the node and its operands, if one node is at fault
         raise
     is_bound = bool(bound)
-    inferred = infer_graph(opaque, declared, bound=bound)
+    inferred = infer_graph(opaque, declared, bound=bound, unroll=given.unroll)
     _check_declarations(given, inferred.graph)
     plain = None if is_bound else unblocked(inferred.graph)
     if plain is None:

@@ -46,6 +46,8 @@ class Source:
     """The values that inputs are fixed to, by name."""
     has_run: bool = False
     """Whether ONNX Runtime is known to run it with the requested shapes."""
+    unroll: bool = False
+    """Whether its Loops and Scans of known length are replaced by their iterations."""
 
     @property
     def outline(self) -> bytes:
