@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from pimflow.errors import OptionError
-from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, Plan, SplitRows
+from pimflow.ir import Builder, Decision, Graph, MatMul, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.plan import leaves_host, singles
 from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
@@ -393,3 +393,12 @@ def test_empty_graph_has_an_empty_plan() -> None:
     graph = GRAPHS["fire"]
     empty = graph.replace(nodes=(), outputs=("x",))
     assert plan_for(empty, "auto").decisions == ()
+
+
+def test_a_product_of_two_vectors_has_no_columns_to_split() -> None:
+    """On a machine whose CPU could run a part of it."""
+    build = Builder("dot")
+    graph = build.graph(build.op(MatMul(), build.input(64), build.weights(64), name="dot"))
+    target = load_target("rtx3090")
+    plan = solve(graph, Options.of(target=target, use_cache=False), costs=CostModel(target))
+    assert [decision.nodes for decision in plan.decisions] == [("dot",)]

@@ -83,8 +83,9 @@ def column_axis(graph: Graph, node: Node) -> int:
 
 
 def node_columns(graph: Graph, node: Node) -> int:
-    """Columns of a contraction's output: its channels, or N."""
-    return graph.shape(node.output)[column_axis(graph, node)]
+    """Columns of a contraction's output: its channels, or N; 1 if it is the product of two vectors."""
+    shape = graph.shape(node.output)
+    return shape[column_axis(graph, node)] if shape else 1
 
 
 def k_axes(graph: Graph, node: Node) -> tuple[int, int]:
