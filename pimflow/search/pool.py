@@ -157,13 +157,24 @@ class Pool(Generic[Payload]):
         `cheapest` must have been called since the last change.
         """
         before, behind = self._best, self.behind(self._least)
+        most = before[-1] * (1 + near)
         found = []
-        for some, us in zip(self.stretches, self._least, strict=True):
+        for number in sorted(self._within(most * (1 + 1e-9), before, behind)):
+            some, us = self.stretches[number], self._least[number]
             if some.entries and some.entries[0].payload:
                 through = min([before[some.start + shift] + us + behind[some.stop + shift] for shift in some.shifts])
-                if through <= before[-1] * (1 + near):
+                if through <= most:
                     found.append((through, some.entries[0].place, some.entries[0]))
         return [entry for _, _, entry in sorted(found)]
+
+    def _within(self, most: float, before: Sequence[float], behind: Sequence[float]) -> set[int]:
+        """The stretches through which some cover costs at most `most`, except for rounding."""
+        return {
+            number
+            for ending, rest in zip(self._ending, behind, strict=True)
+            for number, total in zip(ending.numbers, ending.totals(before, self._least), strict=False)
+            if total + rest <= most
+        }
 
     def cover(self, least: Sequence[float], rank: Callable[[int], int] = int) -> tuple[float, list[tuple[int, int]]]:
         """The cost of the cheapest cover for given costs of the stretches, and its stretches, each with its shift.

@@ -91,7 +91,7 @@ def price_space(
     for listed in candidates.rounds() if policy.spaces else ():
         search.enter(listed)
         search.improve()
-    search.settle()
+    search.merge()
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
@@ -134,6 +134,11 @@ class Search:
         self._prune = prune
         self._refined = 0
         self._tried: set[Decision] = set()
+        self._probed: set[Decision] = set()
+        self._varied: dict[int, int] = {}
+        """By place of a candidate that has been varied, the number of its variations."""
+        self._found = (math.inf, 0)
+        """The cost of the cheapest cover, and how many candidates had been refined when it was found."""
         self._joined: set[Candidate] = set()
         self._cuts: set[int] = set()
         """The places of candidates that are parts of others."""
@@ -176,43 +181,75 @@ class Search:
         Concurrent decisions and pipelines are varied again in every round, because more nodes may be divided in them.
         """
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
-        varied: dict[int, int] = {}
-        probed: set[Decision] = set()
-        cheapest, refined = math.inf, 0
+        self._probed.clear()
+        self._varied.clear()
+        self._found = (math.inf, self._refined)
+        self._climb()
+
+    def _climb(self) -> None:
+        """Vary what is new in the cheapest cover, or near it, until nothing is."""
         while not self.out_of_time:
             chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
             cost = sum(entry.us for entry, _ in chosen)
-            if cost < cheapest * (1 - _ROUNDING):
-                cheapest, refined = cost, self._refined
+            if cost < self._found[0] * (1 - _ROUNDING):
+                self._found = (cost, self._refined)
             fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
-            in_vain = self._refined - refined > _IN_VAIN
-            if not fresh and (in_vain or not self._probe(probed, varied)):
+            in_vain = self._refined - self._found[1] > _IN_VAIN
+            if not fresh and (in_vain or not self._probe()):
                 return
             if not fresh or self.out_of_time:
                 continue
             self._join([some for _, some in chosen])
             for entry, some in fresh:
                 self._tried.update(some.payload)
-                self._vary(entry, varied)
+                self._vary(entry)
                 self._cut(some)
 
-    def _probe(self, probed: set[Decision], varied: dict[int, int]) -> bool:
-        """Enter variants of a few candidates near the cheapest cover; False if all of those are `probed`.
+    def merge(self) -> None:
+        """Make one pipeline of neighbouring decisions where that pays off.
+
+        This comes last and starts from a settled plan, so that it never leads away from one that is found without it.
+        """
+        self.settle()
+        while self._merge():
+            self._climb()
+            self.settle()
+
+    def _probe(self) -> bool:
+        """Enter variants of a few candidates near the cheapest cover; False if that has been done for all of those.
 
         The entries of the cover have already been varied. Others may be missing from it only because they have not
         been.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
-        entries = [entry for entry in self._near(near) if probed.isdisjoint(entry.payload)]
+        entries = [entry for entry in self._near(near) if self._probed.isdisjoint(entry.payload)]
         found = [entry for entry in entries if isinstance(entry.payload[0], Parallel | Pipeline)][:_AT_ONCE]
         for entry in found:
-            probed.update(entry.payload)
+            self._probed.update(entry.payload)
             if isinstance(entry.payload[0], Parallel):
-                self._vary(entry, varied)
+                self._vary(entry)
                 continue
             for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
                 self.vary(self._candidates.probes(interval))
         return bool(found)
+
+    def _merge(self) -> bool:
+        """Enter pipelines made of decisions of the cheapest cover; False if there are no new ones."""
+        parts = self._line.on_order([self.placed(taken) for taken in self.cheapest()])
+        costs = {some.start: some.cost for some in parts}
+        stops = {some.stop for some in parts}
+        before = self.entered
+        for candidate in self._candidates.merges(parts):
+            first = self._candidates.first_equivalent(candidate)
+            if first in self._joined:
+                continue
+            if not self.has_time():
+                return False
+            self._joined.add(first)
+            aligned = candidate.start in costs and candidate.stop in stops
+            among = (us for start, us in costs.items() if candidate.start <= start < candidate.stop)
+            self._enter(first, parts_cost=sum(among) if aligned else 0.0)
+        return self.entered > before
 
     def settle(self) -> None:
         """Give up joined decisions that are cheaper than their parts by rounding alone, and parts that are no cheaper
@@ -274,17 +311,16 @@ class Search:
             if self.has_time():
                 self._enter(first, parts_cost=sum(costs[among]))
 
-    def _vary(self, entry: Entry[Decisions], varied: dict[int, int]) -> None:
-        """Enter variations of an entry's decisions, and count them; equivalent ones are in `varied` and are only
-        counted."""
-        if entry.place in varied:
-            self.entered += varied[entry.place]
+    def _vary(self, entry: Entry[Decisions]) -> None:
+        """Enter variations of an entry's decisions, and count them; those of equivalent ones are only counted."""
+        if entry.place in self._varied:
+            self.entered += self._varied[entry.place]
             return
         before, parts_cost = self.entered, self._parts_cost.get(entry.place)
         for interval in self._line.on_order([self.placed(Taken(entry, 0))]):
             self.vary(self._candidates.variations(interval))
             self.vary(self._candidates.pieces(interval, self._cheapest_for))
-        varied[entry.place] = self.entered - before
+        self._varied[entry.place] = self.entered - before
         if parts_cost:
             self._parts_cost.update(dict.fromkeys(range(before + 1, self.entered + 1), parts_cost))
 

@@ -76,6 +76,19 @@ def test_neighbours_of_the_cheapest_plan_are_considered_too(monkeypatch: pytest.
     assert with_probes_us < 0.999 * best_us()
 
 
+def test_neighbouring_decisions_become_one_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows divided in one decision after the other: each pipeline of them is as cheap or dearer, until it is varied."""
+    us = default_plan("heavy", "auto").predicted_us
+    monkeypatch.setattr(Candidates, "merges", lambda *_: iter(()))
+    assert us < 0.98 * plan_for(GRAPHS["heavy"], "auto").predicted_us
+
+
+@pytest.mark.parametrize("restricted", [{"stages": (2,)}, {"grid": 25}], ids=str)
+def test_no_restricted_search_finds_a_cheaper_plan(restricted: dict[str, Any]) -> None:
+    plan = plan_for(GRAPHS["heavy"], "auto", **restricted)
+    assert default_plan("heavy", "auto").predicted_us <= plan.predicted_us * (1 + 1e-9)
+
+
 def test_probing_stops_after_many_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -196,6 +209,8 @@ def test_decisions_joined_only_by_rounding_stay_separate(monkeypatch: pytest.Mon
             return (1 - 2**-50) * apart_us(pricer, decisions[0]), True
         return refine(pricer, decisions, known)
 
+    monkeypatch.setattr(Candidates, "merges", lambda *_: iter(()))
+    apart = plan_for(GRAPHS["heavy"], "auto")
     monkeypatch.setattr(Candidates, "joins", joined)
     monkeypatch.setattr(Pricer, "least", counted_least)
     monkeypatch.setattr(Pricer, "refine", counted_refine)
@@ -203,7 +218,7 @@ def test_decisions_joined_only_by_rounding_stay_separate(monkeypatch: pytest.Mon
     assert bounded
     assert refined
     assert set(bounded).isdisjoint(refined) == at_once
-    assert plan.decisions == default_plan("heavy", "auto").decisions
+    assert plan.decisions == apart.decisions
 
 
 def test_pim_sends_everything_it_can_to_pim() -> None:
@@ -271,7 +286,7 @@ def test_stage_counts_are_obeyed() -> None:
             if isinstance(decision, Pipeline):
                 counts.add(len(decision.stage_rows))
     assert 3 in counts
-    assert counts <= {2, 3}, "two stages come from PIMFlow's own space only"
+    assert counts <= {1, 2, 3}, "two stages come from PIMFlow's own space only, one from rows divided without stages"
 
 
 @pytest.mark.parametrize("budget", [0.0, 0.01])

@@ -27,6 +27,7 @@ from pimflow.search.candidates.edges import edge_splits
 from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.joined import joins
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
+from pimflow.search.candidates.merged import Merger
 from pimflow.search.candidates.pieces import Cheapest, cuts, pieces
 from pimflow.search.candidates.pipelines import patterns, runs, shorter_first, variations
 from pimflow.search.candidates.placed import on_device, on_host
@@ -66,6 +67,7 @@ class Candidates:
         self._joined: set[Candidate] = set()
         self._probes: set[Candidate] = set()
         self._varied: set[tuple[Decision, ...]] = set()
+        self._mergers = [Merger(self.scene, space) for space in policy.spaces if space.runs == "any"]
         self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MAX_VERSIONS
         self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MAX_VERSIONS
         if once:
@@ -173,3 +175,8 @@ class Candidates:
             if candidate not in self._joined:
                 self._joined.add(candidate)
                 yield candidate
+
+    def merges(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+        """Consecutive decisions of a cover in one pipeline, whole or in part, and its pipelines in other stages."""
+        for merger in self._mergers:
+            yield from merger.candidates(chosen)

@@ -94,6 +94,13 @@ def _changing_devices(
                 yield Candidate(run[0].start, run[-1].stop, (pipeline,))
 
 
+def changing_devices(scene: Scene, run: Sequence[Unit], space: Space, destination: Destination) -> Iterator[Candidate]:
+    """One unit of a run of a few on the host in the first or the last stage, for every number of equal stages."""
+    able = [scene.can_run(unit.anchor, destination) for unit in run]
+    for stages in space.stages if len(run) <= LONGEST_RUN else ():
+        yield from _changing_devices(scene, run, able, replace(space, stages=(stages,)), destination)
+
+
 def _by_node(run: Sequence[Unit], counts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:
     """The counts of units as counts of their nodes: only the anchor has any, and the others follow it."""
     return tuple(

@@ -4,7 +4,7 @@ concurrently."""
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
 from itertools import combinations, pairwise, permutations, product
@@ -136,17 +136,29 @@ def neighbours(scene: Scene, longest: int, most_open: int = MAX_OPEN) -> Iterato
     """
     read_by = lru_cache(2 * longest + 1)(scene.read_by)  # a run from the next unit asks for the same ones
     for first in scene.equivalents.firsts:
-        run: list[Unit] = []
-        heavy = 0
-        unread: set[int] = set()
-        for unit in scene.units_from(first):
-            heavy += is_heavy(unit)
-            unread = (unread - read_by(unit.start)) | {unit.start}
-            if heavy > longest or len(run) > 2 * longest or len(unread) > most_open:
-                break
-            run.append(unit)
-            if len(run) > 1 and len(unread) == 1:
-                yield tuple(run)
+        yield from _growing(scene.units_from(first), longest, most_open, read_by)
+
+
+def is_run(scene: Scene, units: Sequence[Unit], longest: int) -> bool:
+    """Whether consecutive units are one of the runs of `neighbours`."""
+    return any(len(run) == len(units) for run in _growing(units, longest, MAX_OPEN, scene.read_by))
+
+
+def _growing(
+    units: Iterable[Unit], longest: int, most_open: int, read_by: Callable[[int], set[int]]
+) -> Iterator[tuple[Unit, ...]]:
+    """The runs that start with the first of consecutive units."""
+    run: list[Unit] = []
+    heavy = 0
+    unread: set[int] = set()
+    for unit in units:
+        heavy += is_heavy(unit)
+        unread = (unread - read_by(unit.start)) | {unit.start}
+        if heavy > longest or len(run) > 2 * longest or len(unread) > most_open:
+            break
+        run.append(unit)
+        if len(run) > 1 and len(unread) == 1:
+            yield tuple(run)
 
 
 def _pipelines(
