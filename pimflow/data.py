@@ -151,7 +151,8 @@ def encode_json(item: Any, *, tagged: bool = False, repeated: tuple[type[Any], .
     Args:
         item: as for `encode`.
         tagged: as for `encode`.
-        repeated: hashable classes of which many items are equal; their text is written once.
+        repeated: hashable classes of which many items are equal, and equal ones have the same text (unlike floats: -0.0
+            equals 0.0); it is written once.
 
     Raises:
         TypeError: as for `encode`.

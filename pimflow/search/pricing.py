@@ -171,29 +171,25 @@ class Pricer:
         Bounds come before prices: parts are laid out, and scheduled if the price follows from them. Otherwise the work
         of units is priced piece by piece as long as the bound does not exceed `least`, and only then are the decisions
         carried out.
+
+        A cached price replaces only the last step: parts are priced in any case, because bounds of other decisions
+        contain them, and the search would go another way if those were lower.
         """
         known = self._by_rows(decisions[0])
         if known <= least:
             known = self._bounds.lower_bound_us(decisions)
         if known > least:
             return known, False
-        text = self.content_text(decisions)
-        key = key_of(text)
-        if key in self._prices:
-            return self._prices.get(key), True
         time_us = self._bounds.time_from_parts_us(decisions)
         if time_us is not None:
-            return self._keep(key, time_us), True
-        least_key = key_of(f"at least, above {least.hex()}\n{text}")
-        stored = self._prices.get(least_key)
-        if stored is not None:
-            return stored, False
+            return self._keep(key_of(self.content_text(decisions)), time_us), True
         known = self._bounds.tighten(decisions)
-        if known <= least:
+        if known > least:
+            return known, False
+        key = key_of(self.content_text(decisions))
+        if key not in self._prices:
             return self._keep(key, self._carried_out_us(decisions)), True
-        if math.isfinite(known):
-            self._prices.put(least_key, known)
-        return known, False
+        return self._prices.get(key), True
 
     def _by_rows(self, decision: Decision) -> float:
         """A lower bound on a decision's time by the rows of its parts, if that was not computed when it was listed;
