@@ -258,7 +258,7 @@ def test_few_candidates_are_rewritten() -> None:
     assert pruned.pricer.built < 0.25 * whole.pricer.built
 
 
-def test_a_warm_cache_rewrites_and_prices_nothing(tmp_path: Path) -> None:
+def test_a_warm_cache_rewrites_nothing(tmp_path: Path) -> None:
     graph = inverted_residuals(2)
     spaces, priced = [], []
     for _ in ("cold", "warm"):
@@ -270,7 +270,29 @@ def test_a_warm_cache_rewrites_and_prices_nothing(tmp_path: Path) -> None:
     cold, warm = (solve_chain(space.positions, space.intervals) for space in spaces)
     assert cold == warm
     assert spaces[0].pricer.built > 0 == spaces[1].pricer.built
-    assert priced[1] < priced[0], "except to find out which nodes can leave the host"
+    assert priced[1] == priced[0], "the search goes the same way; units remember what they have priced"
+
+
+@pytest.mark.parametrize("machine", COSTS)
+@pytest.mark.parametrize("name", GRAPHS)
+def test_cached_prices_do_not_change_how_candidates_are_refined(name: str, machine: str) -> None:
+    """Otherwise the search goes another way, and may find another plan, after searches with other options."""
+    costs, policy = COSTS[machine]
+    graph, prices = PassManager(CLEANUP).run(GRAPHS[name]).graph, PriceCache(None, "")
+
+    def refined() -> list[tuple[float | None, bool]]:
+        pricer, found = Pricer(graph, costs, prices), []
+        for candidate in Candidates(graph, find_policy(policy), pricer):
+            us: float | None = pricer.least(candidate.decisions)
+            priced = False
+            while not priced and us is not None and math.isfinite(us):
+                us, priced = pricer.refine(candidate.decisions, us)
+                found.append((us, priced))
+        return found
+
+    first = refined()
+    assert {priced for _, priced in first} == {False, True}
+    assert refined() == first
 
 
 def test_a_units_lower_bounds_save_prices_and_change_no_plan() -> None:
