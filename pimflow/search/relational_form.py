@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from operator import itemgetter
 from typing import NamedTuple, TypeVar
 
 from pimflow.ir import Graph
@@ -177,39 +176,51 @@ def _cheapest(graph: Graph, everything: Form, price: Callable[[Graph], Price]) -
     ahead = tuple(kind for kind in everything.kinds if kind is not _LAST)
     prices = {kinds: price(made) for kinds, made in everything.variants(graph, ahead).items()}
     sets = [list(prices), *([kinds for kinds in prices if kind in kinds] for kind in ahead)]
-    firsts = dict.fromkeys(min(group, key=prices.__getitem__) for group in sets if group)
+    firsts = dict.fromkeys(_lowest(group, prices) for group in sets if group)
     found = [_with_less(graph, replace(everything, kinds=kinds), prices[kinds], price, ahead) for kinds in firsts]
-    best, least = min(found, key=itemgetter(1))
+    best, least = min(found, key=lambda one: one[1].rank)
     loops = [kinds for kinds in prices if SegmentGemm not in kinds]  # products of loops are grouped where they are
-    starts = [best, *(replace(everything, kinds=min(group, key=prices.__getitem__)) for group in [loops] if group)]
+    starts = [best, *(replace(everything, kinds=_lowest(group, prices)) for group in [loops] if group)]
     for start in starts if _LAST in everything.kinds else ():
         grouped = replace(start, kinds=(*start.kinds, _LAST))
         if grouped.kinds in prices or not any(kind is _LAST for kind, _ in _sites(graph, grouped)):
             continue
         prices[grouped.kinds] = price(_made(graph, grouped))
         grouped, cost = _with_less(graph, grouped, prices[grouped.kinds], price, (_LAST,))
-        best, least = (grouped, cost) if cost < least else (best, least)
+        best, least = (grouped, cost) if cost.rank < least.rank else (best, least)
     return _Best(best, least, prices)
 
 
 def _with_less(
     graph: Graph, best: Form, least: Price, price: Callable[[Graph], Price], kinds: Sequence[Kind]
 ) -> tuple[Form, Price]:
-    """The form in which some passes leave the nodes that are better off unchanged, and its price."""
+    """The form in which some passes leave the nodes that are better off unchanged, and its price.
+
+    Leaving one node may make no difference where leaving several does, such as all products that read one gather.
+    """
 
     def found() -> dict[tuple[Kind, str], None]:
         return {site: None for site in _sites(graph, best) if site[0] in kinds}
 
     sites, tried = found(), set[tuple[Kind, str]]()
+    together = best
     while sites.keys() - tried:
         site = next(site for site in sites if site not in tried)
         tried.add(site)
         candidate = best.without(*site)
         cost = price(_made(graph, candidate))
-        if cost < least:
+        if cost.rank < least.rank:
             best, least = candidate, cost
             sites.update(found())
-    return best, least
+        if cost.rank <= least.rank:
+            together = together.without(*site)
+    cost = price(_made(graph, together))
+    return (together, cost) if cost.rank < least.rank else (best, least)
+
+
+def _lowest(group: Sequence[tuple[Kind, ...]], prices: Mapping[tuple[Kind, ...], Price]) -> tuple[Kind, ...]:
+    """The subset of passes with the lowest price; of equal ones the first."""
+    return min(group, key=lambda kinds: prices[kinds].rank)
 
 
 def _with_records(graph: Graph, everything: Form, found: _Best, costs: CostModel) -> ChosenPasses:

@@ -38,6 +38,11 @@ class Price(NamedTuple):
         return cls(not _fits(graph, fastest.costs), fastest.us(graph))
 
     @property
+    def rank(self) -> tuple[bool, float]:
+        """What prices are compared by: times that differ only because they were added up in another way are equal."""
+        return self.is_too_large, float(f"{self.us:.12g}")
+
+    @property
     def text(self) -> str:
         """The time, and a remark if it does not fit."""
         return f"{self.us:.2f} us{' (does not fit into the memory of the GPU)' * self.is_too_large}"
