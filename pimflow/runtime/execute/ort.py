@@ -104,6 +104,10 @@ def read_inputs(graph: Graph, path: str | Path) -> dict[str, Any]:
     return arrays
 
 
+_MAX_DIGITS = 9
+"""The maximum length of an element's number: Python refuses to read thousands of digits."""
+
+
 def _is_element(key: str, name: str) -> bool:
     """Whether a name in a file is that of an element of a sequence: NAME[0], NAME[1], .."""
     place = _place(key)
@@ -113,7 +117,7 @@ def _is_element(key: str, name: str) -> bool:
 def _place(key: str) -> int:
     """The number at the end of NAME[number]; -1 if there is none."""
     digits = key.removesuffix("]").rpartition("[")[2]
-    return int(digits) if digits.isdecimal() and digits.isascii() else -1
+    return int(digits) if digits.isdecimal() and digits.isascii() and len(digits) <= _MAX_DIGITS else -1
 
 
 def _operand(value: Value, item: Any) -> Any:

@@ -236,7 +236,7 @@ def test_sequences_in_files_are_given_once(tmp_path: Path) -> None:
         read(tmp_path, **{"s": np.eye(2), "s[0]": np.ones(2)})
 
 
-@pytest.mark.parametrize("name", ["s[01]", "s[-1]", "s[]", "o[0]", "s[0"])
+@pytest.mark.parametrize("name", ["s[01]", "s[-1]", "s[]", "o[0]", "s[0", f"s[{'1' * 5000}]"])
 def test_other_names_in_files_are_no_elements(tmp_path: Path, name: str) -> None:
     made = read(tmp_path, **{name: np.ones(2), "s": np.eye(2), "s[7]": np.ones(2)})
     with pytest.raises(InputDataError, match=f"'{re.escape(name)}' is not an input"):
