@@ -236,8 +236,8 @@ class Search:
     def _merge(self) -> bool:
         """Enter pipelines made of decisions of the cheapest cover; False if there are no new ones."""
         parts = self._line.on_order([self.placed(taken) for taken in self.cheapest()])
-        costs = {some.start: some.cost for some in parts}
-        stops = {some.stop for some in parts}
+        starts, costs = [some.start for some in parts], [some.cost for some in parts]
+        begins, ends = set(starts), {some.stop for some in parts}
         before = self.entered
         for candidate in self._candidates.merges(parts):
             first = self._candidates.first_equivalent(candidate)
@@ -246,9 +246,9 @@ class Search:
             if not self.has_time():
                 return False
             self._joined.add(first)
-            aligned = candidate.start in costs and candidate.stop in stops
-            among = (us for start, us in costs.items() if candidate.start <= start < candidate.stop)
-            self._enter(first, parts_cost=sum(among) if aligned else 0.0)
+            among = slice(bisect_left(starts, candidate.start), bisect_left(starts, candidate.stop))
+            is_aligned = candidate.start in begins and candidate.stop in ends
+            self._enter(first, parts_cost=sum(costs[among]) if is_aligned else 0.0)
         return self.entered > before
 
     def settle(self) -> None:
