@@ -54,8 +54,8 @@ class UnfuseEpilogues(Pass):
         if len(chain) < len(producers):
             return node.name
         others = [kernels[producer.name] for producer in chain if producer.name in kernels]
-        if others:
-            return others[-1]
+        if others:  # the last of them, so that no kernel waits for one that waits for it
+            return max(others, key=lambda kernel: graph.position[kernel])
         applied = any(readout.device == root.device and readout.applies(node) for readout in self.readouts)
         return root.name if applied else node.name
 
