@@ -113,6 +113,11 @@ class CostModel:
         known = [time_us for time_us in times if time_us is not None]
         return max(known) if len(known) == len(times) else None
 
+    @property
+    def queues_launches(self) -> bool:
+        """Whether the host launches a kernel while it waits for the kernel's operands."""
+        return self.host.queues_launches
+
     def serving(self, graph: Graph) -> CostModel:
         """The cost model that applies to a placed graph: `host_only()` if no node leaves the host."""
         return self if any(node.device in self.units for node in graph.nodes) else self.host_only()
@@ -138,9 +143,12 @@ class CostModel:
             return 0.0
         return self._host_launch_us(graph, node)
 
-    def avoidable_us(self, graph: Graph, node: Node) -> float:
-        """The part of a node's time on the host that a plan may avoid: its launch, if it can be queued or saved."""
-        spared = self.host.queues_launches or self.host.persistent_stages
+    def avoidable_us(self, graph: Graph, node: Node, *, busy: bool = False) -> float:
+        """The part of a node's time on the host that a plan may avoid: its launch, if it can be queued or saved.
+
+        A queued launch still keeps the host busy, so only one that can be saved is part of the `busy` time.
+        """
+        spared = self.host.persistent_stages or (self.host.queues_launches and not busy)
         return self._host_launch_us(graph, node) if spared else 0.0
 
     def _host_launch_us(self, graph: Graph, node: Node) -> float:

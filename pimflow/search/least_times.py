@@ -45,6 +45,10 @@ class Costs(part_prices.Costs, Protocol):
     def channel_switch_us(self) -> float | None:
         """How long it takes for memory channels to change hands; None if units hold theirs for the whole run."""
 
+    @property
+    def queues_launches(self) -> bool:
+        """Whether the host launches a kernel while it waits for the kernel's operands."""
+
     def measured_us(self, op: Op) -> float:
         """The shortest time measured for any kernel of an op's name."""
 
@@ -105,19 +109,27 @@ class _Price(NamedTuple):
     link_us: float
 
 
-_KNOWN: WeakKeyDictionary[Costs, dict[Hashable, NodeTimes]] = WeakKeyDictionary()
-"""By `price_key`, for the lifetime of a cost model: the search and the bound ask for the same times."""
+_KNOWN: WeakKeyDictionary[Costs, dict[bool, dict[Hashable, NodeTimes]]] = WeakKeyDictionary()
+"""By `busy` and `price_key`, for the lifetime of a cost model: the search and the bound ask for the same times."""
 
 
 class LeastTimes:
-    """Lower bounds on the times of nodes; nodes with the same `price_key` share one computation."""
+    """Lower bounds on the times of nodes; nodes with the same `price_key` share one computation.
 
-    def __init__(self, graph: Graph, costs: Costs) -> None:
+    Args:
+        graph: the nodes.
+        costs: their prices.
+        busy: whether the times are those for which devices are busy, rather than those from a node's operands to its
+            results: a launch that is queued is part of the former alone.
+    """
+
+    def __init__(self, graph: Graph, costs: Costs, *, busy: bool = False) -> None:
         self._graph = graph
         self._costs = costs
+        self._busy = busy and costs.queues_launches
         self._host = costs.target.host
         self._divides_sums = costs.target.units[self._host].divides_sums
-        self._known = _KNOWN.setdefault(costs, {})
+        self._known = _KNOWN.setdefault(costs, {}).setdefault(self._busy, {})
         self._divided: dict[Hashable, float] = {}
         self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
 
@@ -254,8 +266,12 @@ class LeastTimes:
         if node.op.is_movement or node.op.is_elementwise:
             return 0.0
         placed = node.placed(device=self._host)
-        avoidable_us = self._costs.avoidable_us(graph, placed)
-        return min(self._costs.node_cost(graph, placed).time_us - avoidable_us, self._costs.measured_us(node.op))
+        return min(self._alone_us(graph, placed), self._costs.measured_us(node.op))
+
+    def _alone_us(self, graph: Graph, node: Node) -> float:
+        """The time of a node that is placed on the host, without what a plan may avoid of it."""
+        avoidable_us = self._costs.avoidable_us(graph, node, busy=self._busy)
+        return self._costs.node_cost(graph, node).time_us - avoidable_us
 
     def _whole(self, device: str, node: Node) -> _Price | None:
         """The time of the whole node; on the host with all memory channels if the host may have them for a while and
@@ -280,8 +296,7 @@ class LeastTimes:
         """The minimum time of a node or a part of one; None if it cannot run there."""
         if device == self._host:
             placed = node.placed(device=device, fused_into=None)
-            avoidable_us = self._costs.avoidable_us(graph, placed)
-            return _Price(self._costs.node_cost(graph, placed).time_us - avoidable_us, 0.0)
+            return _Price(self._alone_us(graph, placed), 0.0)
         work = self._costs.work(graph, node.placed(device=None, fused_into=None), device)
         if isinstance(work, Refusal):
             return None

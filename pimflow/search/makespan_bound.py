@@ -4,12 +4,13 @@ Every node is assumed to run at the best rate that any share of it reaches on a 
 does with a node, it gives the devices d shares x_d of it, which add up to one, and keeps each device busy for at least
 x_d times the whole node's time there at its best rate. Three bounds follow:
 
-- **Load.** No resource is busy for longer than the makespan T. Where a unit computes a node, the host computes the part
-  of its epilogue that the unit cannot, and, where only the product of an operator runs on the unit, the rest of that
-  operator (all steps of an LSTM). The least T over all shares is a linear program, the load balance of unrelated
-  machines (Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990, without integrality). By duality it is the
-  maximum, over prices of the resources that add up to one, of the sum over the nodes of the cheapest device at these
-  prices. Any prices give a valid bound, so the result does not depend on the precision of a solver.
+- **Load.** No resource is busy for longer than the makespan T, queued launches included. Where a unit computes a
+  node, the host computes the part of its epilogue that the unit cannot, and, where only the product of an operator
+  runs on the unit, the rest of that operator (all steps of an LSTM). The least T over all shares is a linear program,
+  the load balance of unrelated machines (Lenstra, Shmoys and Tardos, Mathematical Programming 46, 1990, without
+  integrality). By duality it is the maximum, over prices of the resources that add up to one, of the sum over the
+  nodes of the cheapest device at these prices. Any prices give a valid bound, so the result does not depend on the
+  precision of a solver.
 - **Path.** A node starts when its inputs are ready: all of each input, or as much as one row needs if both nodes may be
   parts of one pipeline or split. It then takes as long as all devices together at their best rates, and ends no earlier
   than one of its own rows after its inputs are complete. The longest chain of these is the critical path.
@@ -100,13 +101,11 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
         costs: the cost model in PIM mode.
         host_us: the time of the host alone, with all memory channels.
     """
+    load_us, weights = _load(graph, costs)
     least = LeastTimes(graph, costs)
     times = {node.name: least.of(node) for node in graph.nodes}
-    devices = (costs.target.host, *costs.units)
-    behind = _behind(graph, times, costs)
-    load_us, weights = _load(times, behind, (*devices, *map(_link, costs.units)))
     path_us, path = _critical_path(graph, times)
-    meeting_us, meeting = meeting_bound(graph, times, behind, least)
+    meeting_us, meeting = meeting_bound(graph, times, _behind(graph, times, costs), least)
     transfers = costs.least_transfers_us(graph)
     transfer_us = sum(transfers.values(), 0.0)
     parts = (load_us, path_us, meeting_us, transfer_us, host_us)
@@ -130,9 +129,11 @@ def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
     return tuple(found)
 
 
-def _behind(graph: Graph, times: Mapping[str, NodeTimes], costs: Costs) -> dict[tuple[str, str], float]:
+def _behind(
+    graph: Graph, times: Mapping[str, NodeTimes], costs: Costs, *, busy: bool = False
+) -> dict[tuple[str, str], float]:
     """By node and unit, a lower bound on the host's time if the unit computes the node: for the epilogue, and for the
-    rest of an operator if only its product runs on the unit.
+    rest of an operator if only its product runs on the unit. `busy` is that of `LeastTimes`.
 
     An elementwise node takes a launch plus time in proportion to its size: no share of it has a better rate than all of
     it.
@@ -143,23 +144,26 @@ def _behind(graph: Graph, times: Mapping[str, NodeTimes], costs: Costs) -> dict[
         for device in costs.units:
             own = own_kernels(graph, root, members, device, costs.readouts, host)
             kernels = [graph.node(name).placed(device=host, fused_into=None) for name in members if own[name]]
-            epilogue_us = sum(_alone_us(graph, node, costs) for node in kernels)
+            epilogue_us = sum(_alone_us(graph, node, costs, busy) for node in kernels)
             found[root, device] = found.get((root, device), 0.0) + epilogue_us
     return found
 
 
-def _alone_us(graph: Graph, node: Node, costs: Costs) -> float:
+def _alone_us(graph: Graph, node: Node, costs: Costs, busy: bool) -> float:
     """A lower bound on the host's time for a node in a kernel of its own."""
-    return min(costs.node_cost(graph, node).time_us - costs.avoidable_us(graph, node), costs.measured_us(node.op))
+    alone_us = costs.node_cost(graph, node).time_us - costs.avoidable_us(graph, node, busy=busy)
+    return min(alone_us, costs.measured_us(node.op))
 
 
-def _load(
-    times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float], resources: Sequence[str]
-) -> tuple[float, dict[str, float]]:
+def _load(graph: Graph, costs: Costs) -> tuple[float, dict[str, float]]:
     """The load balance, and each node's contribution to it at the optimal prices of the resources."""
+    least = LeastTimes(graph, costs, busy=True)
+    times = {node.name: least.of(node) for node in graph.nodes}
     names = [name for name, time in times.items() if any(least.whole_us for least in time.on_devices)]
     if not names:
         return 0.0, {}
+    resources = (costs.target.host, *costs.units, *map(_link, costs.units))
+    behind = _behind(graph, times, costs, busy=True)
     loads = _loads({name: times[name] for name in names}, behind, resources)
     prices = _best_prices(loads)
     weights = (loads @ prices).min(axis=1)

@@ -78,8 +78,9 @@ class Costs(Protocol):
     def node_cost(self, graph: Graph, node: Node) -> NodePrice:
         """The node's time on its device."""
 
-    def avoidable_us(self, graph: Graph, node: Node) -> float:
-        """The part of a node's time on the host that a plan can avoid waiting for."""
+    def avoidable_us(self, graph: Graph, node: Node, *, busy: bool = False) -> float:
+        """The part of a node's time on the host that a plan can avoid waiting for; of its `busy` time, the part that
+        the host can be spared."""
 
     def work(self, graph: Graph, node: Node, device: str) -> Work | Refusal:
         """The work that a node is for a unit, or why it cannot run there."""

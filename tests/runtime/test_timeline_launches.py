@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import Any
 
@@ -122,6 +123,13 @@ def test_no_bound_is_above_the_price(mode: str) -> None:
         NET, Options.of(target=costs.target, policy="auto", grid=20, stages=(2,), use_cache=False), costs=costs
     )
     assert makespan_bound(NET, costs, plan.baseline_us).time_us <= plan.predicted_us * (1 + 1e-9)
+
+
+def test_queued_launches_keep_the_host_busy_but_no_one_waits_for_them() -> None:
+    bounds = {mode: makespan_bound(NET, costs_of(mode), math.inf) for mode in MODES}
+    assert bounds["queued"].load_us == bounds["exposed"].load_us
+    assert bounds["queued"].path_us < bounds["exposed"].path_us
+    assert max(bounds["persistent"].load_us, bounds["both"].load_us) < bounds["exposed"].load_us
 
 
 @pytest.mark.parametrize(("host_rows", "launched"), [((0, 8, 8), [True, False]), ((8, 8, 0), [True, False])])

@@ -143,7 +143,11 @@ class FakeCosts:
         """Zero: all tables are in the GPU's memory."""
         return {}
 
-    def avoidable_us(self, graph: Graph, node: Node) -> float:
+    @property
+    def queues_launches(self) -> bool:
+        return False
+
+    def avoidable_us(self, graph: Graph, node: Node, *, busy: bool = False) -> float:
         return 0.0
 
     def time_parts_us(self, graph: Graph, node: Node) -> dict[str, float]:
