@@ -220,7 +220,8 @@ def _measured(
     seed: int,
     progress: Callable[[str], None],
 ) -> tuple[tuple[OutputCheck, ...], dict[str, float], tuple[str, ...]]:
-    """Checks outputs against the effect of their precision; on failure, with weaker inputs, then the original's picks.
+    """Checks outputs against the effect of their precision; on failure, with weaker inputs, then with the bounds of
+    cancelled sums, then with the original's picks.
 
     Returns:
         The checks, how much other inputs change each output as far as that was measured, and notes on picks.
@@ -236,6 +237,9 @@ def _measured(
     weaker = _signal(evidence.original, graph, evidence.expected, seed, evidence.bound, WEAKER_SCALE)
     signal = {name: max(change, weaker.get(name, 0.0)) for name, change in signal.items()}
     checks = evidence.checks(actual, signal)
+    if all(check.passed for check in checks):
+        return checks, signal, ()
+    checks = _with_cancelled(evidence, checks, actual, signal)
     if all(check.passed for check in checks):
         return checks, signal, ()
     run = partial(execution.outputs, graph, feeds, execution.reference(graph), lambda line: None)
@@ -257,6 +261,15 @@ def _judge(
     evidence = Evidence(original, graph, bound, feeds, expected)
     evidence.measure(actual)
     evidence.node_by_node(actual, UnitReference(graph, {}, None), progress)
+    checks = evidence.checks(actual, signal)
+    return checks if all(check.passed for check in checks) else _with_cancelled(evidence, checks, actual, signal)
+
+
+def _with_cancelled(
+    evidence: Evidence, checks: Sequence[OutputCheck], actual: Outputs, signal: Mapping[str, float]
+) -> tuple[OutputCheck, ...]:
+    """Checks outputs again, some of which are off, with the bounds of cancelled sums."""
+    evidence.find_cancelled([check.name for check in checks if not check.passed])
     return evidence.checks(actual, signal)
 
 

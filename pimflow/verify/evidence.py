@@ -19,6 +19,7 @@ from pimflow.records import dataclass
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import run_graph
+from pimflow.verify.cancelling import cancelled_sums
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.reference import JITTER, OPERAND_STEP, STEP, SUMS_RTOL, UnitReference, quantises
 from pimflow.verify.values import PartsCheck, compare_values
@@ -29,7 +30,7 @@ MARGIN = 2.0
 SIGNAL_SHARE = 0.5
 """A measured bound is at most this share of the change due to other inputs: otherwise, a pass would prove nothing.
 
-There are two exceptions. The model's own rounding, whose values are also compared one by one, may exceed the share up
+There are three exceptions. Cancelled sums change with rounding as much as with the inputs. The model's own rounding, whose values are also compared one by one, may exceed the share up
 to the observed error, without a margin. An observed error of one step of the output's type, or of a unit's error in a
 single product, is always allowed: outputs that hardly depend on the inputs, such as a sum of probabilities, are rounded
 all the same.
@@ -79,6 +80,8 @@ class Evidence:
     largest magnitude: beyond that they must not move the outputs as much as other inputs do."""
     measured_on_graph: set[str] = field(default_factory=set)
     """The causes that were measured only on the compiled graph: if the graph is wrong, so is the measurement."""
+    cancelled: dict[str, float] = field(default_factory=dict)
+    """By output that is a cancelled sum: how far rounding may move it, relative to its largest magnitude."""
     pairs: list[_Pair] = field(default_factory=list)
     values: PartsCheck | None = None
 
@@ -170,6 +173,10 @@ class Evidence:
             self.unit_errors[what] = max(off.values())
         self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
 
+    def find_cancelled(self, names: Collection[str]) -> None:
+        """Finds the outputs among some that are cancelled sums, so that their bounds follow from their terms."""
+        self.cancelled = cancelled_sums(self.original_graph, self.feeds, names)
+
     def checks(self, actual: Outputs, signal: Mapping[str, float]) -> tuple[OutputCheck, ...]:
         """Checks the compiled model's outputs against the original's, and all pairs of runs."""
         bounds, own = self._allowed(signal, ()), self._allowed(signal, self.measured_on_graph)
@@ -188,12 +195,16 @@ class Evidence:
         return tuple(found.values())
 
     def _allowed(self, signal: Mapping[str, float], leave_out: Collection[str]) -> dict[str, float]:
-        """Bounds wider than the default: from a step of the output's own type, and all causes except `leave_out`."""
-        steps = {name: self._own_step(name) for name in self.expected}
+        """Bounds wider than the default: from a step of the output's own type, and all causes except `leave_out`.
+
+        No change due to other inputs limits the bound of a cancelled sum, as it consists of rounding for all inputs.
+        """
+        steps = {name: max(self._own_step(name), self.cancelled.get(name, 0.0)) for name in self.expected}
         bounds = {name: step for name, step in steps.items() if step > DEFAULT_RTOL}
         for what in self.causes.keys() - set(leave_out):
             for name, bound in _bounds(self.expected, self.causes[what]).items():
-                limit = max(self._max_bound(what, bound, signal.get(name)), DEFAULT_RTOL, steps[name])
+                most = bound if name in self.cancelled else self._max_bound(what, bound, signal.get(name))
+                limit = max(most, DEFAULT_RTOL, steps[name])
                 bounds[name] = max(min(bound, limit), bounds.get(name, 0.0))
         return bounds
 
