@@ -192,6 +192,17 @@ def combines_learnt(op: Op, learnt: Sequence[Collection[str]]) -> bool:
     return len(operands) > 1 and len(set().union(*operands)) > 1
 
 
+def _is_foldable(graph: Graph, name: str) -> bool:
+    """Whether a value is computed, but only from constants and sizes."""
+    waiting, seen = [name], {name}
+    while waiting:
+        producer = graph.producer(waiting.pop())
+        reads = () if producer is None or producer.kind in ("Shape", "Size") else producer.inputs
+        waiting += [read for read in reads if read and read not in seen]
+        seen.update(waiting)
+    return seen.isdisjoint(graph.inputs) and not graph.is_constant(name)
+
+
 def _multiplies(op: Op) -> bool:
     names = ("Conv", "ConvTranspose", "Einsum")
     return isinstance(op, OnnxOp) and (op.op_type in names or op.op_type.endswith("Normalization"))
@@ -406,10 +417,16 @@ class _Writer:
             Refusal(f"{node.kind} has no gradient rule") if rule is None else rule(self.tape, node, node.op, gradients)
         )
         if isinstance(made, Refusal):
-            remedy = made.remedy or "train only what comes after it: name the parameters there"
-            raise ModelError(f"{node.name!r} has no gradient: {made.reason}", remedy)
+            raise ModelError(f"{node.name!r} has no gradient: {made.reason}", made.remedy or self._remedy(node))
         for name, gradient in zip(node.inputs, made, strict=False):
             self.tape.add_gradient(name, gradient)
+
+    def _remedy(self, node: Node) -> str:
+        """What to do about a node without a gradient."""
+        graph = self.tape.graph
+        if any(_is_foldable(graph, name) for name in node.inputs[1:] if name in graph.values):
+            return "run fold-constants first: an operand is computed from constants"
+        return "train only what comes after it: name the parameters there"
 
     def _gradient(self, name: str) -> str:
         """A target's gradient; zeros if the loss does not depend on it."""

@@ -30,10 +30,10 @@ MARGIN = 2.0
 SIGNAL_SHARE = 0.5
 """A measured bound is at most this share of the change due to other inputs: otherwise, a pass would prove nothing.
 
-There are three exceptions. Cancelled sums change with rounding as much as with the inputs. The model's own rounding, whose values are also compared one by one, may exceed the share up
-to the observed error, without a margin. An observed error of one step of the output's type, or of a unit's error in a
-single product, is always allowed: outputs that hardly depend on the inputs, such as a sum of probabilities, are rounded
-all the same.
+There are three exceptions. Cancelled sums change with rounding as much as with the inputs. The model's own rounding,
+whose values are also compared one by one, may exceed the share up to the observed error, without a margin. An observed
+error of one step of the output's type, or of a unit's error in a single product, is always allowed: outputs that hardly
+depend on the inputs, such as a sum of probabilities, are rounded all the same.
 """
 
 MAX_JITTERED_RUNS = 8

@@ -216,6 +216,20 @@ def test_an_operator_without_a_gradient_is_named() -> None:
     assert training_step(graph, Differentiate(wrt=("weights_1",))).gradients == {"weights_1": "weights_1.gradient"}
 
 
+def test_axes_that_are_computed_from_constants_have_to_be_folded_first() -> None:
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["product"]),
+        helper.make_node("Neg", ["one"], ["axes"]),
+        helper.make_node("ReduceSum", ["product", "axes"], ["y"], "sum"),
+    ]
+    constants: dict[str, Array] = {"w": np.eye(4, 3, dtype=np.float32), "one": np.array([1])}
+    graph = load_model(model_of(nodes, {"x": (2, 4)}, constants=constants, opset=13))
+    with pytest.raises(ModelError, match="its axes are computed; run fold-constants first"):
+        training_step(graph, Differentiate())
+    folded = PassManager((FoldConstants(),)).run(graph).graph
+    assert training_step(folded, Differentiate()).gradients == {"w": "w.gradient"}
+
+
 def test_weights_read_by_a_body_are_parameters() -> None:
     """A row of a table in every iteration of a Loop, as EmbeddingBag is exported: nothing before it is learnt."""
     body = helper.make_graph(

@@ -24,6 +24,7 @@ from pimflow.ir.gradients.tape import (
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.elementwise import BatchNorm
 from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.ir.refusal import Refusal
 
 _DEFAULT_AXES, _DEFAULT_EPSILON = (0, 2, 3), 1e-9
 """The default axes and the epsilon of MeanVarianceNormalization, as ONNX defines it."""
@@ -142,12 +143,18 @@ def _with_batch_statistics(tape: Tape, node: Node, op: BatchNorm) -> tuple[Node,
 
 
 @ONNX_TRAINING_FORMS.register(("", "BatchNormalization"))
-def _with_statistics_of_doubles(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
-    """A norm of doubles, which inference keeps as an operator; one that outputs statistics stays one."""
-    if len(node.outputs) > 1 or integer(op, "training_mode"):
+def _with_statistics_of_operators(tape: Tape, node: Node, op: OnnxOp) -> tuple[Node, ...]:
+    """Norms that inference keeps as operators: of doubles, and in training mode."""
+    if any(name in tape.graph.outputs or tape.graph.users(name) for name in node.outputs[1:] if name):
+        tape.refused[node.name] = Refusal(f"{node.kind}: its statistics are read")
         return (node,)
     norm = BatchNorm(number(op.attributes, "epsilon", 1e-5))
-    return _with_batch_statistics(tape, replace(node, op=norm), norm)
+    return _with_batch_statistics(tape, replace(node, op=norm, outputs=node.outputs[:1]), norm)
+
+
+@differentiates("BatchNormalization")
+def _refused_batch_norm(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
+    return tape.refused[node.name]
 
 
 @GRADIENTS.register(BatchNorm)

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from pimflow.ir import BatchNorm, Builder, OnnxOp
+from pimflow.errors import ModelError
+from pimflow.ir import BatchNorm, Builder, Graph, OnnxOp
 from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients, evaluator
 
@@ -54,6 +55,26 @@ def test_batch_normalization(frozen: bool, sizes: tuple[int, ...]) -> None:
     mean, variance = (build.constant(np.array([0.3, 0.5, 0.7])) for _ in range(2))
     graph = build.graph(build.op(BatchNorm(0.01), x, *vectors, mean, variance))
     check_gradients(graph, frozen_statistics=frozen)
+
+
+def in_training_mode(*read: int) -> Graph:
+    build = Builder(opset=15)
+    x = build.input(4, 3, 2, dtype="float64")
+    vectors = [build.input(3, name=name, dtype="float64") for name in ("scale", "shift")]
+    statistics = [build.constant(np.array([0.3, 0.5, 0.7])) for _ in range(2)]
+    op = OnnxOp("BatchNormalization", "", (("epsilon", 0.01), ("training_mode", 1)))
+    made = build.node(op, (x, *vectors, *statistics), [((4, 3, 2), "float64"), *2 * [((3,), "float64")]])
+    return build.graph(*[made[place] for place in (0, *read)])
+
+
+@pytest.mark.parametrize("frozen", [False, True])
+def test_batch_normalization_in_training_mode(frozen: bool) -> None:
+    check_gradients(in_training_mode(), frozen_statistics=frozen)
+
+
+def test_statistics_that_are_read_have_no_gradient() -> None:
+    with pytest.raises(ModelError, match="BatchNormalization: its statistics are read"):
+        training_step(in_training_mode(1), Differentiate(inputs=True))
 
 
 @pytest.mark.parametrize("given", [{}, {"axes": (1, -1)}, {"axes": (0, 1, 2, 3)}])
