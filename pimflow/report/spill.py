@@ -31,14 +31,14 @@ def spill_text(spill: Spill) -> str:
     """How activations are handled, and what that costs, in one line."""
     run, plan = spill.found.run, spill.found.plan
     moved, again = len(plan.offloaded), len(plan.recomputed)
-    if not moved and not again and not plan.order:
+    if not moved and not again and not spill.executed:
         return f"all {len(spill.trace.saved)} kept: nothing that was tried reduces the peak{_bounded(spill)}"
     verdict = "" if spill.fits else f", the minimum that was found{_bounded(spill)}"
     written = f" ({gigabytes(run.bytes_of('store', spill.trace))} written)" if moved else ""
     costs = f"waits {run.stall_us:,.1f}, recomputes {run.recompute_us:,.1f}, slowed by {run.slowed_us:,.1f} us"
     count = len({*spill.trace.saved, *plan.offloaded, *plan.recomputed})
     done = f"of {count}, {moved} offloaded{written} and {again} recomputed"
-    done += ", steps in another order" if plan.order else ""
+    done += ", steps in another order" if spill.executed else ""
     return f"{done}: {gigabytes(spill.arena_bytes)} at their peak{verdict}; {run.time_us:,.1f} us: {costs}"
 
 
@@ -61,7 +61,7 @@ def spill_json(spill: Spill, schedule: SpilledSchedule) -> dict[str, Any]:
         "limit_bytes": spill.limit_bytes,
         "least_bytes": spill.lower_bound.bytes,
         "least_step": spill.lower_bound.step,
-        "order": [spill.trace.kernels[place].name for place in spill.found.plan.order],
+        "order": list(spill.executed),
         "time_us": run.time_us,
         "stall_us": run.stall_us,
         "recompute_us": run.recompute_us,

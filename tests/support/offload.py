@@ -44,6 +44,14 @@ def machine(kib: float, base: str = "a100-ssd") -> Target:
     return replace(target, memory=memory)
 
 
+def slow_drives(target: Target, write_gb_per_s: float, read_gb_per_s: float) -> Target:
+    """The machine with other drives."""
+    assert target.memory is not None
+    assert target.memory.ssd is not None
+    ssd = replace(target.memory.ssd, write_gb_per_s=write_gb_per_s, read_gb_per_s=read_gb_per_s)
+    return replace(target, memory=replace(target.memory, ssd=ssd))
+
+
 @cache
 def residual_step() -> bytes:
     """A training step of convolutions with residual sums in place, padding, and a concatenation."""
@@ -56,14 +64,32 @@ def residual_step() -> bytes:
 
 
 @cache
+def momentum_step() -> bytes:
+    """A training step whose last nodes are the updates of all weights: in the schedule's order, whatever their
+    gradients need is kept until then."""
+    build = Builder()
+    x = build.input(128, 64)
+    for _ in range(4):
+        x = build.relu(build.gemm(x, 64))
+    graph = Differentiate("mean-squared", optimiser="momentum").run(build.graph(build.gemm(x, 8))).graph
+    return bytes(to_onnx(graph).SerializeToString())
+
+
+@cache
+def gated_by_input() -> bytes:
+    """Layers whose results are all multiplied by the input."""
+    build = Builder()
+    x = y = build.input(512, 32)
+    for _ in range(4):
+        y = build.mul(build.gemm(y, 32), x)
+    return bytes(to_onnx(build.graph(build.gemm(y, 8))).SerializeToString())
+
+
+@cache
 def compiled_short(way: SpillWay = "auto") -> tuple[CompiledModel, Spill]:
     """That step with so little memory and such slow drives that a plan uses both ways: some buffers are offloaded,
     others are recomputed."""
-    target = machine(300)
-    assert target.memory is not None
-    assert target.memory.ssd is not None
-    ssd = replace(target.memory.ssd, write_gb_per_s=2.44, read_gb_per_s=2.88)
-    target = replace(target, memory=replace(target.memory, ssd=ssd))
+    target = slow_drives(machine(300), 2.44, 2.88)
     model = pimflow.compile(residual_step(), target=target, policy="gpu", spill=way, use_cache=False, check=False)
     assert model.spill is not None
     return model, model.spill

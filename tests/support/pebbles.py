@@ -1,4 +1,5 @@
-"""Small traces that write each buffer once, and their lowest peak over all orders of running and dropping."""
+"""Small traces that write each buffer once, their lowest peak over all orders of running and dropping, and replays of
+plans in another order."""
 
 from __future__ import annotations
 
@@ -8,6 +9,7 @@ from itertools import chain
 
 from hypothesis import strategies as st
 
+from pimflow.runtime.offload.run import SimulatedPlan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 
 NEVER = 1 << 60
@@ -56,3 +58,43 @@ def least_peak(trace: Trace) -> int:
                 seen[state, also] = max(peak, taken)
                 heapq.heappush(waiting, (max(peak, taken), sorted(state), sorted(also)))
     raise AssertionError
+
+
+def sizes_of(trace: Trace) -> list[int]:
+    return [buffer.bytes for buffer in trace.buffers]
+
+
+def replayed(trace: Trace, order: tuple[int, ...]) -> tuple[int, int]:
+    """Run all steps symbolically, with results that record their operands, and check each operand; return the peak of
+    bytes alive (read again before they are made again) and the time."""
+    expected: list[list[object]] = []
+    memory: dict[int, object] = {}
+    for place, kernel in enumerate(trace.kernels):
+        expected.append([memory[buffer] for buffer in kernel.reads])
+        memory |= {b: (place, tuple(expected[-1]), memory.get(b), b) for b in kernel.writes}
+    memory, peak = {}, 0
+    whole = {b: {p for p, k in enumerate(trace.kernels) if b in k.writes} for b in range(len(trace.buffers))}
+    for step, place in enumerate(order):
+        kernel = trace.kernels[place]
+        assert [memory.get(buffer) for buffer in kernel.reads] == expected[place]
+        fresh = {b for b in kernel.writes if place == min(whole[b])}
+        memory |= {b: (place, tuple(expected[place]), None if b in fresh else memory[b], b) for b in kernel.writes}
+        peak = max(peak, sum(trace.buffers[b].bytes for b in {*memory, *kernel.reads}))
+        for buffer in list(memory):
+            later = [trace.kernels[other] for other in order[step + 1 :]]
+            touching = [k for k in later if buffer in (*k.reads, *k.writes)]
+            anew = touching and buffer not in touching[0].reads and touching[0] is trace.kernels[min(whole[buffer])]
+            if not touching or anew:
+                del memory[buffer]
+    return peak, sum(round(trace.kernels[place].time_us) for place in order)
+
+
+def check_replay(trace: Trace, found: SimulatedPlan, limit: int) -> None:
+    """Check that a plan computes what the trace does, within a limit, with the time and the peak that it says."""
+    order, run = found.plan.order, found.run
+    assert {*order} >= {p for p, k in enumerate(trace.kernels) if not k.writes}
+    peak, time_us = replayed(trace, order)
+    assert (peak, time_us) == (run.peak_bytes, run.time_us)
+    assert peak <= limit
+    assert len(run.reruns) == len(order) - len({*order})
+    assert sum(moment.bytes for moment in run.log) == 0

@@ -79,7 +79,8 @@ class _SpilledRun:
 
     def _apply(self, moment: Moment) -> None:
         if moment.what in ("run", "again"):
-            for node in self.steps[moment.which - self.spill.trace.input_kernels]:
+            step = self.spill.step_of(moment.which)
+            for node in () if step is None else self.steps[step]:
                 self.inference.execute_node(node)
         elif moment.what == "stored" and moment.which in self.offsets:  # otherwise the store is useless and ends late
             self.stored[moment.which] = self._bytes(moment.which).copy()

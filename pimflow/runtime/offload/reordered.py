@@ -48,7 +48,13 @@ def reordered_plan(
         found = search.path(unit, weight, below_us)
         if found:
             best, below_us = found, sum(trace.kernels[place].time_us for place in found)
-    order = _with_views(trace, best) if best else None
+    return plan_in_order(trace, best) if best else None
+
+
+def plan_in_order(trace: Trace, path: Sequence[int]) -> SimulatedPlan | None:
+    """The plan that runs all steps that write, and the last one, in an order, some of them more than once; None if the
+    other steps (views) cannot be added."""
+    order = _with_views(trace, path)
     if order is None:
         return None
     plan = ActivationPlan(recomputed=_reruns(trace, order), order=order)

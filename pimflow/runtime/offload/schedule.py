@@ -71,9 +71,8 @@ def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: fl
     """
     run = spill.found.run
     runs = [Rerun(place, *span) for place, span in enumerate(zip(run.starts_us, run.ends_us, strict=True))]
-    given = spill.trace.input_kernels
-    uses = list(_uses(runs, given, "run", kept, target))
-    uses += _uses(run.reruns, given, "again", kept, target)
+    uses = list(_uses(spill, runs, "run", kept, target))
+    uses += _uses(spill, run.reruns, "again", kept, target)
     moved = list(_moved(spill, target))
     energy = dict.fromkeys(kept.timeline.energy_mj, 0.0) | {STATIC: static_mj}
     if moved:
@@ -85,11 +84,11 @@ def spilled_schedule(spill: Spill, kept: Schedule, target: Target, static_mj: fl
 
 
 def _uses(
-    runs: Sequence[Rerun], given: int, kind: Literal["run", "again"], kept: Schedule, target: Target
+    spill: Spill, runs: Sequence[Rerun], kind: Literal["run", "again"], kept: Schedule, target: Target
 ) -> Iterator[SpilledEvent]:
     """The events of the steps at the times of `runs`; if a step takes longer, all its events are stretched evenly.
 
-    The first `given` steps provide inputs and the last one takes results; they have no events.
+    Inputs and results have no events.
     """
     lengths = kept.timeline.region_us
     begins = [0.0, *accumulate(lengths)]
@@ -97,8 +96,8 @@ def _uses(
     for cost in kept.events:
         steps[cost.event.region].append(cost)
     for step in runs:
-        place = step.place - given
-        if not 0 <= place < len(steps):
+        place = spill.step_of(step.place)
+        if place is None:
             continue
         slower = (step.end_us - step.begin_us) / lengths[place] if lengths[place] else 1.0
         for cost in steps[place]:

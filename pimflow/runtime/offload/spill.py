@@ -25,10 +25,12 @@ from pimflow.runtime.offload.memory_bound import MemoryBound, memory_lower_bound
 from pimflow.runtime.offload.paging import paging_plan
 from pimflow.runtime.offload.reordered import reordered_plan
 from pimflow.runtime.offload.requirements import Requirements
+from pimflow.runtime.offload.rerunning import rerunning_plan
 from pimflow.runtime.offload.run import Moment, Run, RunLimits, SimulatedPlan, keep_all
 from pimflow.runtime.offload.search import search_plan
+from pimflow.runtime.offload.step_orders import step_orders
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace, written
-from pimflow.runtime.timeline import Timeline, regions
+from pimflow.runtime.timeline import CHANNELS, Timeline, regions
 from pimflow.targets import Target
 
 SpillWay = Literal["auto", "never", "offload", "recompute"]
@@ -60,6 +62,8 @@ class Spill:
         lower_bound: a lower bound on the memory of every plan.
         stays: where each buffer is in the arena, and when; a buffer that leaves and comes back may get another place.
             Empty if no plan helps: everything is kept, as in the memory plan.
+        order: for each kernel of the trace between inputs and results, its step in the schedule; () if the trace is in
+            the schedule's order.
     """
 
     trace: Trace
@@ -68,6 +72,20 @@ class Spill:
     room_bytes: int
     lower_bound: MemoryBound
     stays: tuple[Stay, ...] = ()
+    order: tuple[int, ...] = ()
+
+    def step_of(self, kernel: int) -> int | None:
+        """The step of the schedule that a kernel of the trace is; None for inputs and results."""
+        step = kernel - self.trace.input_kernels
+        if not 0 <= step < len(self.trace.kernels) - self.trace.input_kernels - 1:
+            return None
+        return self.order[step] if self.order else step
+
+    @property
+    def executed(self) -> tuple[str, ...]:
+        """The kernels in order of execution, including reruns, by name; () if that is the schedule's order."""
+        order = self.found.plan.order or (range(len(self.trace.kernels)) if self.order else ())
+        return tuple(self.trace.kernels[place].name for place in order)
 
     @property
     def limit_bytes(self) -> int:
@@ -79,6 +97,11 @@ class Spill:
     def fits(self) -> bool:
         """Whether the arena fits into the memory available."""
         return self.arena_bytes <= self.room_bytes
+
+    @property
+    def costs_nothing(self) -> bool:
+        """Whether the arena fits, and the run takes no longer than with everything kept."""
+        return self.fits and not _lost_us(self.found.run)
 
     @property
     def is_impossible(self) -> bool:
@@ -117,25 +140,61 @@ def plan_spill(
     """
     trace = steps_of(graph, memory, timeline)
     drives = channel is not None and way != "recompute"
-    best = Spill(trace, keep_all(trace), memory.arena_bytes, room_bytes, _lower_bound(trace, room_bytes, drives=drives))
+    kept = Spill(trace, keep_all(trace), memory.arena_bytes, room_bytes, _lower_bound(trace, room_bytes, drives=drives))
     if way == "never":
+        return kept
+    given = _in_given_order(kept, channel if drives else None, way)
+    if given.is_impossible or given.costs_nothing or _switches_channels(timeline):
+        return given
+    best = _in_other_orders(given, kept, channel if drives else None, way)
+    if way == "offload" or best.costs_nothing:
         return best
+    if not best.fits:
+        proven = _lower_bound(trace, room_bytes, drives=drives, proof=True)
+        best, given = replace(best, lower_bound=proven), replace(given, lower_bound=proven)
+    if best.is_impossible or (given.fits and not given.found.run.recompute_us):
+        return best
+    return min(best, _reordered(given), key=_rank)
+
+
+def _switches_channels(timeline: Timeline) -> bool:
+    """Whether memory channels change hands: another order of the steps might need more switches than it is charged."""
+    return any(event.resource == CHANNELS for event in timeline.events)
+
+
+def _in_given_order(kept: Spill, channel: Channel | None, way: SpillWay) -> Spill:
+    """The best plan found in the order of a trace; the one that keeps everything if none helps."""
+    best, room_bytes = kept, kept.room_bytes
     limit = max(0, room_bytes)
     for _ in range(MAX_ROUNDS):
         requirements = Requirements(offload=way != "recompute", recompute=way != "offload", limit_bytes=limit)
-        found = search_plan(trace, channel, requirements)
+        found = search_plan(kept.trace, channel, requirements)
         tried = _packed(best, found)
         best = min(best, tried, key=lambda spill: spill.arena_bytes)
         if tried.fits or found.run.peak_bytes > limit:
             break
         limit = max(0, min(limit, found.run.peak_bytes) - (tried.arena_bytes - room_bytes))
-    if channel is not None and drives and not best.is_impossible:
-        best = _paged(best, channel)
-    if not best.fits and not best.is_impossible and way != "offload":
-        best = replace(best, lower_bound=_lower_bound(trace, room_bytes, drives=drives, proof=True))
-    if way != "offload" and not best.is_impossible and (not best.fits or best.found.run.recompute_us):
-        best = _reordered(best)
-    return best
+    return best if channel is None or best.is_impossible else _paged(best, channel)
+
+
+def _in_other_orders(given: Spill, kept: Spill, channel: Channel | None, way: SpillWay) -> Spill:
+    """The given plan, or one with the steps in an order that needs less memory if only that one fits, or if it is
+    faster."""
+    trace, best = kept.trace, given
+    orders, inputs = step_orders(trace, _sizes(trace)), trace.input_kernels
+    for order in orders[1:] if channel is not None else ():
+        steps = tuple(place - inputs for place in order[inputs:-1])
+        moved = replace(kept, trace=_in_order(trace, order), order=steps)
+        best = min(best, _in_given_order(moved, channel, way), key=_rank)
+        if best.costs_nothing:
+            break
+    return best if way == "offload" or best.costs_nothing else _rerun(best, kept, orders)
+
+
+def _in_order(trace: Trace, order: Sequence[int]) -> Trace:
+    """A trace whose kernels are in another order."""
+    kernels = tuple(trace.kernels[place] for place in order)
+    return replace(trace, kernels=kernels, turn=_busiest(kernels, trace.buffers))
 
 
 def _lower_bound(trace: Trace, room_bytes: int, *, drives: bool, proof: bool = False) -> MemoryBound:
@@ -182,6 +241,22 @@ def _reordered(best: Spill) -> Spill:
         if tried.fits:
             break
         limit -= tried.arena_bytes - best.room_bytes
+    return best
+
+
+def _rerun(best: Spill, kept: Spill, orders: Sequence[Sequence[int]]) -> Spill:
+    """The given plan, or one of `rerunning_plan` if only that one fits, or if it is faster."""
+    limit = kept.room_bytes
+    for _ in range(MAX_ROUNDS):
+        below_us = best.found.run.time_us if best.fits else math.inf
+        found = rerunning_plan(kept.trace, _sizes(kept.trace), orders, limit, below_us)
+        if found is None:
+            break
+        tried = _packed(kept, found)
+        best = min(best, tried, key=_rank)
+        if tried.fits:
+            break
+        limit -= tried.arena_bytes - kept.room_bytes
     return best
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -16,8 +17,9 @@ from pimflow.passes.differentiate import Differentiate
 from pimflow.report.spill import spill_text
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.runtime.offload.run import ActivationPlan, simulate
-from pimflow.runtime.offload.spill import SpillWay, channel_of
-from support.offload import Clock, machine, residual_step, step
+from pimflow.runtime.offload.spill import SpillWay, channel_of, plan_spill
+from pimflow.runtime.timeline import CHANNELS, Event
+from support.offload import Clock, gated_by_input, machine, momentum_step, residual_step, slow_drives, step
 
 
 def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", policy: str = "gpu") -> CompiledModel:
@@ -25,15 +27,15 @@ def compiled(kib: float, spill: SpillWay = "auto", base: str = "a100-ssd", polic
 
 
 def noisy(kib: float, way: SpillWay) -> CompiledModel:
-    """A training step of layers that are each scaled by random noise."""
+    """A training step of layers that are each scaled by random noise, on a machine with slow drives."""
     build = Builder()
     x = build.input(512, 32)
     for _ in range(4):
         x = build.relu(build.gemm(x, 32))
         x = build.mul(x, build.onnx("RandomUniformLike", x))
     graph = Differentiate("mean-squared").run(build.graph(build.gemm(x, 8))).graph
-    model = to_onnx(graph).SerializeToString()
-    return pimflow.compile(model, target=machine(kib), policy="gpu", spill=way, use_cache=False, check=False)
+    model, target = to_onnx(graph).SerializeToString(), slow_drives(machine(kib), 2.0, 2.4)
+    return pimflow.compile(model, target=target, policy="gpu", spill=way, use_cache=False, check=False)
 
 
 def test_a_plan_that_fits() -> None:
@@ -85,29 +87,66 @@ def test_a_step_that_cannot_fit_is_reported_with_the_lowest_peak_found() -> None
     assert "it is unknown whether less is possible" in spill_text(replace(spill, room_bytes=spill.lower_bound.bytes))
 
 
-@pytest.mark.parametrize("more", [2 << 10, 16 << 10])
-def test_with_drives_everything_possible_fits(more: int) -> None:
-    """With the memory of a single step's operands, or little more: inputs are offloaded too, and buffers more than
-    once; by value."""
+@pytest.mark.parametrize(
+    ("model", "more", "trips_of_input"),
+    [(residual_step, 2 << 10, 1), (residual_step, 16 << 10, 0), (gated_by_input, 0, 3), (gated_by_input, 2 << 10, 3)],
+)
+def test_with_drives_everything_possible_fits(model: Callable[[], bytes], more: int, trips_of_input: int) -> None:
+    """With the memory of a single step's operands, or little more: inputs are offloaded too, if need be more than once;
+    by value."""
 
     def at(kib: float) -> CompiledModel:
-        return pimflow.compile(residual_step(), target=machine(kib), policy="gpu", use_cache=False, check=False)
+        return pimflow.compile(model(), target=machine(kib), policy="gpu", use_cache=False, check=False)
 
-    tight = at(150)
+    tight = at(100)
     spill, weights = tight.spill, tight.memory.weight_bytes
     assert spill is not None
-    model = at((spill.lower_bound.bytes + more + weights) / 1024)
-    assert model.spill is not None
-    assert model.spill.fits
-    assert model.spill.arena_bytes <= spill.lower_bound.bytes + more
-    trips = [buffer for buffer, _ in model.spill.found.plan.loads]
-    assert len(trips) > len(set(trips))
-    assert model.verify(arena=True).passed
-    rows = model.document()["memory"]["spill"]["activations"]
+    compiled = at((spill.lower_bound.bytes + more + weights) / 1024)
+    assert compiled.spill is not None
+    assert compiled.spill.fits
+    assert compiled.spill.arena_bytes <= spill.lower_bound.bytes + more
+    trips = [buffer for buffer, _ in compiled.spill.found.plan.loads]
+    assert trips.count(0) == trips_of_input
+    assert compiled.verify(arena=True).passed
+    rows = compiled.document()["memory"]["spill"]["activations"]
     assert len(rows) == len(trips)
-    assert sum(row["bytes"] for row in rows if row["store_us"]) == model.spill.found.run.bytes_of(
-        "store", model.spill.trace
+    assert sum(row["bytes"] for row in rows if row["store_us"]) == compiled.spill.found.run.bytes_of(
+        "store", compiled.spill.trace
     )
+
+
+@pytest.mark.parametrize(("base", "share"), [("rtx3090", 0.75), ("a100-ssd", 0.75), ("a100-ssd", 0.5)])
+def test_an_order_that_needs_less_memory(base: str, share: float) -> None:
+    """Gradients are used as soon as they are there: with three quarters of the memory nothing is recomputed, offloaded
+    or slower. The peak is that of a replay which knows the order alone, and the values are those of the model."""
+
+    def at(kib: float) -> CompiledModel:
+        return pimflow.compile(momentum_step(), target=machine(kib, base), policy="gpu", use_cache=False, check=False)
+
+    whole = at(1 << 20)
+    model = at((share * whole.memory.arena_bytes + whole.memory.weight_bytes) / 1024)
+    spill, schedule = model.spill, model.spilled_schedule
+    assert spill is not None
+    assert schedule is not None
+    assert spill.fits
+    run = spill.found.run
+    assert not run.reruns
+    assert bool(run.transfers) == (share == 0.5)
+    told = model.document()["memory"]["spill"]
+    kernels = {kernel.name: kernel for kernel in spill.trace.kernels}
+    assert sorted(told["order"]) == sorted(kernels)
+    if share == 0.75:
+        assert told["time_us"] == pytest.approx(whole.timeline.makespan_us)
+        touched = [{*kernels[name].reads, *kernels[name].writes} for name in told["order"]]
+        alive = (
+            {b for b in set().union(*touched[: n + 1]) if any(b in later for later in touched[n:])}
+            for n in range(len(touched))
+        )
+        assert run.peak_bytes == max(sum(spill.trace.buffers[b].bytes for b in buffers) for buffers in alive)
+    shown = [event.name for event in schedule.events if event.kind == "run" and event.resource == "gpu"]
+    assert shown == [name for name in told["order"] if name in {*shown}]
+    assert "steps in another order" in dict(model.about)["activations"]
+    assert model.verify(arena=True).passed
 
 
 @pytest.mark.parametrize(("share", "plain_us"), [(0.55, None), (0.75, 1443.3)])
@@ -133,6 +172,18 @@ def test_steps_in_another_order(share: float, plain_us: float | None) -> None:
     rows = told["activations"]
     assert len(rows) == len(spill.found.run.reruns)
     assert all(row["made_us"] <= row["read_us"] for row in rows)
+
+
+def test_the_order_stays_where_memory_channels_change_hands() -> None:
+    """Another order might need more switches, which no step's time includes."""
+    model = pimflow.compile(
+        momentum_step(), target=machine(1 << 20, "rtx3090"), policy="gpu", use_cache=False, check=False
+    )
+    switch = Event(model.graph.nodes[0].name, CHANNELS, 0.0, 1.0, 0)
+    switching = replace(model.timeline, events=(switch, *model.timeline.events))
+    room = round(0.95 * model.memory.arena_bytes)
+    plans = [plan_spill(model.graph, model.memory, line, room, None, "auto") for line in (model.timeline, switching)]
+    assert [bool(spill.executed) for spill in plans] == [True, False]
 
 
 @pytest.mark.parametrize(("way", "share"), [("auto", 0.6), ("recompute", 0.7)])
