@@ -6,13 +6,15 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from pimflow.ir import Graph
+from pimflow.ir import Graph, Plan
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
+from pimflow.search import solver
 from pimflow.search.candidates import Candidates
 from pimflow.search.policy import ENERGY, LATENCY, Policy, find_policy, policies
 from pimflow.search.price_cache import PriceCache
@@ -69,6 +71,25 @@ def test_energies_of_candidates_add_up_to_the_run(name: str, policy: str) -> Non
     assert plan.predicted_us == pytest.approx(run.makespan_us, rel=1e-9)
     quick = solve(graph, replace(options, objective="latency"), costs=costs)
     assert run.total_energy_mj <= whole_run(graph, quick.decisions, costs).total_energy_mj * (1 + 1e-9)
+
+
+def test_no_plan_for_energy_spends_more_than_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The local search for energy may end elsewhere; here it finds only the host."""
+    costs, graph = CostModel(load_target("pimflow")), PassManager(CLEANUP).run(heavy_chain(14)).graph
+    options = Options(target=costs.target, policy="newton++", use_cache=False)
+    fastest, search_for = solve(graph, options, costs=costs), solver.solve_for
+
+    def poor(graph: Graph, policy: Policy, *given: Any, **others: Any) -> Plan:
+        chosen = find_policy("gpu") if policy.objective == ENERGY else policy
+        return replace(search_for(graph, chosen, *given, **others), objective=policy.objective.name)
+
+    monkeypatch.setattr(solver, "solve_for", poor)
+    plan = solve(graph, replace(options, objective="energy"), costs=costs)
+    assert plan.decisions == fastest.decisions
+    assert (plan.objective, plan.complete, plan.limit) == ("energy", True, None)
+    late = solve(graph, replace(options, objective="energy", time_budget_s=1e-9), costs=costs)
+    assert late.decisions != fastest.decisions
+    assert not late.complete
 
 
 def test_energy_and_latency_ask_for_different_plans() -> None:
