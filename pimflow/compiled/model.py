@@ -209,12 +209,17 @@ class CompiledModel(CompiledResult):
         """
         node, channel = read_argument("node", str, node), read_argument("channel", int, channel)
         placed = node if node in self.programs else self._part_of(node)
-        unit, program = self.machine.costs.units[self.graph.node(placed).device or ""], self.programs[placed]
-        if not 0 <= channel < unit.parts(program):
-            raise OptionError(
-                f"channel {channel} does not exist", f"the target has channels 0 to {unit.parts(program) - 1}"
-            )
+        device = self.graph.node(placed).device or ""
+        unit, program, count = self.machine.costs.units[device], self.programs[placed], self._channels(placed)
+        if not count:
+            raise OptionError(f"node {node!r} runs on {device.upper()}, not on PIM", self._nodes_with_commands())
+        if not 0 <= channel < count:
+            raise OptionError(f"channel {channel} does not exist", f"the target has channels 0 to {count - 1}")
         return unit.trace(program, channel)
+
+    def _channels(self, node: str) -> int:
+        """The number of traces of a node that has a program; 0 if its unit executes no commands, like a CPU."""
+        return self.machine.costs.units[self.graph.node(node).device or ""].parts(self.programs[node])
 
     def _part_of(self, node: str) -> str:
         """The only node with a program that stems from the original node of this name."""
@@ -224,13 +229,13 @@ class CompiledModel(CompiledResult):
         if made:
             raise OptionError(f"no node {node!r} runs on PIM", f"parts of it on PIM are {', '.join(made)}")
         if node in {row.name for row in self.report.nodes}:
-            raise OptionError(f"node {node!r} does not run on PIM", self._nodes_off_the_host())
+            raise OptionError(f"node {node!r} does not run on PIM", self._nodes_with_commands())
         hint = did_you_mean(node, self.programs, 3)
-        raise OptionError(f"no node {node!r} runs on PIM", hint or self._nodes_off_the_host())
+        raise OptionError(f"no node {node!r} runs on PIM", hint or self._nodes_with_commands())
 
-    def _nodes_off_the_host(self) -> str:
-        """A hint with the first nodes that leave the host."""
-        names = list(self.programs)
+    def _nodes_with_commands(self) -> str:
+        """A hint with the first nodes that have commands."""
+        names = [name for name in self.programs if self._channels(name)]
         more = f" and {len(names) - _NAMES_SHOWN} more" if len(names) > _NAMES_SHOWN else ""
         return f"those that do are {', '.join(names[:_NAMES_SHOWN])}{more}" if names else "none does"
 

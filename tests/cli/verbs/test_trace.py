@@ -37,3 +37,6 @@ def test_for_a_node_without_commands_the_error_lists_others(tmp_path: Path, caps
     assert run("-q", "compile", "zoo:toy", "-o", folder, "--policy", "gpu", "--no-cache") == 0
     assert run("trace", folder, "conv1") == 2
     assert_one_line(capsys, "does not run on PIM; none does")
+    assert run("-q", "compile", "zoo:toy", "-o", folder, "--policy", "pim", "--target", "rtx3090", "--no-cache") == 0
+    assert run("trace", folder, "conv1") == 2
+    assert_one_line(capsys, "node 'conv1' runs on CPU, not on PIM; none does")
