@@ -13,12 +13,13 @@ from bisect import bisect_left, insort
 from collections.abc import Callable, Sequence
 from itertools import product
 from operator import itemgetter
+from random import Random
 
 from pimflow.records import dataclass
 
 MAX_REPAIRS = 300
-"""How often up to a hundred blocks are placed again, from each order, if there is too little room. With more blocks,
-which take longer to place, the number falls with the square of their number."""
+"""How often up to a hundred blocks are placed again in each way, from each order, if there is too little room. With
+more blocks, which take longer to place, the number falls with the square of their number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,21 +62,83 @@ def pack(blocks: Sequence[Block]) -> tuple[list[int], int]:
 
 
 def pack_within(blocks: Sequence[Block], room: int) -> tuple[list[int], int]:
-    """Like `pack`; if the result exceeds the room, the first block beyond it is moved forward in the order and packing
-    is repeated, as long as that may help."""
+    """Like `pack`; if the result exceeds the room, blocks beyond it are moved forward in the order, and packing is
+    repeated, as long as that may help: first always the first of them; then, from the orders that were closest, a
+    random one to before a random block that it overlaps in time, unless more bytes are then beyond the room.
+    """
     best = pack(blocks)
     if best[1] <= room or live_peak(blocks) > room:
         return best
     repairs = MAX_REPAIRS * 100**2 // max(100, len(blocks)) ** 2
+    closest: list[_Attempt] = []
     for order, ceiling in product(_orders(blocks)[:2], (None, room)):
+        tried: list[_Attempt] = []
         for _ in range(repairs):
-            found = _place(blocks, order, ceiling)
-            best = min(best, found, key=itemgetter(1))
-            if best[1] <= room:
-                return best
-            place = next(place for place, i in enumerate(order) if found[0][i] + blocks[i].size > room)
+            tried.append(_Attempt.of(blocks, order, ceiling, room))
+            if not tried[-1].beyond:
+                return tried[-1].packed
+            place = tried[-1].beyond[0]
             order.insert(place // 2, order.pop(place))
+        closest += [min(tried, key=_excess)] if tried else []
+        best = min(best, *(attempt.packed for attempt in tried), key=itemgetter(1))
+    draws = Random(0)
+    for start in sorted(closest, key=_excess):
+        attempt = start
+        for _ in range(repairs):
+            moved = _Attempt.of(blocks, _moved(blocks, attempt, draws), start.ceiling, room)
+            attempt = min(moved, attempt, key=_excess)
+            best = min(best, attempt.packed, key=itemgetter(1))
+            if not attempt.beyond:
+                return attempt.packed
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    """A packing that may exceed a room.
+
+    Args:
+        order: the order in which the blocks were placed.
+        ceiling: the room if they were placed from both ends, otherwise None.
+        packed: their offsets, and the total size.
+        beyond: the places in the order of the blocks that end beyond the room.
+        excess_bytes: the sum of how far they do.
+    """
+
+    order: tuple[int, ...]
+    ceiling: int | None
+    packed: tuple[list[int], int]
+    beyond: tuple[int, ...]
+    excess_bytes: int
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block], order: Sequence[int], ceiling: int | None, room: int) -> _Attempt:
+        """The packing of blocks in an order."""
+        packed = _place(blocks, order, ceiling)
+        over = [max(0, packed[0][index] + blocks[index].size - room) for index in order]
+        return cls(tuple(order), ceiling, packed, tuple(place for place, size in enumerate(over) if size), sum(over))
+
+
+def _excess(attempt: _Attempt) -> int:
+    return attempt.excess_bytes
+
+
+def _moved(blocks: Sequence[Block], attempt: _Attempt, draws: Random) -> list[int]:
+    """The order with a random block that is beyond the room before a random earlier one that it overlaps in time."""
+    order, place = list(attempt.order), _drawn(attempt.beyond, draws)
+    block = blocks[order.pop(place)]
+    overlapping = [
+        other
+        for other, index in enumerate(order[:place])
+        if blocks[index].first <= block.last and blocks[index].last >= block.first
+    ]
+    order.insert(_drawn(overlapping, draws) if overlapping else 0, attempt.order[place])
+    return order
+
+
+def _drawn(places: Sequence[int], draws: Random) -> int:
+    """One of some places, the same with every version of Python."""
+    return places[int(draws.random() * len(places))]
 
 
 def _orders(blocks: Sequence[Block]) -> list[list[int]]:

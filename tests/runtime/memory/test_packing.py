@@ -79,3 +79,13 @@ def test_blocks_beyond_the_limit_are_placed_earlier() -> None:
     offsets, total = pack_within(items, 640)
     assert_apart(items, offsets)
     assert total == live_peak(items) == 640
+
+
+def test_blocks_beyond_the_room_trade_places_until_all_fit() -> None:
+    """Moving forward whatever is beyond the room finds no packing here; the room is the most that is ever alive."""
+    spans = [(3, 8, 13), (3, 10, 18), (5, 10, 15), (9, 14, 20), (6, 13, 17), (2, 1, 4), (2, 1, 3)]
+    spans += [(1, 9, 10), (7, 5, 5), (2, 7, 7), (8, 9, 10), (9, 4, 9), (1, 4, 8), (6, 3, 4)]
+    items = [Block(*span) for span in spans]
+    offsets, total = pack_within(items, live_peak(items))
+    assert_apart(items, offsets)
+    assert total == live_peak(items)
