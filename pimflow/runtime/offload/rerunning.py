@@ -4,7 +4,7 @@ step needs them.
 Among the buffers in memory, the one that is dropped costs least: the time of the steps that make it again (including
 those of operands that are dropped as well), divided by powers of its bytes and of the steps until it is needed again.
 With first powers this is the rule of Kirisame et al., Dynamic Tensor Rematerialization, ICLR 2021, except that the next
-use, which is known here, takes the place of the last one. Several orders and several powers are tried.
+use, which is known here, takes the place of the last one. Several orders, powers and limits are tried.
 
 A buffer holds one version at a time: what some step wrote last. Inputs, and what random numbers are drawn for, cannot
 be made again; they stay until nothing needs them.
@@ -15,14 +15,18 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import field
+from itertools import product
 
 from pimflow.records import dataclass
 from pimflow.runtime.offload.reordered import plan_in_order
 from pimflow.runtime.offload.run import SimulatedPlan
 from pimflow.runtime.offload.trace import Trace
 
-POWERS = ((1.0, 0.0), (0.5, 0.0), (1.0, 0.5), (1.0, 1.0), (1.0, 2.0))
+POWERS = ((1.0, 0.0), (0.5, 0.0), (1.0, 0.5), (1.0, 1.0), (1.0, 2.0), (1.0, 8.0))
 """The powers of a buffer's bytes and of the steps until its next use."""
+
+LIMITS = (1.0, 15 / 16, 7 / 8)
+"""The limits that are tried, relative to the given one: a plan for less memory is sometimes faster."""
 
 MAX_RUNS = 12
 """The maximum number of steps that run in all, per step of the trace; plans that need more are given up."""
@@ -45,11 +49,10 @@ def rerunning_plan(
     """
     needs = _Needs.of(trace, tuple(sizes))
     best: tuple[int, ...] = ()
-    for order in orders:
-        for powers in POWERS:
-            found = _Rerunning(needs, order, limit_bytes, powers, below_us).steps()
-            if found:
-                best, below_us = found, sum(trace.kernels[step].time_us for step in found)
+    for order, share, powers in product(orders, LIMITS, POWERS):
+        found = _Rerunning(needs, order, int(share * limit_bytes), powers, below_us).steps()
+        if found:
+            best, below_us = found, sum(trace.kernels[step].time_us for step in found)
     return plan_in_order(trace, best) if best else None
 
 
