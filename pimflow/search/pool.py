@@ -171,7 +171,8 @@ class Pool(Generic[Payload]):
         """The stretches through which some cover costs at most `most`, except for rounding."""
         return {
             number
-            for ending, rest in zip(self._ending, behind, strict=True)
+            for ending, first, rest in zip(self._ending, before, behind, strict=True)
+            if first + rest <= most
             for number, total in zip(ending.numbers, ending.totals(before, self._least), strict=False)
             if total + rest <= most
         }

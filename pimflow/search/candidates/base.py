@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from pimflow.codegen.answers import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
+from pimflow.ir.analysis.regions import OperandReads, operand_reads
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.records import dataclass
 from pimflow.search.epilogues import own_kernels
@@ -72,6 +73,11 @@ class Scene:
         those fit into memory only one after the other."""
         found = fork_joins(self.graph, self.order)
         return tuple(region for region in found if not self.fetches_rows(region.start, region.stop))
+
+    @cached_property
+    def operand_reads(self) -> Callable[[str], OperandReads]:
+        """By name, what a node reads of its operands."""
+        return operand_reads(self.graph)
 
     def fetches_rows(self, start: int, stop: int) -> bool:
         """Whether rows are fetched from the host's memory at some positions."""

@@ -10,7 +10,7 @@ from functools import lru_cache
 from itertools import combinations, pairwise, permutations, product
 
 from pimflow.ir import Conv2d, Decision, Pipeline
-from pimflow.ir.analysis.regions import GrowingRun, node_rows, operand_reads
+from pimflow.ir.analysis.regions import GrowingRun, node_rows
 from pimflow.search.candidates.base import Candidate, Destination, Scene, is_heavy
 from pimflow.search.chain import Interval
 from pimflow.search.order import Unit
@@ -68,11 +68,10 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
 def cuttable(scene: Scene, growing: Iterable[tuple[Unit, ...]]) -> Iterator[tuple[Unit, ...]]:
     """The runs that can be cut into stages by rows (`pipeline_refusal`); consecutive runs grow from the same first
     unit."""
-    reads_of = operand_reads(scene.graph)
-    first, size, grown = None, 0, GrowingRun(scene.graph, reads_of)
+    first, size, grown = None, 0, GrowingRun(scene.graph, scene.operand_reads)
     for run in growing:
         if run[0] is not first:
-            first, size, grown = run[0], 0, GrowingRun(scene.graph, reads_of)
+            first, size, grown = run[0], 0, GrowingRun(scene.graph, scene.operand_reads)
         for unit in run[size:]:
             for node in unit.nodes:
                 grown.add(node)
