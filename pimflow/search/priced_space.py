@@ -6,8 +6,8 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property, partial
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline
 from pimflow.ir.plan import devices_away, leaves_host
@@ -92,6 +92,7 @@ def price_space(
         search.enter(listed)
         search.improve()
     search.merge()
+    search.complete()
     prices.flush()
     host = costs.target.host
     baseline: Decisions = tuple(OnDevice(node.name, host) for node in candidates.order)
@@ -206,14 +207,27 @@ class Search:
                 self._cut(some)
 
     def merge(self) -> None:
-        """Make one pipeline of neighbouring decisions where that pays off.
+        """Make one pipeline of neighbouring decisions where that pays off, and then rearrange decisions in more ways.
 
-        This comes last and starts from a settled plan, so that it never leads away from one that is found without it.
+        Both come last and start from a settled plan, so that they never lead away from one that is found without them.
         """
         self.settle()
-        while self._merge():
+        rearranged = partial(self._candidates.rearranged, cheapest=self._cheapest_for)
+        for offered in (self._candidates.merges, rearranged):
+            while self._rearrange(offered):
+                self._climb()
+                self.settle()
+
+    def complete(self) -> None:
+        """Consider every version with few stages as well, if the graph is small enough for these.
+
+        This comes last, like `merge`.
+        """
+        before = self.entered
+        self.enter(self._candidates.in_fewest_stages())
+        if self.entered > before:
             self._climb()
-            self.settle()
+            self.merge()
 
     def _probe(self) -> bool:
         """Enter variants of a few candidates near the cheapest cover; False if that has been done for all of those.
@@ -233,13 +247,15 @@ class Search:
                 self.vary(self._candidates.probes(interval))
         return bool(found)
 
-    def _merge(self) -> bool:
-        """Enter pipelines made of decisions of the cheapest cover; False if there are no new ones."""
+    def _rearrange(self, offered: Callable[[Sequence[Interval[Decisions]]], Iterator[Candidate]]) -> bool:
+        """Enter candidates made of several decisions of the cheapest cover; False if there are no new ones."""
         parts = self._line.on_order([self.placed(taken) for taken in self.cheapest()])
         starts, costs = [some.start for some in parts], [some.cost for some in parts]
         begins, ends = set(starts), {some.stop for some in parts}
         before = self.entered
-        for candidate in self._candidates.merges(parts):
+        if self.out_of_time:
+            return False
+        for candidate in offered(parts):
             first = self._candidates.first_equivalent(candidate)
             if first in self._joined:
                 continue

@@ -22,6 +22,7 @@ from pimflow.search import policies
 from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.candidates.md_dp import MAX_COUNTS, row_counts
+from pimflow.search.candidates.pieces import shifted
 from pimflow.search.candidates.pipelines import cuttable, equal_stages, half_first, moved_rows, neighbours
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import EVERY_ROW, find_policy, policy_of
@@ -335,6 +336,39 @@ def test_joined_stretches_are_cut_in_two_at_every_unit() -> None:
     assert [one.stop for one in cut(on_host)] == [2], "conv1 and conv2 stay on the host"
     found.clear()
     assert cut(Parallel(((run,), (OnDevice("conv2", "pim", "newton++"),)))) == [], "the rest is unknown"
+
+
+def test_joined_stretches_and_their_neighbours_exchange_units() -> None:
+    candidates, _ = candidates_of(downsampled(), "auto")
+    host = [OnDevice(f"conv{place}", "gpu") for place in range(3)]
+    unit = [OnDevice(f"conv{place}", "pim", "auto") for place in range(3)]
+    chosen: list[Interval[tuple[Decision, ...]]] = [
+        Interval(0, 2, 1.0, (Parallel(((unit[0], host[1]),)),)),
+        Interval(2, 3, 1.0, (unit[2],)),
+    ]
+    assert list(shifted(candidates.scene, chosen, lambda *_: ())) == [
+        Candidate(1, 3, (Parallel(((one,), (other,))),))
+        for one, other in ((host[1], unit[2]), (unit[1], unit[2]), (host[1], host[2]))
+    ], "conv2 does not wait for conv1; also with one of them on another device"
+    apart: list[Interval[tuple[Decision, ...]]] = [Interval(0, 1, 1.0, (unit[0],)), Interval(1, 3, 1.0, (host[1],))]
+    assert list(shifted(candidates.scene, apart, lambda *_: ())) == [], "nothing is joined"
+
+
+def test_a_pipeline_in_a_branch_is_restaged_or_comes_apart() -> None:
+    candidates, _ = candidates_of(downsampled(), "auto")
+    run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")
+    apart, other = (OnDevice("conv0", "pim", "auto"), OnDevice("conv1", "gpu")), OnDevice("conv2", "pim", "auto")
+    chosen = Interval[tuple[Decision, ...]](0, 3, 1.0, (Parallel(((run,), (other,))),))
+    offered = list(candidates.rearranged([chosen], lambda *_: ()))
+    found = [one.decisions[0].branches for one in offered if isinstance(one.decisions[0], Parallel)]
+    assert (apart, (other,)) in found
+    assert (apart, (OnDevice("conv2", "gpu"),)) in found, "without the pipeline, conv2 is better off elsewhere"
+    assert ((replace(run, stage_rows=(3, 3, 2)),), (other,)) in found
+    assert ((replace(run, stage_rows=(2, 2, 2, 2)),), (other,)) in found
+    assert len(found) == len(offered) > 4
+    for branches in found:
+        assert [name for branch in branches for item in branch for name in item.nodes] == ["conv0", "conv1", "conv2"]
+    assert list(candidates.rearranged([chosen], lambda *_: ())) == [], "each once"
 
 
 def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> None:

@@ -18,7 +18,7 @@ from pimflow.options import Options
 from pimflow.passes import MovementElimination, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
-from pimflow.search import policies, priced_space, pricing, solver
+from pimflow.search import candidates, policies, priced_space, pricing, solver
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import find_policy
@@ -29,7 +29,7 @@ from pimflow.search.progress import SearchProgress
 from pimflow.search.solver import cache_scope, prove, solve
 from pimflow.targets import load_target
 from support.costs import FakeCosts
-from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net
+from support.graphs import fire_modules, heavy_chain, inverted_residuals, random_net, two_resolutions
 from support.passes import rewritten
 from support.values import assert_same_values
 
@@ -63,9 +63,16 @@ def recomputed_us(graph: Graph, plan: Plan, costs: FakeCosts | None = None) -> f
     return build_timeline(rewritten(graph, plan, costs), costs.target, costs).makespan_us
 
 
+def without(monkeypatch: pytest.MonkeyPatch, *offers: str) -> None:
+    """Leave out some of the methods that offer candidates once the plan is settled."""
+    for offer in offers:
+        monkeypatch.setattr(Candidates, offer, lambda *_, **__: iter(()))
+
+
 def test_neighbours_of_the_cheapest_plan_are_considered_too(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps from the plan's own candidates stop earlier: a pipeline outside the plan is cheaper once it is varied."""
     graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
+    without(monkeypatch, "in_fewest_stages")
 
     def best_us() -> float:
         space = price_space(graph, find_policy("auto"), costs, PriceCache(None, ""))
@@ -79,7 +86,7 @@ def test_neighbours_of_the_cheapest_plan_are_considered_too(monkeypatch: pytest.
 def test_neighbouring_decisions_become_one_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows divided in one decision after the other: each pipeline of them is as cheap or dearer, until it is varied."""
     us = default_plan("heavy", "auto").predicted_us
-    monkeypatch.setattr(Candidates, "merges", lambda *_: iter(()))
+    without(monkeypatch, "merges", "rearranged", "in_fewest_stages")
     assert us < 0.98 * plan_for(GRAPHS["heavy"], "auto").predicted_us
 
 
@@ -89,10 +96,34 @@ def test_no_restricted_search_finds_a_cheaper_plan(restricted: dict[str, Any]) -
     assert default_plan("heavy", "auto").predicted_us <= plan.predicted_us * (1 + 1e-9)
 
 
+def cheapest_us(graph: Graph) -> float:
+    """The cost of the cheapest plan on target `pimflow`."""
+    space = price_space(graph, find_policy("auto"), CostModel(load_target("pimflow")), PriceCache(None, ""))
+    return space.search.pool.cheapest_priced()[0]
+
+
+def test_pipelines_inside_joined_decisions_are_dissolved(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A pipeline in a branch keeps others off the unit: only without it, another unit can be moved there as well."""
+    graph = two_resolutions()
+    us = cheapest_us(graph)
+    monkeypatch.setattr(candidates, "rejoined", lambda *_: iter(()))
+    assert us < 0.99 * cheapest_us(graph)
+
+
+def test_graphs_that_are_small_in_few_stages_are_searched_exhaustively_in_these(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    graph = random_net(6)
+    us = cheapest_us(graph)
+    without(monkeypatch, "in_fewest_stages")
+    assert us < 0.93 * cheapest_us(graph)
+
+
 def test_probing_stops_after_many_failures(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     graph, costs = inverted_residuals(2, 22), CostModel(load_target("pimflow"))
+    without(monkeypatch, "in_fewest_stages")
 
     def refined_and_best_us() -> tuple[int, float]:
         refined: list[int] = []

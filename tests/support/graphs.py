@@ -97,6 +97,26 @@ def fire_modules(size: int = 28) -> Graph:
     return net.graph(x)
 
 
+def two_resolutions(size: int = 28, channels: int = 32, depth: int = 2, modules: int = 1) -> Graph:
+    """Residual blocks at two resolutions side by side, the coarse ones taking in the fine ones' result (HRNet)."""
+    net = ConvNet("resolutions")
+    fine = net.input(1, channels, size, size)
+    coarse = net.fused_relu(net.layer(fine, 2 * channels, 3, 2))
+    for _ in range(modules):
+        for _ in range(depth):
+            fine = _basic_block(net, fine)
+        for _ in range(depth):
+            coarse = _basic_block(net, coarse)
+        coarse = net.add(coarse, net.layer(fine, 2 * channels, 3, 2))
+    return net.graph(net.layer(coarse, 64))
+
+
+def _basic_block(net: ConvNet, x: str) -> str:
+    channels = net.shape(x)[1]
+    y = net.fused_relu(net.layer(x, channels, 3))
+    return net.fused_relu(net.add(net.layer(y, channels, 3), x))
+
+
 def random_net(seed: int) -> Graph:
     """A random chain with skips, strides, pools, depthwise layers and forks."""
     rng = random.Random(seed)

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
-from pimflow.ir import Decision, Graph
+from pimflow.ir import Decision, Graph, Parallel
 from pimflow.ir.plan import renamed
 from pimflow.search.candidates import branches as concurrent
 from pimflow.search.candidates import columns, divided, edges, inner, pipelines
@@ -28,9 +28,10 @@ from pimflow.search.candidates.inner import k_splits
 from pimflow.search.candidates.joined import joins
 from pimflow.search.candidates.md_dp import MAX_FOLLOWERS, splits
 from pimflow.search.candidates.merged import Merger
-from pimflow.search.candidates.pieces import Cheapest, cuts, pieces
+from pimflow.search.candidates.pieces import Cheapest, cuts, pieces, shifted
 from pimflow.search.candidates.pipelines import patterns, runs, shorter_first, variations
 from pimflow.search.candidates.placed import on_device, on_host
+from pimflow.search.candidates.rejoined import rejoined
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy, Space
 from pimflow.search.pricing import Pricer
@@ -45,6 +46,9 @@ _MANY: tuple[Count, ...] = (columns.versions, pipelines.versions, concurrent.ver
 MAX_VERSIONS = 8_000
 """Graphs with at most this many versions of pipelines, concurrent branches and splits of columns are searched
 exhaustively, which takes a second or two."""
+MAX_IN_FEWEST_STAGES = 4_000
+"""Other graphs with at most this many versions in the smallest number of stages are searched exhaustively in that
+number at the end."""
 
 
 class Candidates:
@@ -66,12 +70,19 @@ class Candidates:
         self.order = self.scene.order
         self._joined: set[Candidate] = set()
         self._probes: set[Candidate] = set()
+        self._rejoined: set[tuple[Decision, ...]] = set()
         self._varied: set[tuple[Decision, ...]] = set()
         self._mergers = [Merger(self.scene, space) for space in policy.spaces if space.runs == "any"]
-        self.scene.exhaustive = exhaustive and self._versions(_MANY) <= MAX_VERSIONS
-        self.scene.every_division = self.scene.exhaustive and self._versions((divided.versions,)) <= MAX_VERSIONS
+        self._exhaustive = exhaustive
+        self._list_every_version(policy.spaces, MAX_VERSIONS)
         if once:
             self.scene.find_equivalents(self._reach(), concurrently=any(space.concurrent for space in policy.spaces))
+
+    def _list_every_version(self, spaces: Sequence[Space], most: int) -> None:
+        """From now on, list every version of the decisions that have at most so many in these spaces."""
+        scene = self.scene
+        scene.exhaustive = self._exhaustive and self._versions(_MANY, spaces, most) <= most
+        scene.every_division = scene.exhaustive and self._versions((divided.versions,), spaces, most) <= most
 
     def __iter__(self) -> Iterator[Candidate]:
         for listed in self.rounds():
@@ -84,16 +95,26 @@ class Candidates:
         never lead away from a plan that is found without them.
         """
         self.scene.sums = self.scene.divided_runs = False
-        yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS))
+        yield chain(on_host(self.scene, self.policy.spaces), self._listed(KINDS, self.policy.spaces))
         self.scene.sums = self.scene.divides_sums
         if self.scene.sums and any(space.inner for space in self.policy.spaces):
-            yield self._listed((k_splits,))
+            yield self._listed((k_splits,), self.policy.spaces)
         if any(space.runs == "any" for space in self.policy.spaces):
             self.scene.divided_runs = True
-            yield self._listed((divided_runs,))
+            yield self._listed((divided_runs,), self.policy.spaces)
 
-    def _listed(self, kinds: Sequence[Kind]) -> Iterator[Candidate]:
-        for space in self.policy.spaces:
+    def in_fewest_stages(self) -> Iterator[Candidate]:
+        """Every version with the smallest number of stages, if only then the graph has few enough of them."""
+        spaces = tuple(replace(space, stages=(min(space.stages),)) for space in self.policy.spaces)
+        if self.scene.exhaustive or spaces == self.policy.spaces:
+            return
+        self._list_every_version(spaces, MAX_IN_FEWEST_STAGES)
+        if self.scene.exhaustive:
+            kinds = (column_splits, branches, runs, *((k_splits,) if self.scene.sums else ()), divided_runs)
+            yield from self._listed(kinds, spaces)
+
+    def _listed(self, kinds: Sequence[Kind], spaces: Sequence[Space]) -> Iterator[Candidate]:
+        for space in spaces:
             for kind in kinds:
                 for destination in self.scene.destinations(space.choice):
                     yield from kind(self.scene, space, destination)
@@ -122,15 +143,14 @@ class Candidates:
     def _behind(self, shift: int) -> Callable[[str], str]:
         return lambda name: self.order[self.scene.place[name] + shift].name
 
-    def _versions(self, kinds: Sequence[Count]) -> int:
-        """The number of versions of the kinds that have too many in most graphs; counting stops once there are too
-        many."""
+    def _versions(self, kinds: Sequence[Count], spaces: Sequence[Space], most: int) -> int:
+        """The number of versions of the kinds that have too many in most graphs; counting stops above `most`."""
         count = 0
-        for space in self.policy.spaces:
+        for space in spaces:
             for destination in self.scene.destinations(space.choice):
                 for versions in kinds:
-                    count += versions(self.scene, space, destination, MAX_VERSIONS)
-                    if count > MAX_VERSIONS:
+                    count += versions(self.scene, space, destination, most)
+                    if count > most:
                         return count
         return count
 
@@ -180,3 +200,16 @@ class Candidates:
         """Consecutive decisions of a cover in one pipeline, whole or in part, and its pipelines in other stages."""
         for merger in self._mergers:
             yield from merger.candidates(chosen)
+
+    def rearranged(self, chosen: Sequence[Interval[tuple[Decision, ...]]], cheapest: Cheapest) -> Iterator[Candidate]:
+        """Like `merges`, also in stages that no decision has, inside joined decisions, and with boundaries of joined
+        decisions at other units."""
+        concurrently = any(space.concurrent for space in self.policy.spaces)
+        yield from self.merges(chosen)
+        for merger in self._mergers:
+            yield from merger.in_other_stages(chosen)
+            for one in chosen if concurrently else ():
+                if isinstance(one.payload[0], Parallel) and one.payload not in self._rejoined:
+                    self._rejoined.add(one.payload)
+                    yield from rejoined(self.scene, merger, one)
+        yield from shifted(self.scene, chosen, cheapest) if concurrently else ()

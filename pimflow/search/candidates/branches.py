@@ -105,7 +105,7 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     parallel = chosen.payload[0]
     if not isinstance(parallel, Parallel):
         return
-    found = [(at, *span) for at, branch in enumerate(parallel.branches) for span in unit_spans(scene, branch)]
+    found = list(_places(scene, parallel))
     for place in found:
         for way in _other_ways(scene, items_at(parallel, place)):
             yield Candidate(chosen.start, chosen.stop, (with_decisions(parallel, {place: way}),))
@@ -114,6 +114,21 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
         if ways is not None:
             changed = with_decisions(parallel, dict(zip(places, ways, strict=True)))
             yield Candidate(chosen.start, chosen.stop, (changed,))
+
+
+def moves(scene: Scene, parallel: Parallel, but: frozenset[str] = frozenset()) -> Iterator[Parallel]:
+    """The same branches with one unit whole on another device, except for units of the given nodes."""
+    for place in _places(scene, parallel):
+        items = items_at(parallel, place)
+        if items[0].nodes[0] not in but:
+            for destination in _destinations(scene, items):
+                for way in _whole_ways(scene, items, destination):
+                    yield with_decisions(parallel, {place: way})
+
+
+def _places(scene: Scene, parallel: Parallel) -> Iterator[Place]:
+    """The places of all units."""
+    return ((at, *span) for at, branch in enumerate(parallel.branches) for span in unit_spans(scene, branch))
 
 
 def items_at(parallel: Parallel, place: Place) -> tuple[Single, ...]:
@@ -147,10 +162,16 @@ def _other_ways(scene: Scene, items: Sequence[Single]) -> Iterator[tuple[Single,
     now, names = items[0], [name for item in items for name in item.nodes]
     anchor, behind = scene.graph.node(names[0]), tuple(names[1:])
     for destination in _destinations(scene, items):
-        for way in (_whole(scene, names, None), _whole(scene, names, destination)):
-            if way[0] != now:
-                yield way
+        yield from _whole_ways(scene, items, destination)
         yield from _divisions(scene, anchor, now, behind, destination)
+
+
+def _whole_ways(scene: Scene, items: Sequence[Single], destination: Destination) -> Iterator[tuple[Single, ...]]:
+    """One unit whole on the host or on another device, unless that is how it is decided."""
+    names = [name for item in items for name in item.nodes]
+    for way in (whole(scene, names, None), whole(scene, names, destination)):
+        if way[0] != items[0]:
+            yield way
 
 
 def _exchanged(
@@ -161,7 +182,7 @@ def _exchanged(
     if not there or not here:
         return None
     ways = [
-        _whole(scene, [name for item in items for name in item.nodes], destination)
+        whole(scene, [name for item in items for name in item.nodes], destination)
         for items, destination in ((leaving, there[0]), (staying, None))
     ]
     return None if ways[0][0] == leaving[0] or ways[1][0] == staying[0] else (ways[0], ways[1])
@@ -175,7 +196,7 @@ def _destinations(scene: Scene, items: Sequence[Single]) -> list[Destination]:
     return [destination for destination in scene.destinations("auto") if scene.can_run(anchor, destination)]
 
 
-def _whole(scene: Scene, names: Sequence[str], destination: Destination | None) -> tuple[Single, ...]:
+def whole(scene: Scene, names: Sequence[str], destination: Destination | None) -> tuple[Single, ...]:
     """One unit whole on a device (None: the host), with its fused nodes on the host."""
     anchor, *behind = names
     where = (scene.host, "") if destination is None else (destination.device, destination.choice)

@@ -33,7 +33,7 @@ def divided_runs(scene: Scene, space: Space, destination: Destination) -> Iterat
         if all(able):
             yield from _neighbours_divided(scene, run, destination)
         if any(able):
-            yield from _changing_devices(scene, run, able, space, destination)
+            yield from _changing_devices(scene, run, able, space, destination, every=scene.every_division)
 
 
 def versions(scene: Scene, space: Space, destination: Destination, most: int) -> int:
@@ -76,11 +76,11 @@ def _neighbours_divided(scene: Scene, run: Sequence[Unit], destination: Destinat
 
 
 def _changing_devices(
-    scene: Scene, run: Sequence[Unit], able: Sequence[bool], space: Space, destination: Destination
+    scene: Scene, run: Sequence[Unit], able: Sequence[bool], space: Space, destination: Destination, *, every: bool
 ) -> Iterator[Candidate]:
     """One unit on the host in the first or the last stage, all others that can leave the host on the other device."""
     names, devices = placed_on(scene, run, [destination.device if can else scene.host for can in able])
-    for stage_rows in _stages(scene, run, space, scene.every_division):
+    for stage_rows in _stages(scene, run, space, every):
         made = scene.rows_made(names, stage_rows)
         if isinstance(made, Refusal):
             continue
@@ -95,10 +95,11 @@ def _changing_devices(
 
 
 def changing_devices(scene: Scene, run: Sequence[Unit], space: Space, destination: Destination) -> Iterator[Candidate]:
-    """One unit of a run of a few on the host in the first or the last stage, for every number of equal stages."""
+    """One unit of a run of a few on the host in the first or the last stage, for every number of equal stages but the
+    smallest, for which `divided_runs` has them."""
     able = [scene.can_run(unit.anchor, destination) for unit in run]
-    for stages in space.stages if len(run) <= LONGEST_RUN else ():
-        yield from _changing_devices(scene, run, able, replace(space, stages=(stages,)), destination)
+    for stages in sorted(space.stages)[1:] if len(run) <= LONGEST_RUN else ():
+        yield from _changing_devices(scene, run, able, replace(space, stages=(stages,)), destination, every=False)
 
 
 def _by_node(run: Sequence[Unit], counts: Sequence[tuple[int, ...]]) -> tuple[tuple[int, ...], ...]:

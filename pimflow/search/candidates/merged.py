@@ -1,7 +1,7 @@
 """Runs that grow, shrink and take over units from their neighbours, and pipelines in other stages.
 
-Variations change a pipeline within its run, and joined decisions stay as they are. Here consecutive decisions of a
-cover become one pipeline, whole or in part. Every unit keeps the share of its rows that is on the host.
+Variations change a pipeline within its run. Here consecutive decisions become one pipeline, whole or in part. Every
+unit keeps the share of its rows that is on the host.
 """
 
 from __future__ import annotations
@@ -12,9 +12,11 @@ from itertools import accumulate, chain, pairwise
 
 from pimflow.ir import Decision, OnDevice, Pipeline, Refusal, SplitRows
 from pimflow.ir.analysis.regions import node_rows
+from pimflow.ir.plan import Single
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.records import dataclass
 from pimflow.search.candidates.base import Candidate, Destination, Scene
+from pimflow.search.candidates.branches import whole
 from pimflow.search.candidates.divided import changing_devices
 from pimflow.search.candidates.pipelines import cuttable, equal_stages, is_run
 from pimflow.search.chain import Interval
@@ -47,9 +49,14 @@ class _Segment:
         """Whether there are stages, or rows of one unit on both devices."""
         return len(self.stage_rows) > 1 or any(0 < share < 1 for shares in self.shares for share in shares)
 
+    @cached_property
+    def shares_units(self) -> bool:
+        """Whether both devices make rows of one unit, in the same stage or not."""
+        return any(0 < sum(shares) < len(shares) for shares in self.shares)
+
 
 class Merger:
-    """Makes pipelines of the decisions of covers over one graph. What has been offered once is not offered again.
+    """Makes pipelines of the decisions of covers over one graph. What is offered of a cover once is not offered again.
 
     Args:
         scene: the graph in its order.
@@ -60,32 +67,90 @@ class Merger:
         self._scene = scene
         self._space = space
         self._destinations = {destination.device: destination for destination in scene.destinations(space.choice)}
-        self._seen: set[Chosen] = set()
+        self._numbers: dict[Interval[tuple[Decision, ...]], int] = {}
+        self._seen: set[tuple[int, ...]] = set()
+        self._seen_restaged: set[tuple[int, ...]] = set()
         self._segments: dict[tuple[Decision, ...], _Segment | None] = {}
         self._runs: dict[tuple[int, int], bool] = {}
 
     def candidates(self, chosen: Chosen) -> Iterator[Candidate]:
         """Pipelines of up to three consecutive decisions, of one and a part of its neighbour, of the first or last
         units of one, and one in other stages."""
-        for (segment,) in self._windows(chosen, 1):
-            yield from self._restaged(segment)
-            yield from self._parts(segment)
-        for size in range(2, MAX_MERGED + 1):
-            for window in self._windows(chosen, size):
-                yield from self._merge(window)
-                if size == 2:
-                    yield from self._shifted(*window)
+        for window in self._windows(chosen, self._seen):
+            yield from self._pipelines(window)
 
-    def _windows(self, chosen: Chosen, size: int) -> Iterator[list[_Segment]]:
-        """The segments of some consecutive decisions that two devices share, each once."""
-        for first in range(len(chosen) - size + 1):
-            window = tuple(chosen[first : first + size])
-            if window in self._seen:
-                continue
-            self._seen.add(window)
-            segments = [segment for one in window if (segment := self._segment(one)) is not None]
-            if len(segments) == size and any(segment.is_divided for segment in segments):
-                yield segments
+    def in_other_stages(self, chosen: Chosen) -> Iterator[Candidate]:
+        """Pipelines with one stage more, cut at its quarters, and two or three consecutive decisions in any number of
+        equal stages, if two devices share rows of a unit: the search has had the others."""
+        for window in self._windows(chosen, self._seen_restaged):
+            if len(window) == 1:
+                yield from self._restaged_further(window[0])
+            elif any(segment.shares_units for segment in window):
+                yield from self._merge(window, equal=True)
+
+    def pipelines(self, window: Chosen) -> Iterator[Candidate]:
+        """Like `candidates`, for a single window of consecutive decisions."""
+        segments = self._segments_of(window)
+        if segments:
+            yield from self._pipelines(segments)
+
+    def apart(self, one: Interval[tuple[Decision, ...]]) -> tuple[Single, ...]:
+        """The units of a chosen decision about rows, each whole on the device that makes most of its rows."""
+        segment = self._segment(one)
+        assert segment is not None, "pipelines are made of it"
+        return self._apart(segment, 0, len(segment.units))
+
+    def rest(
+        self, one: Interval[tuple[Decision, ...]], start: int, stop: int, *, together: bool
+    ) -> tuple[Decision, ...]:
+        """The first or the last units of a chosen decision about rows, at positions start .. stop-1: in a pipeline
+        (`together`, if they can be in one), or apart."""
+        segment = self._segment(one)
+        assert segment is not None, "pipelines are made of it"
+        parts = chain(self._before(segment), self._from(segment)) if together else ()
+        for part in parts:
+            if (part.units[0].start, part.units[-1].stop) == (start, stop) and self._is_run(part.units):
+                for pipeline in self._pipeline(part.units, part.shares, part.stage_rows, part.device):
+                    return pipeline.decisions
+        first, last = (sum(unit.start < place for unit in segment.units) for place in (start, stop))
+        return self._apart(segment, first, last)
+
+    def _apart(self, segment: _Segment, first: int, last: int) -> tuple[Single, ...]:
+        """Units first .. last-1 of a segment by themselves."""
+        destination = self._destinations[segment.device]
+        found: list[Single] = []
+        for unit, shares in zip(segment.units[first:last], segment.shares[first:last], strict=True):
+            stays = sum(shares) >= len(shares) / 2 or not self._scene.can_run(unit.anchor, destination)
+            found += whole(self._scene, [node.name for node in unit.nodes], None if stays else destination)
+        return tuple(found)
+
+    def _windows(self, chosen: Chosen, seen: set[tuple[int, ...]]) -> Iterator[list[_Segment]]:
+        """The segments of one, then two, then three consecutive decisions that devices share, unless `seen`."""
+        numbers = [self._numbers.setdefault(one, len(self._numbers)) for one in chosen]
+        for size in range(1, MAX_MERGED + 1):
+            for first in range(len(chosen) - size + 1):
+                window = tuple(numbers[first : first + size])
+                if window in seen:
+                    continue
+                seen.add(window)
+                segments = self._segments_of(chosen[first : first + size])
+                if segments:
+                    yield segments
+
+    def _segments_of(self, window: Chosen) -> list[_Segment]:
+        """The segments of decisions that two devices share; none if one of them is not about rows."""
+        segments = [segment for one in window if (segment := self._segment(one)) is not None]
+        is_divided = len(segments) == len(window) and any(segment.is_divided for segment in segments)
+        return segments if is_divided else []
+
+    def _pipelines(self, segments: Sequence[_Segment]) -> Iterator[Candidate]:
+        if len(segments) == 1:
+            yield from self._restaged(segments[0])
+            yield from self._parts(segments[0])
+            return
+        yield from self._merge(segments)
+        if len(segments) == 2:
+            yield from self._shifted(*segments)
 
     def _segment(self, chosen: Interval[tuple[Decision, ...]]) -> _Segment | None:
         """The segment of a chosen decision; None for decisions that are not about rows."""
@@ -130,9 +195,9 @@ class Merger:
         """The rows of the last node."""
         return node_rows(self._scene.graph, units[-1].nodes[-1])
 
-    def _merge(self, segments: Sequence[_Segment]) -> Iterator[Candidate]:
+    def _merge(self, segments: Sequence[_Segment], *, equal: bool = False) -> Iterator[Candidate]:
         """All units in one pipeline, in the stages of one of the segments; in one stage, or in few equal ones, if none
-        has any."""
+        has any. With `equal`, in any number of equal stages."""
         devices = {segment.device for segment in segments} - {""}
         units = tuple(chain.from_iterable(segment.units for segment in segments))
         if len(devices) != 1 or not self._is_run(units):
@@ -141,20 +206,21 @@ class Merger:
         options = [scaled for segment in segments if (scaled := _scaled(segment.stage_rows, rows))]
         staged = [option for option in options if len(option) > 1]
         shares = [some for segment in segments for some in segment.shares]
-        for stage_rows in dict.fromkeys(staged or (*options, *equal_stages(rows, min(self._space.stages))[-1:])):
+        counts = self._space.stages if equal else () if staged else (min(self._space.stages),)
+        others = [stage_rows for count in counts for stage_rows in equal_stages(rows, count)[-1:]]
+        for stage_rows in dict.fromkeys(others if equal else staged or (*options, *others)):
             yield from self._pipeline(units, shares, stage_rows, *devices)
 
     def _shifted(self, one: _Segment, other: _Segment) -> Iterator[Candidate]:
         """One of two segments with some units of its neighbour, from the boundary on."""
-        for cut in range(1, len(one.units)):
-            yield from self._merge((_behind(one, cut), other))
+        for behind in self._from(one):
+            yield from self._merge((behind, other))
         for before in self._before(other):
             yield from self._merge((one, before))
 
     def _parts(self, segment: _Segment) -> Iterator[Candidate]:
         """The first units and the last units by themselves, cut at any unit."""
-        behind = (_behind(segment, cut) for cut in range(1, len(segment.units)))
-        for part in chain(self._before(segment), behind):
+        for part in chain(self._before(segment), self._from(segment)):
             if self._is_run(part.units):
                 yield from self._pipeline(part.units, part.shares, part.stage_rows, part.device)
 
@@ -170,6 +236,11 @@ class Merger:
             if min(stage_rows) > 0:
                 yield _Segment(units, segment.shares[:cut], stage_rows, segment.device)
 
+    def _from(self, segment: _Segment) -> Iterator[_Segment]:
+        """The last units, cut at any unit."""
+        for cut in range(1, len(segment.units)):
+            yield _Segment(segment.units[cut:], segment.shares[cut:], segment.stage_rows, segment.device)
+
     def _restaged(self, segment: _Segment) -> Iterator[Candidate]:
         """The same units in other stages: two put together, or equal ones; also with one of few units on the host in
         the first or the last stage."""
@@ -182,6 +253,18 @@ class Merger:
             if len(stage_rows) in self._space.stages:
                 yield from self._pipeline(segment.units, segment.shares, stage_rows, segment.device)
         yield from changing_devices(self._scene, segment.units, self._space, self._destinations[segment.device])
+
+    def _restaged_further(self, segment: _Segment) -> Iterator[Candidate]:
+        """The same units with one stage cut in two at its quarters; `variations` has halves unless units are shared."""
+        rows = segment.stage_rows
+        if len(segment.units) < 2 or len(rows) + 1 not in self._space.stages:
+            return
+        for at, stage in enumerate(rows):
+            middle = (stage // 2,) if segment.shares_units else ()
+            for first in dict.fromkeys((stage // 4, *middle, stage - stage // 4)):
+                if 0 < first < stage:
+                    stage_rows = (*rows[:at], first, stage - first, *rows[at + 1 :])
+                    yield from self._pipeline(segment.units, segment.shares, stage_rows, segment.device)
 
     def _is_run(self, units: Sequence[Unit]) -> bool:
         """Whether units are a run that can be cut into stages."""
@@ -218,11 +301,6 @@ class Merger:
         by_stage = _in_stages(shares, len(rows))
         counts = tuple([round(share * count) for share, count in zip(by_stage, rows, strict=True)])
         return None if counts == rows or not self._scene.can_run(unit.anchor, destination) else counts
-
-
-def _behind(segment: _Segment, cut: int) -> _Segment:
-    """The units of a segment from one on."""
-    return _Segment(segment.units[cut:], segment.shares[cut:], segment.stage_rows, segment.device)
 
 
 def _names(units: Sequence[Unit]) -> tuple[str, ...]:

@@ -6,15 +6,15 @@ found for the same stretch.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 from operator import itemgetter
 
 from pimflow.ir import Decision, Parallel, Pipeline
 from pimflow.ir.plan import Single, leaves_host, singles
-from pimflow.search.candidates.base import Candidate, Scene
-from pimflow.search.candidates.branches import items_at, parallel_of, unit_spans, with_decisions
+from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Scene
+from pimflow.search.candidates.branches import items_at, moves, parallel_of, unit_spans, with_decisions
 from pimflow.search.chain import Interval
 
 Cheapest = Callable[[int, int], tuple[Decision, ...]]
@@ -49,10 +49,50 @@ def cuts(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapes
         return
     for unit in scene.units_within(chosen.start, chosen.stop)[1:]:
         for start, stop in ((chosen.start, unit.start), (unit.start, chosen.stop)):
-            items = _between(scene, parallel, start, stop, cheapest)
+            items = _between(scene, parallel.decisions, start, stop, cheapest)
             part = parallel_of(scene, start, stop, items)
             if len(items) > 1 and leaves_host(part, scene.host):
                 yield Candidate(start, stop, (part,))
+
+
+def shifted(scene: Scene, chosen: Sequence[Interval[tuple[Decision, ...]]], cheapest: Cheapest) -> Iterator[Candidate]:
+    """Chosen decisions of which some are joined, joined from or up to any unit of the first or the last of them: also
+    with one unit whole on another device.
+
+    `cuts` has what is left of that decision. A combination of as many nodes as it may have can take in a neighbour only
+    in this way.
+    """
+    for start, stop, window in _shifts(scene, chosen):
+        items = [item for one in window for decision in one.payload for item in singles(decision)]
+        found = _between(scene, items, start, stop, cheapest)
+        part = parallel_of(scene, start, stop, found)
+        if len(found) > 1 and leaves_host(part, scene.host):
+            for parallel in (part, *moves(scene, part)):
+                yield Candidate(start, stop, (parallel,))
+
+
+def _shifts(
+    scene: Scene, chosen: Sequence[Interval[tuple[Decision, ...]]]
+) -> Iterator[tuple[int, int, Sequence[Interval[tuple[Decision, ...]]]]]:
+    """Where decisions may be joined if the first or the last of them is cut, and those decisions.
+
+    Of two units that do not depend on each other, one is in the first decision, one in the last.
+    """
+    starts = [one.start for one in chosen]
+    found: set[tuple[int, int, int, int]] = set()
+    for before, behind in scene.unordered:
+        first, last = bisect_right(starts, before) - 1, bisect_right(starts, behind) - 1
+        window = chosen[first : last + 1]
+        start, stop = window[0].start, window[-1].stop
+        if first == last or not any(isinstance(one.payload[0], Parallel) for one in window):
+            continue
+        inside = [unit.start for unit in scene.units_within(start, stop)[1:]]
+        begins, ends = [place for place in inside if place <= before], [place for place in inside if place > behind]
+        places = [(begin, stop) for begin in begins] + [(start, end) for end in ends]
+        found.update((begin, end, first, last) for begin, end in places if end - begin <= MAX_REGION_NODES)
+    for start, stop, first, last in sorted(found):
+        if not scene.fetches_rows(start, stop):
+            yield start, stop, chosen[first : last + 1]
 
 
 def _cut_pipeline(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest: Cheapest) -> Iterator[Candidate]:
@@ -70,11 +110,11 @@ def _cut_pipeline(scene: Scene, chosen: Interval[tuple[Decision, ...]], cheapest
                 yield Candidate(chosen.start, chosen.stop, (parallel,))
 
 
-def _between(scene: Scene, parallel: Parallel, start: int, stop: int, cheapest: Cheapest) -> list[Single]:
+def _between(scene: Scene, items: Sequence[Single], start: int, stop: int, cheapest: Cheapest) -> list[Single]:
     """The decisions about positions start .. stop-1; a decision that reaches beyond is replaced by those of the
     cheapest candidate for just the part within. Empty if there is no such candidate."""
     found: list[Single] = []
-    for item in parallel.decisions:
+    for item in items:
         first, last = _stretch(scene, (item,))
         inner = max(first, start), min(last, stop)
         if inner[0] >= inner[1]:
