@@ -118,6 +118,11 @@ class CostModel:
         """Whether the host launches a kernel while it waits for the kernel's operands."""
         return self.host.queues_launches
 
+    @property
+    def saves_launches(self) -> bool:
+        """Whether the later stages of a kernel in a pipeline need no launch, because it is still running."""
+        return self.host.persistent_stages
+
     def serving(self, graph: Graph) -> CostModel:
         """The cost model that applies to a placed graph: `host_only()` if no node leaves the host."""
         return self if any(node.device in self.units for node in graph.nodes) else self.host_only()

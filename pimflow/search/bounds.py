@@ -119,7 +119,7 @@ class Bounds:
         busy_us: dict[str, float] = {}
         for steps in self._steps_of(decisions):
             for device, part in zip(steps.devices, steps.parts, strict=True):
-                busy_us[device] = busy_us.get(device, 0.0) + part.us - part.avoidable_us
+                busy_us[device] = busy_us.get(device, 0.0) + part.us - part.saved_us
         return busy_us
 
     def time_from_parts_us(self, decisions: tuple[Decision, ...]) -> float | None:
@@ -132,7 +132,7 @@ class Bounds:
         if not follows or not self._places_are_free:
             return None
         parts = [part for some in steps for part in some.parts]
-        if not all(part.complete and not part.avoidable_us for part in parts):
+        if not all(part.complete for part in parts):
             return None
         for part in parts:
             if part.pending is not None:
@@ -157,28 +157,48 @@ class Bounds:
         """The makespan of the parts, scheduled as the jobs of a timeline; None if a kernel waits for a part that is
         written after it, because a timeline then has the parts in another order.
 
-        A part that takes no time is not a job: its successors wait for its predecessors instead.
+        A part that takes no time is not a job: its successors wait for its predecessors instead. Launches are as in the
+        cost model: saved where a kernel is running already, or ahead of the operands where they are queued.
         """
         jobs: list[Job] = []
         last: dict[int, set[int]] = {}
         added = steps.epilogue_reads()
+        running = self._running_kernels(steps)
         for at, node, stage in steps.written:
             part, awaited = steps.parts[at], added.get(at, ())
             if not all(source in last for source in (*steps.reads[at], *awaited)):
                 return None
             before = {job for source in steps.reads[at] for job in last[source]}
             kernels_us = part.kernels_us or (part.us,)
-            for kernel, us in enumerate(kernels_us, 1):
+            launches_us = part.launches_us or (0.0,) * len(kernels_us)
+            for kernel, (us, launch_us) in enumerate(zip(kernels_us, launches_us, strict=True), 1):
+                is_running = False
                 if kernel == len(kernels_us):  # only the last kernel: the Pad before it does not wait
                     before = before.union(*[last[source] for source in awaited])
-                if us <= 0:
+                    is_running = at in running
+                left_us = us - launch_us if is_running else us
+                if left_us <= 0:
                     continue
                 for source in before:
                     jobs[source].successors.append(len(jobs))
-                jobs.append(Job(node, steps.devices[at], us, stage, [], len(before)))
+                ahead_us = launch_us if self._costs.queues_launches and not is_running else 0.0
+                jobs.append(Job(node, steps.devices[at], left_us, stage, [], len(before), ahead_us))
                 before = {len(jobs) - 1}
             last[at] = before
         return makespan_us(jobs)
+
+    def _running_kernels(self, steps: Steps) -> set[int]:
+        """The parts that are later stages of a kernel of the host that is running already."""
+        if not self._costs.saves_launches:
+            return set()
+        stages: dict[int, tuple[str, int]] = {}
+        first: dict[str, int] = {}
+        for at, node, stage in steps.written:
+            if stage is None or steps.devices[at] != self._host or node.op.is_movement or steps.parts[at] is FREE:
+                continue
+            stages[at] = node.name, stage
+            first[node.name] = min(stage, first.get(node.name, stage))
+        return {at for at, (name, stage) in stages.items() if first[name] < stage}
 
     def tighten(self, decisions: tuple[Decision, ...]) -> float:
         """Price work of units exactly, the longest first, until the lower bound of the decisions has risen, and return

@@ -51,7 +51,7 @@ def joined_item(graph: Graph, decision: Single, steps: Steps) -> JoinedItem:
     fused_into = frozenset(name for name in roots if name is not None)
     busy_us: dict[str, float] = {}
     for device, part in zip(steps.devices, steps.parts, strict=True):
-        busy_us[device] = busy_us.get(device, 0.0) + part.us - part.avoidable_us
+        busy_us[device] = busy_us.get(device, 0.0) + part.us - part.saved_us
     return JoinedItem(
         steps, inputs, outputs, busy_us, fused_into, decision.node if isinstance(decision, OnDevice) else None
     )

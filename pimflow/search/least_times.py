@@ -45,10 +45,6 @@ class Costs(part_prices.Costs, Protocol):
     def channel_switch_us(self) -> float | None:
         """How long it takes for memory channels to change hands; None if units hold theirs for the whole run."""
 
-    @property
-    def queues_launches(self) -> bool:
-        """Whether the host launches a kernel while it waits for the kernel's operands."""
-
     def measured_us(self, op: Op) -> float:
         """The shortest time measured for any kernel of an op's name."""
 

@@ -72,6 +72,14 @@ class Costs(Protocol):
         """The units that can apply functions to results while they are read out."""
 
     @property
+    def queues_launches(self) -> bool:
+        """Whether the host launches a kernel while it waits for the kernel's operands."""
+
+    @property
+    def saves_launches(self) -> bool:
+        """Whether the later stages of a kernel in a pipeline need no launch."""
+
+    @property
     def symmetric_padding(self) -> tuple[str, ...]:
         """The devices whose convolutions require equal padding on opposite sides."""
 
@@ -112,16 +120,18 @@ class Part:
     """The time of a part: a lower bound while work is `pending`; `priced` is priced work whose energy is still to be
     read.
 
-    `kernels_us` are the times of its consecutive kernels if there are several; `complete` is whether nothing else adds
-    to its cost.
+    `kernels_us` are the times of its consecutive kernels if there are several, and `launches_us` what can be avoided of
+    each kernel's time, if anything; `complete` is whether nothing else adds to its cost.
     """
 
     us: float
     pending: Pending | None = None
     priced: Pending | None = None
-    avoidable_us: float = 0.0  # when it is one of several parts
+    avoidable_us: float = 0.0  # not waited for, when it is one of several parts
+    saved_us: float = 0.0  # of that, what keeps the device free as well
     energy_mj: float = 0.0
     kernels_us: tuple[float, ...] = ()
+    launches_us: tuple[float, ...] = ()
     complete: bool = True
 
 
@@ -267,11 +277,14 @@ class PartPrices:
 
     def _host_part(self, graph: Graph, nodes: Sequence[Node], complete: bool = True) -> Part:
         prices = [self._costs.node_cost(graph, node) for node in nodes]
+        launches_us = tuple(self._costs.avoidable_us(graph, node) for node in nodes)
         return Part(
             sum(price.time_us for price in prices),
-            avoidable_us=sum(self._costs.avoidable_us(graph, node) for node in nodes),
+            avoidable_us=sum(launches_us),
+            saved_us=sum(self._costs.avoidable_us(graph, node, busy=True) for node in nodes),
             energy_mj=sum(price.energy_mj for price in prices),
             kernels_us=tuple(price.time_us for price in prices) if len(prices) > 1 else (),
+            launches_us=launches_us if any(launches_us) else (),
             complete=complete,
         )
 

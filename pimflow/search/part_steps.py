@@ -53,21 +53,23 @@ def least_makespan_us(steps: Steps) -> float:
     if len(parts) == 1:
         return parts[0].us
     us = [part.us - part.avoidable_us for part in parts]
+    busy = [part.us - part.saved_us for part in parts]
     release: list[float] = []
     ends: list[float] = []
-    for sources, own in zip(reads, us, strict=True):
+    for sources, own, whole in zip(reads, us, busy, strict=True):
         start = 0.0
         for source in sources:
             if ends[source] > start:
                 start = ends[source]
-        release.append(start)
-        ends.append(start + own)
+        ahead = whole - own  # queued launches
+        release.append(start - ahead if start > ahead else 0.0)
+        ends.append(start + own if start > ahead else whole)
     behind = _behind(reads, us)
     by_device: dict[str, list[int]] = {}
     for index, where in enumerate(devices):
-        if us[index] > 0:
+        if busy[index] > 0:
             by_device.setdefault(where, []).append(index)
-    return max([_one_device(mine, us, release, behind) for mine in by_device.values()], default=0.0)
+    return max([_one_device(mine, busy, release, behind) for mine in by_device.values()], default=0.0)
 
 
 def _behind(reads: Sequence[Sequence[int]], us: Sequence[float]) -> list[float]:

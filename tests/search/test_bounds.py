@@ -6,6 +6,7 @@ import math
 import random
 from collections import Counter
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Costs, Pricer
-from pimflow.targets import load_target
+from pimflow.targets import load_target, override
 from support.costs import FakeCost, FakeCosts, FakeUnit
 from support.graphs import ConvNet, attention, dense_block, fire_modules, inverted_residuals, random_net
 
@@ -36,6 +37,14 @@ COSTS: dict[str, tuple[Costs, str]] = {
     "slow": (FakeCosts(slow_down=20.0), "auto"),
     "pimflow": (CostModel(load_target("pimflow")), "pimflow"),
     "cpu": (CostModel(load_target("pimflow-cpu")), "pimflow"),
+}
+LAUNCHES: dict[str, Costs] = {
+    mode: CostModel(override("pimflow", {"gpu.launches": launches, "gpu.persistent_stages": persistent}))
+    for mode, launches, persistent in (
+        ("queued", "queued", False),
+        ("persistent", "exposed", True),
+        ("both", "queued", True),
+    )
 }
 
 
@@ -80,10 +89,15 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
     assert listed > 0.2 * near, "few rows take a launch, too"
 
 
-@pytest.mark.parametrize("machine", ["pimflow", "cpu"])
-@pytest.mark.parametrize("name", [*GRAPHS, "dense", "series"])
+@pytest.mark.parametrize(
+    ("name", "machine"),
+    [
+        *product([*GRAPHS, "dense", "series"], ["pimflow", "cpu"]),
+        *product(["inverted", "random"], LAUNCHES),
+    ],
+)
 def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None:
-    costs, _ = COSTS[machine]
+    costs = LAUNCHES[machine] if machine in LAUNCHES else COSTS[machine][0]
     others = {"dense": dense_block(3), "series": series()}
     graph = PassManager(CLEANUP).run((GRAPHS | others)[name]).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
@@ -100,9 +114,12 @@ def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None
     assert divided > 3 or machine == "cpu" or name == "series", "copies over a link need the rewritten graph"
 
 
-@pytest.mark.parametrize("stages", [(14,), (5, 9), (4, 6, 4)])
-def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...]) -> None:
-    costs, _ = COSTS["pimflow"]
+@pytest.mark.parametrize(
+    ("stages", "machine"),
+    [((14,), "pimflow"), ((5, 9), "pimflow"), ((4, 6, 4), "pimflow"), ((5, 9), "queued"), ((4, 6, 4), "both")],
+)
+def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...], machine: str) -> None:
+    costs = LAUNCHES[machine] if machine in LAUNCHES else COSTS[machine][0]
     graph = PassManager(CLEANUP).run(residual_block()).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     candidates = Candidates(graph, find_policy("auto"), pricer)

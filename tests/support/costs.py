@@ -147,6 +147,10 @@ class FakeCosts:
     def queues_launches(self) -> bool:
         return False
 
+    @property
+    def saves_launches(self) -> bool:
+        return False
+
     def avoidable_us(self, graph: Graph, node: Node, *, busy: bool = False) -> float:
         return 0.0
 
