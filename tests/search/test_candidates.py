@@ -369,6 +369,8 @@ def test_a_pipeline_in_a_branch_is_restaged_or_comes_apart() -> None:
     for branches in found:
         assert [name for branch in branches for item in branch for name in item.nodes] == ["conv0", "conv1", "conv2"]
     assert list(candidates.rearranged([chosen], lambda *_: ())) == [], "each once"
+    bottom_first = Parallel(((replace(run, choice="", bottom_first=True),), (other,)))
+    assert list(candidates.rearranged([replace(chosen, payload=(bottom_first,))], lambda *_: ())) == []
 
 
 def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> None:

@@ -95,10 +95,10 @@ class Merger:
             yield from self._pipelines(segments)
 
     def apart(self, one: Interval[tuple[Decision, ...]]) -> tuple[Single, ...]:
-        """The units of a chosen decision about rows, each whole on the device that makes most of its rows."""
+        """The units of a chosen decision about rows, each whole on the device that makes most of its rows; () for a
+        pipeline whose bottom rows come first."""
         segment = self._segment(one)
-        assert segment is not None, "pipelines are made of it"
-        return self._apart(segment, 0, len(segment.units))
+        return () if segment is None else self._apart(segment, 0, len(segment.units))
 
     def rest(
         self, one: Interval[tuple[Decision, ...]], start: int, stop: int, *, together: bool

@@ -33,8 +33,8 @@ def _changed(scene: Scene, merger: Merger, parallel: Parallel, place: Place, win
             items = _around(merger, window, pipeline, together=together)
             if items:
                 yield with_decisions(parallel, {place: items})
-    if len(window) == 1:
-        apart = merger.apart(window[0])
+    apart = merger.apart(window[0]) if len(window) == 1 else ()
+    if apart:
         dissolved = with_decisions(parallel, {place: apart})
         yield dissolved
         yield from moves(scene, dissolved, but=frozenset(item.nodes[0] for item in apart))
