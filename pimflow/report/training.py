@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from itertools import accumulate, pairwise
 from operator import itemgetter
 from typing import Any, Literal
@@ -104,7 +105,7 @@ class Training(Records):
         return activation_rows(self.trace, self.found)
 
     def as_json(self) -> dict[str, Any]:
-        """Plain values, with a row per saved activation."""
+        """Plain values, with a row per saved activation, and the kernels and buffers of the step for a replay."""
         trace, run, kept = self.trace, self.found.run, self.kept
         endurance = self.endurance
         return {
@@ -148,9 +149,22 @@ class Training(Records):
                 "years": endurance.years,
             },
             "saved": self.records(),
+            "buffers": [{"name": item.name, "bytes": item.bytes, "fixed": item.fixed} for item in trace.buffers],
+            "kernels": [
+                {
+                    "name": kernel.name,
+                    "time_us": kernel.time_us,
+                    "reads": self._names(kernel.reads),
+                    "writes": self._names(kernel.writes),
+                }
+                for kernel in trace.kernels
+            ],
         }
 
-    def _bytes(self, buffers: Any) -> int:
+    def _names(self, buffers: Iterable[int]) -> list[str]:
+        return [self.trace.buffers[buffer].name for buffer in buffers]
+
+    def _bytes(self, buffers: Iterable[int]) -> int:
         return sum(self.trace.buffers[buffer].bytes for buffer in buffers)
 
     def text(self) -> str:
