@@ -101,7 +101,7 @@ class Bounds:
 
     def least_mj(self, decisions: tuple[Decision, ...]) -> float:
         """A lower bound on the energy of the decisions without static power; the energy of units counts once it is
-        priced."""
+        priced. If the time follows from the parts (`time_from_parts_us`), so does the energy, and this is it."""
         return sum(self._prices.spent_mj(part) for steps in self._steps_of(decisions) for part in steps.parts)
 
     def joined_busy_us(self, parallel: Parallel) -> float:
@@ -113,6 +113,12 @@ class Bounds:
             for device, us in self._joined_item(decision, where).busy_us.items():
                 busy_us[device] = busy_us.get(device, 0.0) + us
         return max(busy_us.values())
+
+    def joined_mj(self, parallel: Parallel) -> float:
+        """Like `least_mj`, without putting the parts of joined decisions together."""
+        where = self._devices((parallel,))
+        items = [self._joined_item(decision, where) for decision in parallel.decisions]
+        return sum(self._prices.spent_mj(part) for item in items for part in item.steps.parts)
 
     def least_busy_us(self, decisions: tuple[Decision, ...]) -> dict[str, float]:
         """A lower bound on how long the decisions keep each device busy; infinite if they cannot be carried out."""

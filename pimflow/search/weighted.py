@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pimflow.ir import Decision, Graph
+from pimflow.ir import Decision, Graph, Parallel
 from pimflow.records import dataclass
 from pimflow.search.policy import Objective
 from pimflow.search.price_cache import PriceCache, key_of
@@ -32,16 +32,15 @@ class WeightedPricer(Pricer):
         self._energies = key_of(repr(sorted(costs.target.values.items())))
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """A lower bound on the cost of the decisions, by arithmetic and by what has been priced so far."""
-        least = self.least_spent(decisions)
-        return math.inf if least is None else self._objective.cost(least.time_us, least.energy_mj)
+        """A lower bound on the cost of the decisions, before joined ones are laid out."""
+        only = decisions[0]
+        if len(decisions) > 1 or not isinstance(only, Parallel):
+            return self._weighted(self.least_spent(decisions))
+        return self._weighted(self._with_static(self._bounds.joined_busy_us(only), self._bounds.joined_mj(only)))
 
     def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Lower bounds on the time and energy of the decisions so far; None if they cannot be carried out."""
-        time_us = self._bounds.lower_bound_us(decisions)
-        if math.isinf(time_us):
-            return None
-        return Spent(time_us, self._bounds.least_mj(decisions) + self.costs.static_energy_mj(time_us))
+        return self._with_static(self._bounds.lower_bound_us(decisions), self._bounds.least_mj(decisions))
 
     def refine_spent(self, decisions: tuple[Decision, ...], known: Spent) -> tuple[Spent | None, bool]:
         """Time and energy, refined from `known`, and whether they are exact (None: the decisions cannot be carried
@@ -53,29 +52,59 @@ class WeightedPricer(Pricer):
     def refine(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """The cost of the decisions, refined from `least`, and whether it is the price (None: they cannot be carried
         out)."""
-        known = self.least(decisions)
-        if known <= least:
-            self._bounds.tighten(decisions)
-            known = self.least(decisions)
+        known = self._weighted(self.least_spent(decisions))
+        if known > least:
+            return known, False
+        spent = self._from_parts(decisions)
+        if spent is not None:
+            self._keep_spent(self.content_text(decisions), spent)
+            return self._weighted(spent), True
+        self._bounds.tighten(decisions)
+        known = self._weighted(self.least_spent(decisions))
         return (self.cost(decisions), True) if known <= least else (known, False)
 
     def cost(self, decisions: tuple[Decision, ...]) -> float | None:
         """The cost of the decisions; None if they cannot be carried out."""
         spent = self.spent(decisions)
-        return None if spent is None else self._objective.cost(spent.time_us, spent.energy_mj)
+        return None if spent is None else self._weighted(spent)
 
     def spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Time and energy from the start of the first decision to the end of the last; None if they cannot be carried
         out."""
         text = self.content_text(decisions)
-        key, energy_key = key_of(text), key_of(f"energy by {self._energies} of\n{text}")
+        key, energy_key = self._keys(text)
         if key not in self._prices or energy_key not in self._prices:
-            rewritten = self._rewritten(decisions)
-            timeline = None if rewritten is None else self._timeline(rewritten)
-            self._prices.put(key, None if timeline is None else timeline.makespan_us)
-            self._prices.put(energy_key, None if timeline is None else timeline.total_energy_mj)
+            self._keep_spent(text, self._from_parts(decisions) or self._carried_out(decisions))
         time_us, energy_mj = self._prices.get(key), self._prices.get(energy_key)
         return None if time_us is None or energy_mj is None else Spent(time_us, energy_mj)
+
+    def _keys(self, text: str) -> tuple[str, str]:
+        """The keys of the time and of the energy of decisions with this content."""
+        return key_of(text), key_of(f"energy by {self._energies} of\n{text}")
+
+    def _keep_spent(self, text: str, spent: Spent | None) -> None:
+        key, energy_key = self._keys(text)
+        self._prices.put(key, None if spent is None else spent.time_us)
+        self._prices.put(energy_key, None if spent is None else spent.energy_mj)
+
+    def _from_parts(self, decisions: tuple[Decision, ...]) -> Spent | None:
+        """Time and energy if they follow from the parts; None if the decisions have to be, or cannot be, carried
+        out."""
+        time_us = self._bounds.time_from_parts_us(decisions)
+        return None if time_us is None else self._with_static(time_us, self._bounds.least_mj(decisions))
+
+    def _carried_out(self, decisions: tuple[Decision, ...]) -> Spent | None:
+        rewritten = self._rewritten(decisions)
+        timeline = None if rewritten is None else self._timeline(rewritten)
+        return None if timeline is None else Spent(timeline.makespan_us, timeline.total_energy_mj)
+
+    def _with_static(self, time_us: float, energy_mj: float) -> Spent | None:
+        """A time, and an energy together with the static energy over that time; None for an infinite time."""
+        return Spent(time_us, energy_mj + self.costs.static_energy_mj(time_us)) if math.isfinite(time_us) else None
+
+    def _weighted(self, spent: Spent | None) -> float:
+        """The cost by the objective; infinite for decisions that cannot be carried out."""
+        return math.inf if spent is None else self._objective.cost(spent.time_us, spent.energy_mj)
 
     def time_us(self, decisions: tuple[Decision, ...]) -> float:
         """The time of decisions that can be carried out."""

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from pimflow.ir import Graph, Plan
+from pimflow.ir import Decision, Graph, Parallel, Plan
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search import solver
 from pimflow.search.candidates import Candidates
+from pimflow.search.chain import Interval
 from pimflow.search.policy import ENERGY, LATENCY, Policy, find_policy, policies
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.solver import solve
@@ -36,6 +37,13 @@ def mixed_chain() -> Graph:
     net = ConvNet("mixed")
     x = net.layer(net.layer(net.input(1, 32, 14, 14), 32, 3), 192)
     return net.graph(net.layer(net.wise(x), 32))
+
+
+class CarryingOut(WeightedPricer):
+    """A pricer that carries out every decision that it prices."""
+
+    def _from_parts(self, decisions: tuple[Decision, ...]) -> None:
+        """Nothing follows from parts."""
 
 
 @cache
@@ -103,9 +111,10 @@ def test_energy_and_latency_ask_for_different_plans() -> None:
 def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
     costs, graph = FakeCosts(symmetric_padding=("gpu",)), PassManager(CLEANUP).run(GRAPHS[name]).graph
     pricer = WeightedPricer(graph, costs, PriceCache(None, ""), ENERGY)
+    slow_pricer = CarryingOut(graph, costs, PriceCache(None, ""), ENERGY)
     tight = 0
     for candidate in Candidates(graph, find_policy(policy), pricer):
-        energy_mj = pricer.cost(candidate.decisions)
+        energy_mj = slow_pricer.cost(candidate.decisions)
         if energy_mj is None:
             continue
         least, priced = pricer.least(candidate.decisions), False
@@ -116,8 +125,31 @@ def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
             assert refined is not None
             assert priced or refined > least, "it is refined until it is priced"
             least = refined
-        assert least == energy_mj
+        assert least == pytest.approx(energy_mj, rel=1e-12)
     assert tight, "the bound is too weak"
+
+
+@pytest.mark.parametrize("launches", ["exposed", "queued"])
+@pytest.mark.parametrize("name", ["inverted", "fire"])
+def test_what_follows_from_parts_matches_the_timeline(name: str, launches: str) -> None:
+    costs = CostModel(override(load_target("pimflow"), {"gpu.launches": launches}))
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    pricer = WeightedPricer(graph, costs, PriceCache(None, ""), ENERGY)
+    slow_pricer = CarryingOut(graph, costs, PriceCache(None, ""), ENERGY)
+    candidates = Candidates(graph, find_policy("auto"), pricer)
+    listed = list(candidates)
+    shortest = {one.start: one for one in sorted(listed, key=lambda one: one.stop, reverse=True)}
+    cover: list[Interval[tuple[Decision, ...]]] = []
+    while (place := cover[-1].stop if cover else 0) < len(candidates.order):
+        cover.append(Interval(place, shortest[place].stop, 1.0, shortest[place].decisions))
+    drawn = [*listed[::20], *list(candidates.joins(cover))[:20]]
+    for candidate in drawn:
+        cost = pricer.cost(candidate.decisions)
+        assert cost is not None
+        assert cost == pytest.approx(slow_pricer.cost(candidate.decisions), rel=1e-12), candidate
+        assert pricer.least(candidate.decisions) <= cost * (1 + 1e-9), candidate
+    assert pricer.built < len(drawn) / 2 < slow_pricer.built
+    assert any(isinstance(one.decisions[0], Parallel) for one in drawn) or name == "inverted"
 
 
 def test_a_cached_plan_is_not_used_for_other_energies(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
