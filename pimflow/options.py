@@ -276,8 +276,8 @@ class OptionKeywords(TypedDict, total=False):
 
 
 def graph_of(given: object) -> Any:
-    """Convert `given` to a `pimflow.sparse.Graph`: a Graph, a file, a scipy or PyTorch Geometric object, or named edge
-    lists.
+    """Convert `given` to a `pimflow.sparse.Graph`: a Graph, a file, a scipy or PyTorch Geometric object, or arrays by
+    name.
 
     Raises:
         GraphDataError: it cannot be read, or is not a graph.
@@ -290,7 +290,7 @@ def graph_of(given: object) -> Any:
     if isinstance(given, (str, Path)):
         return Adjacency.load(given)
     if isinstance(given, Mapping):
-        return Adjacency.from_edge_lists(given)
+        return Adjacency.from_mapping(given)
     if hasattr(given, "edge_index_dict"):
         return Adjacency.from_edge_lists(given.edge_index_dict)
     if hasattr(given, "edge_index"):

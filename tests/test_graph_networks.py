@@ -70,7 +70,7 @@ def test_layers_over_learnt_features_are_computed_in_every_run(graph_file: Path)
 def test_a_graph_may_be_an_object() -> None:
     matrix = scipy.sparse.coo_matrix((np.ones(900), (PAIRS[0], PAIRS[1])), shape=(120, 120))
     data = type("Data", (), {"edge_index": PAIRS, "num_nodes": 120})()
-    for given in (matrix, data, Adjacency.from_edge_index(PAIRS, 120)):
+    for given in (matrix, data, {"edge_index": PAIRS, "num_nodes": 120}, Adjacency.from_edge_index(PAIRS, 120)):
         network = compiled("sage-sum-dynamo", given, policy="gpu").network
         assert network is not None
         assert network.adjacency.sha256 == Adjacency.from_edge_index(PAIRS, 120).sha256

@@ -157,11 +157,6 @@ def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindin
 
 
 def _bound_to(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph:
-    if adjacency.num_src != adjacency.num_dst:
-        raise ModelError(
-            f"the edges of the graph go from {adjacency.num_src} vertices to {adjacency.num_dst} others",
-            "give one whose edges go from and to the same vertices",
-        )
     sizes = _sizes(found, adjacency, shapes)
     given = dict(shapes)
     for item, size in sizes.items():
@@ -171,11 +166,18 @@ def _bound_to(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -
 
 
 def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> dict[str, tuple[int, ...] | int]:
-    """Sizes of symbols, and shapes of inputs with unnamed dims."""
+    """Sizes of symbols, and shapes of inputs with unnamed dims.
+
+    If sources and destinations are different vertices, no input says which of them its rows are, so the user gives the
+    numbers of rows.
+    """
     vertices, edges = adjacency.num_dst, adjacency.num_edges
     pairs = [(found.edge_index, 1, edges)]
     pairs += [(item, 0, edges) for item in (found.weight, found.edge_type, *found.edges) if item is not None]
-    pairs += [(item, axis, vertices) for item, axis in _of_vertices(found, shapes, vertices)]
+    if adjacency.num_src == vertices:
+        pairs += [(item, axis, vertices) for item, axis in _of_vertices(found, shapes, vertices)]
+    else:
+        _check_sources(found, adjacency, shapes)
     mismatched = [(item, axis) for item, axis, size in pairs if _given_size(item, axis, shapes) not in (None, size)]
     if mismatched:
         _refuse_other_size(found, adjacency, shapes)
@@ -188,6 +190,22 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
         elif isinstance(dim, str) and all(isinstance(other, int) for place, other in enumerate(dims) if place != axis):
             sizes[item.name] = tuple(size if place == axis else int(other) for place, other in enumerate(dims))
     return sizes
+
+
+def _check_sources(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> None:
+    """Checks that one of the given numbers of rows is that of the sources of a bipartite graph.
+
+    Raises:
+        ShapeError: none is.
+    """
+    rows = {_given_size(item, 0, shapes) for item in found.vertices}
+    if rows and None not in rows and adjacency.num_src not in rows:
+        known = " and ".join(f"{size:,}" for size in sorted(size for size in rows if size is not None))
+        raise ShapeError(
+            f"the model is for {known} vertices, the edges of the graph go from {adjacency.num_src:,} vertices to "
+            f"{adjacency.num_dst:,} others",
+            "bind the sizes of its inputs to these, or give a graph of its own size",
+        )
 
 
 def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None) -> list[tuple[Declared, int]]:
@@ -254,13 +272,14 @@ def _given_size(item: Declared, axis: int, shapes: ShapeBindings) -> int | None:
 def _refuse_other_size(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> None:
     edges = _given_size(found.edge_index, 1, shapes)
     places = _of_vertices(found, shapes, adjacency.num_dst)
-    vertices = next((_given_size(item, axis, shapes) for item, axis in places), None)
-    known = [f"{vertices:,} vertices"] if vertices is not None else []
+    rows = {size: f"{size:,}" for item, axis in places if (size := _given_size(item, axis, shapes)) is not None}
+    known = [f"{' and '.join(rows.values())} vertices"] if rows else []
     known += [f"{edges:,} edges"] if edges is not None else []
+    pair = "say how many sources and how many destinations it has (two numbers as num_nodes)"
     raise ShapeError(
         f"the model is for {' and '.join(known)}, the graph has {adjacency.num_dst:,} vertices and "
         f"{adjacency.num_edges:,} edges",
-        "export the model with dynamic sizes, or give a graph of its own size",
+        f"{pair if len(rows) > 1 else 'export the model with dynamic sizes'}, or give a graph of its own size",
     )
 
 

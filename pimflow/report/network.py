@@ -35,7 +35,8 @@ class Network:
         if graph.relations:
             return f"{len(graph.relations)} edge lists, {graph.num_edges:,} edges (sha256 {graph.sha256[:12]})"
         known = ESTIMATE if self.is_estimate else f"sha256 {graph.sha256[:12]}"
-        return f"{graph.num_dst:,} vertices, {graph.num_edges:,} edges ({known})"
+        kinds = "" if graph.num_src == graph.num_dst else f"{graph.num_src:,} vertices to "
+        return f"{kinds}{graph.num_dst:,} vertices, {graph.num_edges:,} edges ({known})"
 
     def as_json(self) -> dict[str, Any]:
         """The object "graph" of documents."""

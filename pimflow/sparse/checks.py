@@ -40,6 +40,19 @@ def vertex_count(count: object, where: str) -> int:
     return number
 
 
+def vertex_counts(count: object, where: str) -> tuple[int, int]:
+    """The numbers of sources and of destinations: two integers, or one for both.
+
+    Raises:
+        GraphDataError: a graph cannot have these numbers.
+    """
+    array = np.asarray(count)
+    if array.shape != (2,):
+        number = vertex_count(count, where)
+        return number, number
+    return vertex_count(array[0], where), vertex_count(array[1], where)
+
+
 def integers(array: npt.NDArray[Any], what: str, where: str) -> Ids:
     """An array of integers; an empty one may be of any type.
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import astuple, replace
 from functools import cached_property
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
@@ -102,7 +103,7 @@ class Graph:
     def from_edge_index(
         cls,
         edge_index: npt.ArrayLike,
-        num_nodes: int | None = None,
+        num_nodes: int | tuple[int, int] | None = None,
         edge_weight: npt.ArrayLike | None = None,
         edge_type: npt.ArrayLike | None = None,
         *,
@@ -112,7 +113,8 @@ class Graph:
 
         Args:
             edge_index: integers [2, E]: a row of sources, a row of destinations.
-            num_nodes: number of vertices; if None, the largest id plus one.
+            num_nodes: number of vertices, or the numbers of sources and of destinations; if None, the largest id plus
+                one.
             edge_weight: numbers [E] or [E, 1].
             edge_type: integers [E], from 0.
             where: the source of the data, for error messages.
@@ -121,7 +123,8 @@ class Graph:
             GraphDataError: the arrays are not those of a graph.
         """
         src, dst = checks.pairs(np.asarray(edge_index), where)
-        return cls.from_edges(src, dst, num_nodes, num_nodes, edge_weight, edge_type, where=where)
+        num_src, num_dst = (None, None) if num_nodes is None else checks.vertex_counts(num_nodes, where)
+        return cls.from_edges(src, dst, num_src, num_dst, edge_weight, edge_type, where=where)
 
     @classmethod
     def from_edges(
@@ -180,6 +183,21 @@ class Graph:
         src, dst, relations = concatenated({list_name(name): _as_array(pairs) for name, pairs in lists.items()}, where)
         sizes = (sum(item.num_src for item in relations), sum(item.num_dst for item in relations))
         return replace(cls.from_edges(src, dst, *sizes, where=where), relations=relations)
+
+    @classmethod
+    def from_mapping(cls, arrays: Mapping[Any, Any], *, where: str = "graph") -> Graph:
+        """A graph from arrays by the names of an .npz file: `edge_index` with at least one of `edge_weight`,
+        `edge_type` and `num_nodes`. Any other mapping holds the edge lists of a heterogeneous graph.
+
+        Raises:
+            GraphDataError: the arrays are not those of a graph.
+        """
+        from pimflow.sparse.reading import PYG_NAMES
+
+        given = {name: arrays[name] for name in PYG_NAMES if name in arrays}
+        if "edge_index" not in given or len(given) == 1:
+            return cls.from_edge_lists(arrays, where=where)
+        return cls.from_pyg(SimpleNamespace(**given), where=where)
 
     @classmethod
     def from_csr(

@@ -67,9 +67,9 @@ def _from_edge_index(arrays: Arrays, where: str) -> Edges | Rows:
     shape = arrays["edge_index"].shape
     check_memory(shape[-1] if shape else 0, where)
     count = _read(arrays, "num_nodes")
-    vertices = None if count is None else checks.vertex_count(count, where)
+    num_src, num_dst = (None, None) if count is None else checks.vertex_counts(count, where)
     src, dst = checks.pairs(arrays["edge_index"].read(), where)
-    return Edges(src, dst, vertices, vertices, _read(arrays, "edge_weight"), _read(arrays, "edge_type"))
+    return Edges(src, dst, num_src, num_dst, _read(arrays, "edge_weight"), _read(arrays, "edge_type"))
 
 
 def _from_own(arrays: Arrays, where: str) -> Edges | Rows:

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 from pimflow.errors import ModelError, ShapeError
 from pimflow.frontend import bound_inputs, load, load_with_graph
 from pimflow.frontend.graph_binding import bind_graph, graph_inputs, random_graph
+from pimflow.ir import TypedLinear
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.sparse import Graph as Adjacency
@@ -115,9 +116,6 @@ def test_inputs_that_the_graph_lacks_stay_or_are_refused() -> None:
         bind_graph(network(DYNAMIC), adjacency(typed=False), {})
     with pytest.raises(ModelError, match="the model has no edge list"):
         bind_graph(network({"x": (FLOAT, ["N", 2])}), adjacency(), {})
-    bipartite = Adjacency.from_edges(np.array([0, 4]), np.array([1, 0]), 5, 2)
-    with pytest.raises(ModelError, match="the edges of the graph go from 5 vertices to 2 others"):
-        bind_graph(network(DYNAMIC), bipartite, {})
 
 
 @pytest.mark.parametrize(
@@ -215,3 +213,48 @@ def test_results_with_a_row_for_every_edge_are_in_the_order_given(monkeypatch: p
     loaded = load_with_graph(model, {}, adjacency(weighted=False, typed=False))
     x = np.random.default_rng(0).standard_normal((20, 8)).astype(np.float32)
     np.testing.assert_array_equal(run_graph(loaded.graph, {"x": x})["y"], x[PAIRS[1]])
+
+
+def test_a_bipartite_graph_leaves_the_numbers_of_rows_to_the_user() -> None:
+    """A layer by type over two tables: sources read one, and destinations have the rows of the other."""
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "zero"], ["src"]),
+        helper.make_node("Gather", ["edge_index", "one"], ["dst"]),
+        helper.make_node("Gather", ["x", "src"], ["rows"]),
+        helper.make_node("Gather", ["w", "edge_type"], ["each"]),
+        helper.make_node("Unsqueeze", ["rows", "axis"], ["row"]),
+        helper.make_node("MatMul", ["row", "each"], ["product"]),
+        helper.make_node("Squeeze", ["product", "axis"], ["message"]),
+        helper.make_node("Unsqueeze", ["dst", "axis"], ["column"]),
+        helper.make_node("Shape", ["message"], ["shape"]),
+        helper.make_node("Expand", ["column", "shape"], ["index"]),
+        helper.make_node("Shape", ["y"], ["size"]),
+        helper.make_node("ConstantOfShape", ["size"], ["zeros"]),
+        helper.make_node("ScatterElements", ["zeros", "index", "message"], ["sums"], axis=0, reduction="add"),
+        helper.make_node("Add", ["y", "sums"], ["out"]),
+    ]
+    weights = np.random.default_rng(0).standard_normal((3, 4, 6)).astype(np.float32)
+    constants = {"zero": np.array(0), "one": np.array(1), "axis": np.array([1]), "w": weights}
+    inputs: dict[str, tuple[Any, ...]] = {
+        "x": ("S", 4),
+        "y": ("D", 6),
+        "edge_index": (2, "E"),
+        "edge_type": ("E",),
+    }
+    model = model_of(nodes, inputs, ["out"], constants, 18)
+    for info in model.graph.input[2:]:
+        info.type.tensor_type.elem_type = LONG
+    kinds = np.random.default_rng(1).integers(0, 3, 60)
+    pairs = np.stack([PAIRS[0], PAIRS[1] % 7])
+    graph = Adjacency.from_edge_index(pairs, (20, 9), None, kinds)
+    loaded = load_with_graph(model, {"S": 20, "D": 9}, graph)
+    assert any(isinstance(node.op, TypedLinear) for node in loaded.graph.nodes)
+    given = random_inputs(loaded.graph, 0)
+    expected = run_original(model, {**given, "edge_index": pairs, "edge_type": kinds})["out"]
+    assert relative_error(run_graph(loaded.graph, given)["out"], expected) < 1e-5
+    with pytest.raises(
+        ShapeError, match="for 5 and 9 vertices, the edges of the graph go from 20 vertices to 9 others"
+    ):
+        bind_graph(model.graph, graph, {"S": 5, "D": 9})
+    with pytest.raises(ShapeError, match=r"for 20 and 9 vertices, the graph has 20 .* sources and how many destina"):
+        bind_graph(model.graph, Adjacency.from_edge_index(pairs, 20, None, kinds), {"S": 20, "D": 9})

@@ -47,6 +47,10 @@ def test_the_arrays_of_pytorch_geometric(save: Any, tmp_path: Path) -> None:
     assert Graph.load(file).sha256 == expected.sha256
     save(file, edge_index=np.asfortranarray(EDGES.astype(np.int16)))
     assert Graph.load(file).sha256 == Graph.from_edge_index(EDGES).sha256
+    save(file, edge_index=EDGES, num_nodes=[6, 8])
+    bipartite = Graph.load(file)
+    assert (bipartite.num_src, bipartite.num_dst) == (6, 8)
+    assert bipartite.sha256 == Graph.from_edge_index(EDGES, (6, 8)).sha256
 
 
 @pytest.mark.parametrize("form", ["coo", "csr", "csc"])
