@@ -105,6 +105,8 @@ def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
     assert "author__writes__paper" in shown
     assert run(*given, *columns, "--fan-outs", "cites=x") == 2
     assert_one_line(capsys, "'cites=x' is not numbers like 25,10 or writes=25,10")
+    assert run(*given, *columns, *drawn, "--vertices", "200") == 2
+    assert_one_line(capsys, "'200' is not the number of a kind, like paper=128")
 
 
 @pytest.mark.parametrize(

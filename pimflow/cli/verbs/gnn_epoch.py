@@ -38,7 +38,7 @@ def add(verbs: Any) -> None:
     _argument(parser, "features", columns, metavar="[KIND=]N", type=_count, action="append")
     _argument(parser, "kind", "kind of vertex to train, if there are several", metavar="KIND")
     counts = "number of vertices of a kind (repeatable)"
-    _argument(parser, "vertices", counts, metavar="KIND=N", type=_count, action="append")
+    _argument(parser, "vertices", counts, metavar="KIND=N", type=_count_of_kind, action="append")
     for name, meaning in _NUMBERS.items():
         _argument(parser, name, meaning, metavar="N", type=positive_int)
     _argument(parser, "loader", "which stages overlap with the previous step", choices=gnn.LOADERS)
@@ -97,3 +97,10 @@ def _count(text: str) -> _Named:
         return _Named(name or OTHERS, positive_int(number))
     except (ValueError, argparse.ArgumentTypeError):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number like 128 or paper=128") from None
+
+
+def _count_of_kind(text: str) -> _Named:
+    count = _count(text)
+    if count.name == OTHERS:
+        raise argparse.ArgumentTypeError(f"{text!r} is not the number of a kind, like paper=128")
+    return count
