@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import MISSING, Field, FrozenInstanceError, fields, is_dataclass
+from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -33,9 +33,7 @@ def _define(cls: Any, names: tuple[str, ...], slots: bool) -> Any:
     """The frozen dataclass of a class, with the named methods where it does not define its own."""
     missing = [name for name in names if vars(cls).get(name) is None]
     cls.__doc__ = cls.__doc__ or cls.__name__  # without it, Python would compile `__init__` to show its signature here
-    # A frozen class and a non-frozen one may not derive from each other: Python checks the flags recorded on the bases.
-    derived = any(map(is_dataclass, cls.__mro__[1:]))
-    cls = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=derived, slots=slots)(cls)
+    cls = _with_fields(cls, slots)
     cls.__dataclass_params__.frozen = True
     cls.__setattr__ = _refuse_to_set
     cls.__delattr__ = _refuse_to_delete
@@ -45,6 +43,24 @@ def _define(cls: Any, names: tuple[str, ...], slots: bool) -> Any:
     for name in missing:
         setattr(cls, name, _LazyMethod(cls, name))
     return cls
+
+
+def _with_fields(cls: Any, slots: bool) -> Any:
+    """The class as a dataclass of Python's without any methods.
+
+    A frozen class and a non-frozen one may not derive from each other: Python checks the flags recorded on the bases.
+    It would compile two methods for a frozen class, so frozen bases pass for non-frozen ones meanwhile.
+    """
+    bases = [base.__dataclass_params__ for base in cls.__mro__[1:] if hasattr(base, "__dataclass_params__")]
+    thawed = bases if all(params.frozen for params in bases) else []
+    for params in thawed:
+        params.frozen = False
+    try:
+        mixed = len(thawed) < len(bases)
+        return dataclasses.dataclass(init=False, repr=False, eq=False, frozen=mixed, slots=slots)(cls)
+    finally:
+        for params in thawed:
+            params.frozen = True
 
 
 def _refuse_to_set(self: Any, name: str, value: Any) -> NoReturn:
