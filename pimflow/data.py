@@ -157,22 +157,40 @@ def encode_json(item: Any, *, tagged: bool = False, repeated: tuple[type[Any], .
     Raises:
         TypeError: as for `encode`.
     """
-    return _text_writer(item.__class__, tagged, repeated)(item)
+    return _text_writers(tagged, repeated)[item.__class__](item)
+
+
+class _TextWriters(dict[type[Any], Callable[[Any], str]]):
+    """The writers of the text of items, by class; each is made on first use. For the arguments, see `encode_json`."""
+
+    def __init__(self, tagged: bool, repeated: tuple[type[Any], ...]) -> None:
+        super().__init__({int: int.__repr__, str: encode_basestring_ascii})
+        self._tagged = tagged
+        self._repeated = repeated
+
+    def __missing__(self, form: type[Any]) -> Callable[[Any], str]:
+        made = self[form] = self._made(form)
+        return made
+
+    def _made(self, form: type[Any]) -> Callable[[Any], str]:
+        if _is_record(form) and not hasattr(form, "to_data"):
+            write: Callable[..., str] = self._record_writer(form)
+            return lru_cache(_MAX_REPEATED)(write) if form in self._repeated else write
+        if issubclass(form, (tuple, list)):
+            return lambda item: f"[{','.join([self[entry.__class__](entry) for entry in item])}]"
+        return lambda item: json_text(encode(item, tagged=self._tagged))
+
+    def _record_writer(self, cls: type[Any]) -> Callable[[Any], str]:
+        names = [field.name for field in _fields(cls)]
+        tag = [f"{json_text(TAG)}:{json_text(cls.__name__)}"] if self._tagged else []
+        form = f"{{{','.join([*tag, *(f'{json_text(name)}:%s' for name in names)])}}}"
+        fields = attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
+        return lambda item: form % tuple([self[value.__class__](value) for value in fields(item)])
 
 
 @cache
-def _text_writer(form: type[Any], tagged: bool, repeated: tuple[type[Any], ...]) -> Callable[[Any], str]:
-    """The writer of the text of items of one class."""
-    if form is int:
-        return int.__repr__
-    if form is str:
-        return encode_basestring_ascii
-    if _is_record(form) and not hasattr(form, "to_data"):
-        write: Callable[..., str] = _record_text_writer(form, tagged, repeated)
-        return lru_cache(_MAX_REPEATED)(write) if form in repeated else write
-    if issubclass(form, (tuple, list)):
-        return lambda item: f"[{','.join([_text_writer(entry.__class__, tagged, repeated)(entry) for entry in item])}]"
-    return lambda item: json_text(encode(item, tagged=tagged))
+def _text_writers(tagged: bool, repeated: tuple[type[Any], ...]) -> _TextWriters:
+    return _TextWriters(tagged, repeated)
 
 
 _MAX_REPEATED = 1 << 14
@@ -182,22 +200,6 @@ _MAX_REPEATED = 1 << 14
 def json_text(data: Any) -> str:
     """Plain data as JSON without blanks."""
     return json.dumps(data, separators=(",", ":"))
-
-
-def _record_text_writer(cls: type[Any], tagged: bool, repeated: tuple[type[Any], ...]) -> Callable[[Any], str]:
-    names = [field.name for field in _fields(cls)]
-    tag = [f"{json_text(TAG)}:{json_text(cls.__name__)}"] if tagged else []
-    form = f"{{{','.join([*tag, *(f'{json_text(name)}:%s' for name in names)])}}}"
-    fields = attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
-
-    def write(item: Any) -> str:
-        values = [
-            value if value.__class__ is int else _text_writer(value.__class__, tagged, repeated)(value)
-            for value in fields(item)
-        ]
-        return form % tuple(values)
-
-    return write
 
 
 @cache

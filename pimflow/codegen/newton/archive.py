@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pimflow.codegen.newton.commands import Affine, CommandStream
+from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct
 from pimflow.codegen.newton.lowering import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.codegen.work import MatrixProblem
@@ -35,9 +35,9 @@ def archive_program(program: PimProgram) -> Any:
 def archive_text(program: PimProgram, operand: str | None = None) -> str:
     """`archive_program` as JSON without blanks, with a last key "operand" if it is given.
 
-    The channels' streams differ in few addresses, so many operands are equal.
+    The channels' streams differ in few addresses, so many operands and commands are equal.
     """
-    texts = {name: encode_json(getattr(program, name), tagged=True, repeated=(Affine,)) for name in _PARTS}
+    texts = {name: encode_json(getattr(program, name), tagged=True, repeated=(Affine, Comp, GAct)) for name in _PARTS}
     texts |= {} if operand is None else {"operand": json_text(operand)}
     return f"{{{','.join([f'{json_text(name)}:{text}' for name, text in texts.items()])}}}"
 
