@@ -143,7 +143,9 @@ def _share(filling: _Filling, full: int, tail: int, costs: LeastVisits) -> _Spen
     """Cycles on `full` full fills of one chunk, and on one fill of `tail` pixels if that is not 0."""
     fills = [(number, pixels) for number, pixels in ((full, filling.pixels), (1, tail)) if number and pixels]
     each = [(number, _fill(filling, pixels, costs)) for number, pixels in fills]
-    cycles = [sum(number * own.cycles[channel] for number, own in each) for channel in range(filling.channels)]
+    cycles = [0] * filling.channels
+    for number, own in each:
+        cycles = [spent + number * more for spent, more in zip(cycles, own.cycles, strict=True)]
     if filling.stays:  # at a row change COMPs wait for the row and for the fill, whichever takes longer
         _, pixels = fills[0]
         change = _turn(filling, pixels, costs) - _next(filling, pixels, costs)

@@ -428,15 +428,16 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     most = min(groups, _MAX_GROUPS)
     best = _one_group(rates, channels)
     found = [best[channels][1]]
+    falling = rates[:0:-1]  # of the last group, largest first
     for number in range(2, most + 1):
         following = list(best)
-        backwards = [rate for rate, _ in reversed(best)]
+        before = [rate for rate, _ in best]
         for used in range(channels if number == most else number, channels + 1):  # the last number has to use all
-            with_last = list(map(add, backwards[channels - used + 1 :], rates[1:]))  # by size of the last group
+            with_last = list(map(add, before, falling[channels - used :]))  # by channels of the other groups
             most_rate = max(with_last)
-            if most_rate > following[used][0] * 1.0001:
-                most_size = used - with_last[::-1].index(most_rate)
-                following[used] = most_rate, (*best[used - most_size][1], most_size)
+            if most_rate > before[used] * 1.0001:
+                others = with_last.index(most_rate)
+                following[used] = most_rate, (*best[others][1], used - others)
         if following == best:
             break
         best = following
@@ -496,17 +497,15 @@ def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> l
     """Integers n that add up to `total` and make start + n * each as even as possible."""
     if len(each) == 1:
         return [total]
-    groups = range(len(each))
-    active = list(groups)
-    level = 0.0
+    groups = list(zip(start, each, strict=True))
+    active, level = groups, 0.0
     while active:
-        level = (total + sum([start[g] / each[g] for g in active])) / sum([1 / each[g] for g in active])
-        late = [g for g in active if start[g] > level]
-        if not late:
+        level = (total + sum([begin / cycles for begin, cycles in active])) / sum([1 / cycles for _, cycles in active])
+        if max(active)[0] <= level:
             break
-        active = [g for g in active if g not in late]
-    counts = [int((level - start[g]) / each[g]) if g in active else 0 for g in groups]
-    ends = [start[g] + (counts[g] + 1) * each[g] for g in groups]
+        active = [(begin, cycles) for begin, cycles in active if begin <= level]
+    counts = [int((level - begin) / cycles) if begin <= level else 0 for begin, cycles in groups]
+    ends = [begin + (count + 1) * cycles for count, (begin, cycles) in zip(counts, groups, strict=True)]
     for _ in range(total - sum(counts)):
         group = ends.index(min(ends))
         counts[group] += 1
