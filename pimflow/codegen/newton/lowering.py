@@ -329,7 +329,7 @@ class _Lowering:
             works = tuple((dealt, run in tails, filled[run]) for run, dealt in self.visits[number].items())
             for key, channels in _busy_alike(works):
                 kind = (group.channels, stop - first, lengths, key)
-                alike.setdefault(kind, []).extend(base + index for index in channels)
+                alike.setdefault(kind, []).extend([base + index for index in channels])
             base += group.channels
         return tuple(map(tuple, alike.values()))
 

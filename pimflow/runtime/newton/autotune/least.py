@@ -66,6 +66,7 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
         return 0.0
     if mapping.order == "latch":
         return _latched(mapping, shape, costs)
+    sizes = _pixel_bytes(mapping, shape, costs)
     fillings: dict[tuple[int, int], _Filling] = {}
     most = 0.0
     for group in mapping.groups:
@@ -74,7 +75,7 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
         for run, start, end in group.shares:
             filling = fillings.get((run, group.channels))
             if filling is None:
-                filling = fillings[run, group.channels] = _filling(mapping, run, group.channels, shape, costs)
+                filling = fillings[run, group.channels] = _filling(mapping, run, group.channels, shape, sizes[run])
             more = _share(filling, *divmod(end - start, filling.pixels), costs)
             spent.append((mapping.runs[run].count, more))
             longest = max(longest, more.longest)
@@ -87,9 +88,11 @@ def least_cycles(mapping: Mapping, shape: Geometry, costs: LeastVisits, enough: 
 
 def _latched(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> float:
     """The bound for order "latch": for each tile and pixel, every chunk opens its row and refills the buffer."""
-    runs = [(run, _changed(mapping, number, shape, costs)) for number, run in enumerate(mapping.runs)]
+    # over a change of chunk, its row opens, and the buffer is filled after the last COMP
+    changes = [max(costs.change, costs.comp + costs.filling(size)) for size in _pixel_bytes(mapping, shape, costs)]
+    runs = list(zip(mapping.runs, changes, strict=True))
     columns = max(run.columns for run in mapping.runs)
-    longest = max(costs.change, *(change for _, change in runs))
+    longest = max(costs.change, *changes)
     most = 0.0
     for group in mapping.groups:
         first, stop = group.weight_groups or (0, shape.groups)
@@ -102,12 +105,6 @@ def _latched(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> float:
                 spent[channel] += (end - start) * run.count * sum(each)
         most = max(most, _refreshed(costs.first + (stop - first) * max(spent) - longest, longest, costs))
     return most
-
-
-def _changed(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> int:
-    """Cycles from COMP to COMP over a change of chunk: opening its row, and filling the buffer after the last COMP."""
-    size = _pixel_bytes(mapping, number, shape, costs)
-    return max(costs.change, costs.comp + costs.filling(size))
 
 
 def _chunk(visit: Visit, change: int, costs: LeastVisits) -> int:
@@ -125,17 +122,18 @@ def _slowest(spent: list[tuple[int, _Spent]]) -> int:
     return max(map(sum, zip(*each, strict=True)), default=0)
 
 
-def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, costs: LeastVisits) -> _Filling:
+def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, size: int) -> _Filling:
     run, stays = mapping.runs[number], mapping.order == "rows"
-    size = _pixel_bytes(mapping, number, shape, costs)
     return _Filling(shape.tiles, channels, run.pixels, run.columns, size, mapping.deal, stays, mapping.early_fill)
 
 
-def _pixel_bytes(mapping: Mapping, number: int, shape: Geometry, costs: LeastVisits) -> int:
-    """Bytes that a GWRITE writes for each pixel of a chunk run."""
-    slots = shape.slots - sum(behind.columns * behind.count for behind in mapping.runs[number:])
-    elements = min(mapping.runs[number].columns * shape.slot_elements, shape.depth - slots * shape.slot_elements)
-    return elements * costs.element_bytes
+def _pixel_bytes(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> list[int]:
+    """Bytes that a GWRITE writes for each pixel, by chunk run."""
+    sizes, left = [], shape.depth
+    for run in mapping.runs:
+        sizes.append(min(run.columns * shape.slot_elements, left) * costs.element_bytes)
+        left -= run.columns * run.count * shape.slot_elements
+    return sizes
 
 
 @lru_cache(maxsize=1 << 14)

@@ -204,26 +204,27 @@ def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) 
     most = max(pixels for _, pixels, _ in scheme.chunks)
     units = {pixels: _units(shape, scheme, pixels) for pixels in range(max(most - _FEWER, 1), most + 1)}
     found: set[int] = set()
-    for groups in range(1, min(pim.buffers, pim.channels) + 1):
-        cycles = {
-            pixels: -(-units[pixels] // groups) * each
-            for pixels, each in _fewer_cycles(scheme, shape.tiles, pim.channels // groups, costs)
-        }
-        found.add(min(cycles, key=lambda pixels: (cycles[pixels], -pixels)))
+    sizes = tuple([pim.channels // groups for groups in range(1, min(pim.buffers, pim.channels) + 1)])
+    for groups, fewer in enumerate(_fewer_cycles(scheme, shape.tiles, sizes, costs), 1):
+        _, pixels = min([(-(-units[pixels] // groups) * each, -pixels) for pixels, each in fewer])
+        found.add(-pixels)
     chunks = (_limited(scheme.chunks, pixels) for pixels in sorted(found - {most}))
     return [scheme._replace(chunks=fewer, thinned=True) for fewer in chunks]
 
 
 @lru_cache(maxsize=4096)
-def _fewer_cycles(scheme: _Scheme, tiles: int, channels: int, costs: VisitCosts) -> tuple[tuple[int, float], ...]:
-    """(pixels, cycles of a fill) for as many pixels as fit and for a few fewer, on a group of `channels` channels."""
+def _fewer_cycles(
+    scheme: _Scheme, tiles: int, sizes: tuple[int, ...], costs: VisitCosts
+) -> tuple[list[tuple[int, float]], ...]:
+    """(pixels, cycles of a fill) for as many pixels as fit and for a few fewer, on groups of each size."""
     columns, most, _ = max(scheme.chunks, key=lambda chunk: chunk[1])
-    found = []
-    for pixels in range(max(most - _FEWER, 1), most + 1):
+
+    def cycles(pixels: int, channels: int) -> float:
         load = fill_load(tiles, pixels, columns, channels, max(scheme.width, 1))
-        _, each = fill_cycles(costs, load, scheme.order, pixels * columns, scheme.held, scheme.prefetch)
-        found.append((pixels, each))
-    return tuple(found)
+        return fill_cycles(costs, load, scheme.order, pixels * columns, scheme.held, scheme.prefetch)[1]
+
+    numbers = range(max(most - _FEWER, 1), most + 1)
+    return tuple([(pixels, cycles(pixels, channels)) for pixels in numbers] for channels in sizes)
 
 
 def _limited(chunks: Chunks, pixels: int) -> Chunks:

@@ -62,7 +62,7 @@ class Chain:
     follow by arithmetic.
     """
 
-    __slots__ = ("body", "crests", "cycles", "lead", "peaks", "rules", "seen", "states", "tallies")
+    __slots__ = ("body", "crests", "cycles", "lead", "outcomes", "peaks", "rules", "seen", "states", "tallies")
 
     def __init__(self, rules: Rules, body: Sequence, state: State) -> None:
         self.rules = rules
@@ -74,6 +74,15 @@ class Chain:
         self.seen = {state: 0}
         self.lead = -1  # the first round of the period; -1 until it is known
         self.crests: list[int] = []  # peaks within the first period alone
+        self.outcomes: dict[int, Plain] = {}  # by number of rounds
+
+    def outcome(self, rounds: int) -> Plain:
+        """The outcome of a number of rounds (>= 1), cached."""
+        known = self.outcomes.get(rounds)
+        if known is None:
+            cycles, state, tally = self.before(rounds)
+            known = self.outcomes[rounds] = Plain(cycles, state, self.threshold(rounds), tally)
+        return known
 
     def grow(self) -> None:
         """Add a round to the lists; only while no state has recurred."""
@@ -179,9 +188,7 @@ def plain_item(rules: Rules, item: ShapeItem, state: State) -> Step | Plain:
     """The outcome of one item from a state without a refresh."""
     if isinstance(item, int):
         return state.steps.get(item) or rules.step(state, item)
-    chain = chain_of(rules, item.body, state)
-    cycles, after, tally = chain.before(item.times)
-    return Plain(cycles, after, chain.threshold(item.times), tally)
+    return chain_of(rules, item.body, state).outcome(item.times)
 
 
 def chain_of(rules: Rules, body: Sequence, state: State) -> Chain:
