@@ -278,7 +278,7 @@ class _Lowering:
 
     def _group_visits(self, group: ChannelGroup) -> dict[int, Dealt]:
         """Visits of every channel of a group, by chunk run."""
-        runs = dict.fromkeys(share.run for share in group.shares)
+        runs = dict.fromkeys([share.run for share in group.shares])
         if self.mapping.order == "latch":
             return {run: self._latch_visits(self.mapping.runs[run], group.channels) for run in runs}
         return {run: self._deal(self.mapping.runs[run], group.channels) for run in runs}
@@ -322,11 +322,11 @@ class _Lowering:
         runs = self.mapping.runs
         for number, group in enumerate(self.mapping.groups):
             first, stop = self.weight_groups[number]
-            lengths = tuple((share.run, share.stop - share.start) for share in group.shares)
+            lengths = tuple([(run, stop - start) for run, start, stop in group.shares])
             tails = {run for run, length in lengths if runs[run].pixels > 1 and length % runs[run].pixels}
             tails |= {run for run, _ in lengths if runs[run].pitch}
             filled = self._filled(group)
-            works = tuple((dealt, run in tails, filled[run]) for run, dealt in self.visits[number].items())
+            works = tuple([(dealt, run in tails, filled[run]) for run, dealt in self.visits[number].items()])
             for key, channels in _busy_alike(works):
                 kind = (group.channels, stop - first, lengths, key)
                 alike.setdefault(kind, []).extend([base + index for index in channels])

@@ -92,9 +92,7 @@ def channel_loads(mapping: Mapping, shape: Geometry) -> frozenset[tuple[int, int
     loads: set[tuple[int, int]] = set()
     known: set[tuple[int, tuple[tuple[int, int], ...]]] = set()
     for group in mapping.groups:
-        fills = tuple(
-            (share.run, -(-(share.stop - share.start) // mapping.runs[share.run].pixels)) for share in group.shares
-        )
+        fills = tuple([(run, -(-(stop - start) // mapping.runs[run].pixels)) for run, start, stop in group.shares])
         if (group.channels, fills) not in known:
             known.add((group.channels, fills))
             loads.update(_group_loads(mapping, shape, group.channels, fills))

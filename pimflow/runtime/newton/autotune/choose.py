@@ -379,7 +379,7 @@ class _Race:
 
     def try_rebalanced(self) -> None:
         """Tries the fastest mapping with its shares adjusted once so that its channel groups end at the same time."""
-        if self.best is None:
+        if self.best is None or len(self.best.mapping.groups) == 1:
             return
         ends = accumulate(group.channels for group in self.best.mapping.groups)
         starts = (end - group.channels for end, group in zip(ends, self.best.mapping.groups, strict=True))

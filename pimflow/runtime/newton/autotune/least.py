@@ -122,9 +122,11 @@ def _slowest(spent: list[tuple[int, _Spent]]) -> int:
     return max(map(sum, zip(*each, strict=True)), default=0)
 
 
-def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, size: int) -> _Filling:
+def _filling(mapping: Mapping, number: int, channels: int, shape: Geometry, pixel_bytes: int) -> _Filling:
     run, stays = mapping.runs[number], mapping.order == "rows"
-    return _Filling(shape.tiles, channels, run.pixels, run.columns, size, mapping.deal, stays, mapping.early_fill)
+    return _Filling(
+        shape.tiles, channels, run.pixels, run.columns, pixel_bytes, mapping.deal, stays, mapping.early_fill
+    )
 
 
 def _pixel_bytes(mapping: Mapping, shape: Geometry, costs: LeastVisits) -> list[int]:

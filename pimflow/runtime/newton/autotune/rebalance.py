@@ -20,7 +20,6 @@ def rebalanced(mapping: Mapping, cycles: Sequence[int], row_pixels: int) -> Mapp
         cycles: cycles of the slowest channel of each group.
         row_pixels: pixels of an output row.
     """
-    works = _works(mapping)
     run = _shared_run(mapping)
     if (
         run is None
@@ -29,6 +28,7 @@ def rebalanced(mapping: Mapping, cycles: Sequence[int], row_pixels: int) -> Mapp
         or any(group.weight_groups for group in mapping.groups)
     ):
         return None
+    works = _works(mapping)
     paces = [spent / work for spent, work in zip(cycles, works, strict=True)]
     level = sum(works) / sum(1 / pace for pace in paces)
     chunk = mapping.runs[run]

@@ -528,7 +528,7 @@ def _mapping(
             for group, start, stop in part.spans:
                 shares[group].append(Share(len(runs), start * unit, min(stop * unit, shape.pixels)))
             runs.append(_run(scheme, chunk, part.count))
-    groups = tuple(ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share)
+    groups = tuple([ChannelGroup(size, tuple(share)) for size, share in zip(sizes, shares, strict=True) if share])
     return _with_groups(scheme, tuple(runs), groups, pim)
 
 
