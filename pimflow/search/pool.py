@@ -100,8 +100,9 @@ class Pool(Generic[Payload]):
         self._ending = [_Ends() for _ in range(size + 1)]
         self._starting = [_Ends() for _ in range(size + 1)]
         self._best = [0.0] + [math.inf] * size
-        self._solved = 0
-        """The cheapest covers up to this position are known: no candidate that ends there has changed."""
+        """By position, the cost of the cheapest cover up to there, except where it is `_stale`."""
+        self._stale: set[int] = set()
+        """The positions at which stretches end whose cheapest candidate has changed."""
 
     def add(self, entry: Entry[Payload], shifts: Sequence[int] = (0,)) -> None:
         """Add a candidate, and the equivalent ones at the given shifts; one with infinite cost is left out."""
@@ -115,7 +116,7 @@ class Pool(Generic[Payload]):
                 self._ending[entry.stop + shift].add(entry.start + shift, number)
                 self._starting[entry.start + shift].add(entry.stop + shift, number)
         heapq.heappush(self.stretches[number].entries, entry)
-        self._changed(number)
+        self._update(number)
 
     def first(self, start: int, stop: int) -> Entry[Payload] | None:
         """The candidate for some positions with the least cost known so far; None if there is none."""
@@ -128,17 +129,19 @@ class Pool(Generic[Payload]):
         number = self._at[entry.start, entry.stop]
         taken = heapq.heappop(self.stretches[number].entries)
         assert taken is entry, "`cheapest` returns only the first of each heap"
-        self._changed(number)
+        self._update(number)
 
-    def _changed(self, number: int) -> None:
-        entries = self.stretches[number].entries
-        self._least[number] = entries[0].us if entries else math.inf
-        self._solved = min(self._solved, self.stretches[number].stop - 1)
+    def _update(self, number: int) -> None:
+        """Note the cost of the cheapest candidate of a stretch."""
+        some = self.stretches[number]
+        us = some.entries[0].us if some.entries else math.inf
+        if us != self._least[number]:
+            self._least[number] = us
+            self._stale.update([some.stop + shift for shift in some.shifts])
 
     def cheapest(self) -> tuple[Taken[Payload], ...]:
         """The cheapest cover by the costs known so far, in order; () if there is none."""
-        first, self._solved = self._solved + 1, len(self._ending) - 1
-        self._solve(self._least, self._best, first)
+        self._solve_stale()
         chosen = self._back(self._least, self._first, self._best)
         return tuple([Taken(self.stretches[number].entries[0], shift) for number, shift in chosen])
 
@@ -150,32 +153,30 @@ class Pool(Generic[Payload]):
         total, chosen = self.cover(least, lambda number: best[number].place)
         return total, tuple([Taken(best[number], shift) for number, shift in chosen])
 
-    def nearly_cheapest(self, near: float) -> list[Entry[Payload]]:
+    def nearly_cheapest(self, near: float) -> list[tuple[float, Entry[Payload]]]:
         """The cheapest candidate of every stretch through which some cover costs at most the share `near` more than the
-        cheapest, by the costs known so far, nearest first.
+        cheapest, by the costs known so far, with the cost of that cover; in no order.
 
         `cheapest` must have been called since the last change.
         """
-        before, behind = self._best, self.behind(self._least)
-        most = before[-1] * (1 + near)
+        most = self._best[-1] * (1 + near)
         found = []
-        for number in sorted(self._within(most * (1 + 1e-9), before, behind)):
-            some, us = self.stretches[number], self._least[number]
-            if some.entries and some.entries[0].payload:
-                through = min([before[some.start + shift] + us + behind[some.stop + shift] for shift in some.shifts])
-                if through <= most:
-                    found.append((through, some.entries[0].place, some.entries[0]))
-        return [entry for _, _, entry in sorted(found)]
+        for number, us in self._costs_through(most).items():
+            entries = self.stretches[number].entries
+            if entries and entries[0].payload:
+                found.append((us, entries[0]))
+        return found
 
-    def _within(self, most: float, before: Sequence[float], behind: Sequence[float]) -> set[int]:
-        """The stretches through which some cover costs at most `most`, except for rounding."""
-        return {
-            number
-            for ending, first, rest in zip(self._ending, before, behind, strict=True)
-            if first + rest <= most
-            for number, total in zip(ending.numbers, ending.totals(before, self._least), strict=False)
-            if total + rest <= most
-        }
+    def _costs_through(self, most: float) -> dict[int, float]:
+        """The cost of the cheapest cover through each stretch, where that is at most `most`."""
+        found: dict[int, float] = {}
+        for ending, first, rest in zip(self._ending, self._best, self.behind(self._least), strict=True):
+            if first + rest > most:
+                continue
+            for number, total in zip(ending.numbers, ending.totals(self._best, self._least), strict=False):
+                if total + rest <= most:
+                    found[number] = min(found.get(number, math.inf), total + rest)
+        return found
 
     def cover(self, least: Sequence[float], rank: Callable[[int], int] = int) -> tuple[float, list[tuple[int, int]]]:
         """The cost of the cheapest cover for given costs of the stretches, and its stretches, each with its shift.
@@ -187,8 +188,9 @@ class Pool(Generic[Payload]):
 
     def before(self, least: Sequence[float]) -> list[float]:
         """By position, the cost of the cheapest cover of the positions before it, for given costs of the stretches."""
-        best = [0.0] + [math.inf] * (len(self._ending) - 1)
-        self._solve(least, best, 1)
+        best = [0.0]
+        for ending in self._ending[1:]:
+            best.append(min(ending.totals(best, least), default=math.inf))
         return best
 
     def behind(self, least: Sequence[float]) -> list[float]:
@@ -198,10 +200,16 @@ class Pool(Generic[Payload]):
             best[start] = min(self._starting[start].totals(best, least), default=math.inf)
         return best
 
-    def _solve(self, least: Sequence[float], best: list[float], first: int) -> None:
-        """Fill in the costs of the cheapest covers up to each position from `first` on."""
-        for stop in range(first, len(self._ending)):
-            best[stop] = min(self._ending[stop].totals(best, least), default=math.inf)
+    def _solve_stale(self) -> None:
+        """Find the costs of the cheapest covers up to each position again, as far as they may have changed."""
+        best, stale = self._best, self._stale
+        for stop in range(min(stale, default=len(best)), len(best)):
+            if stop in stale:
+                us = min(self._ending[stop].totals(best, self._least), default=math.inf)
+                if us != best[stop]:
+                    best[stop] = us
+                    stale.update(self._starting[stop].others)
+        stale.clear()
 
     def _first(self, number: int) -> int:
         """The place of a stretch's cheapest candidate in the list of candidates."""
@@ -215,10 +223,12 @@ class Pool(Generic[Payload]):
         found = []
         stop = len(best) - 1 if math.isfinite(best[-1]) else 0
         while stop:
-            ending = self._ending[stop]
-            pairs = zip(ending.others, ending.numbers, ending.totals(best, least), strict=False)
-            ties = [(start, number) for start, number, total in pairs if total == best[stop]]
-            start, number = ties[0] if len(ties) == 1 else min(ties, key=lambda pair: rank(pair[1]))
+            ending, totals = self._ending[stop], list(self._ending[stop].totals(best, least))
+            at = totals.index(best[stop])
+            if totals.count(best[stop]) > 1:
+                ties = [index for index, total in enumerate(totals[:-1]) if total == best[stop]]
+                at = min(ties, key=lambda index: rank(ending.numbers[index]))
+            start, number = ending.others[at], ending.numbers[at]
             found.append((number, start - self.stretches[number].start))
             stop = start
         return found[::-1]

@@ -8,6 +8,7 @@ from bisect import bisect_left
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
+from itertools import islice
 
 from pimflow.ir import Decision, Graph, OnDevice, Parallel, Pipeline
 from pimflow.ir.plan import devices_away, leaves_host
@@ -30,6 +31,8 @@ _ROUNDING = 1e-9
 _NEAR, _NEAR_DIVIDED = 0.005, 0.001
 """A plan is near the cheapest if it costs more by at most this share; the second value is for runs whose rows are
 divided within stages, because they have more variants."""
+_VARIED = Parallel, Pipeline
+"""The kinds of decisions that are varied for being near the cheapest plan."""
 _AT_ONCE = 4
 """How many decisions near the cheapest plan to vary before finding the cheapest plan again."""
 _IN_VAIN = 3000
@@ -236,8 +239,8 @@ class Search:
         been.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
-        entries = [entry for entry in self._near(near) if self._probed.isdisjoint(entry.payload)]
-        found = [entry for entry in entries if isinstance(entry.payload[0], Parallel | Pipeline)][:_AT_ONCE]
+        fresh = (entry for entry in self._near(near) if self._probed.isdisjoint(entry.payload))
+        found = list(islice(fresh, _AT_ONCE))
         for entry in found:
             self._probed.update(entry.payload)
             if isinstance(entry.payload[0], Parallel):
@@ -297,21 +300,24 @@ class Search:
         self.pool.add(entry)
 
     def _near(self, near: float) -> list[Entry[Decisions]]:
-        """The entries near the cheapest cover that are priced. Joined decisions are refined until they are priced or
-        known to be no cheaper than their parts."""
+        """The pipelines and joined decisions near the cheapest cover that are priced, nearest first. Joined decisions
+        are refined until they are priced or known to be no cheaper than their parts."""
         while True:
-            entries = [entry for entry in self.pool.nearly_cheapest(near) if entry.place not in self._cuts]
-            known = [
-                entry for entry in entries if entry.priced or entry.us == _above(self._parts_cost.get(entry.place, 0.0))
+            entries = [
+                (cost, entry.place, entry)
+                for cost, entry in self.pool.nearly_cheapest(near)
+                if isinstance(entry.payload[0], _VARIED) and entry.place not in self._cuts
             ]
-            places = {entry.place for entry in known}
-            unsure = [
-                entry for entry in entries if isinstance(entry.payload[0], Parallel) and entry.place not in places
-            ]
+            joined = (some for some in entries if isinstance(some[-1].payload[0], Parallel))
+            unsure = [some for some in joined if not self._is_known(some[-1])]
             if not unsure or not self.has_time():
-                return known
-            for entry in unsure:
+                return [entry for *_, entry in sorted(some for some in entries if self._is_known(some[-1]))]
+            for *_, entry in sorted(unsure):
                 self._refine_in_pool(entry)
+
+    def _is_known(self, entry: Entry[Decisions]) -> bool:
+        """Whether an entry is priced, or joined decisions known to be no cheaper than their parts."""
+        return entry.priced or entry.us == _above(self._parts_cost.get(entry.place, 0.0))
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
