@@ -47,7 +47,7 @@ from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, independent_steps, least_makespan_us
 from pimflow.search.parts import divides_by_columns
-from pimflow.search.run_parts import End, RunParts, Shares, Where, by_stage, devices_of
+from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, by_stage
 
 
 class Bounds:
@@ -62,7 +62,8 @@ class Bounds:
         self._prices = PartPrices(graph, costs)
         self.runs = RunParts(graph)
         self._joined_items: dict[tuple[Single, str], JoinedItem] = {}
-        self._own: dict[End, dict[tuple[int, str, str], Sequence[Part]]] = {}
+        self._own: dict[tuple[End, int, str, str], Sequence[Part]] = {}
+        self._fused: dict[tuple[End, int, Where, Where, str], Sequence[Part]] = {}
 
     @property
     def priced(self) -> int:
@@ -317,18 +318,33 @@ class Bounds:
         kernel."""
         node, device = end.layers[place].node, devices[-1 - place]
         root = node.placement.fused_into
-        at = None if root is None else end.place.get(root, len(devices))
-        if at is None or root is None:
+        if root is None:
             return self._own_parts(end, place, device, choice)
+        at = end.place.get(root, len(devices))
         where = devices[-1 - at] if at < len(devices) else None
         if where is None or isinstance(where, Shares) or isinstance(device, Shares):
             return [FREE] * end.stages
-        same_rows = end.same_rows(place, at)
-        roots = [self._prices.has_kernel(node, root, root_device) for root_device in devices_of(where)]
+        key = (end, place, device, where, choice)
+        known = self._fused.get(key)
+        if known is None:
+            known = self._fused[key] = self._fused_parts(end, (place, at), device, where, choice)
+        return known
+
+    def _fused_parts(
+        self,
+        end: End,
+        places: tuple[int, int],
+        device: str | tuple[str, ...],
+        where: str | tuple[str, ...],
+        choice: str,
+    ) -> Sequence[Part]:
+        """The parts of the first of two nodes, on a device, that is fused into the second one, which is elsewhere."""
+        node, root = (end.layers[place].node for place in places)
+        same_rows = end.same_rows(*places)
+        roots = [self._prices.has_kernel(node, root.name, root_device) for root_device in by_stage(where, end.stages)]
         if not any(roots) and all(same_rows):
             return [FREE] * end.stages
-        own = self._own_parts(end, place, device, choice)
-        roots = [self._prices.has_kernel(node, root, root_device) for root_device in by_stage(where, end.stages)]
+        own = self._own_parts(end, places[0], device, choice)
         return [
             part if own_kernel or not same else FREE
             for part, own_kernel, same in zip(own, roots, same_rows, strict=True)
@@ -341,18 +357,20 @@ class Bounds:
             return [self._rows_part(end.layers[place].node, rows, where, choice) for where, rows in shared]
         if not isinstance(device, str):
             return [self._own_parts(end, place, where, choice)[stage] for stage, where in enumerate(device)]
-        key = (place, device, choice if device != self._host else "")
-        known = self._own.setdefault(end, {})
-        if key not in known:
-            layer = end.layers[place]
-            if device_refusal(layer.node, device, self._host) is not None:
-                known[key] = [REFUSED] * end.stages
-            else:
-                known[key] = [
-                    FREE if part is None else self._prices.of_rows(layer.node, rows, part, device, choice)
-                    for rows, part in zip(layer.rows, layer.made, strict=True)
-                ]
-        return known[key]
+        key = (end, place, device, choice if device != self._host else "")
+        known = self._own.get(key)
+        if known is None:
+            known = self._own[key] = self._parts_by_stage(end.layers[place], device, choice)
+        return known
+
+    def _parts_by_stage(self, layer: Layer, device: str, choice: str) -> Sequence[Part]:
+        """The parts of a node on one device as kernels of its own."""
+        if device_refusal(layer.node, device, self._host) is not None:
+            return [REFUSED] * len(layer.rows)
+        return [
+            FREE if part is None else self._prices.of_rows(layer.node, rows, part, device, choice)
+            for rows, part in zip(layer.rows, layer.made, strict=True)
+        ]
 
     def _layout_parts(self, decision: SplitRows | Pipeline) -> LayoutParts | None:
         """The layout of a decision, None if it has none."""

@@ -256,7 +256,7 @@ class Pricer:
             self._capable[key] = self.costs.refusal(self.graph, node, device, choice) is None
         return self._capable[key]
 
-    def rows_made(self, run: Sequence[str], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
+    def rows_made(self, run: tuple[str, ...], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
         """By node of a run, the rows of it that every stage makes, top ones first; runs with the same end share
         them."""
         end = self._bounds.runs.end(run, stage_rows, bottom_first=False)

@@ -7,11 +7,12 @@ ends, whatever their devices. `Pipelining` lays the same parts out when it write
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
-from pimflow.ir.analysis.regions import node_rows, part_finder, run_refusal
+from pimflow.ir.analysis.regions import node_rows, part_finder
 from pimflow.passes.rowwise.stages import Spans, StageRows
 from pimflow.search.layout_parts import keeps_places
 
@@ -48,6 +49,7 @@ class Layer(NamedTuple):
         readers: the places of the nodes behind it that read it.
         producers: the places of the nodes in front of it that it reads.
         leaves: whether some of its rows are made for other readers.
+        in_every_stage: whether every stage computes some of its rows.
     """
 
     node: Node
@@ -56,6 +58,7 @@ class Layer(NamedTuple):
     readers: Sequence[int]
     producers: list[int]
     leaves: bool
+    in_every_stage: bool
 
 
 class Grid(NamedTuple):
@@ -81,13 +84,14 @@ class RunParts:
     def __init__(self, graph: Graph) -> None:
         self._graph = graph
         self._ends: dict[tuple[str, tuple[int, ...], bool], End] = {}
+        self._keeps_places = cache(lambda name: keeps_places(graph, graph.node(name)))
 
-    def end(self, run: Sequence[str], stage_rows: tuple[int, ...], bottom_first: bool) -> End | None:
+    def end(self, run: tuple[str, ...], stage_rows: tuple[int, ...], bottom_first: bool) -> End | None:
         """The end of a run, extended to the whole run; None if only a layout can determine its parts."""
         key = (run[-1], stage_rows, bottom_first)
         end = self._ends.get(key)
         if end is None:
-            end = self._ends[key] = End(self._graph, *key)
+            end = self._ends[key] = End(self._graph, *key, self._keeps_places)
         return end if end.reaches(run) else None
 
 
@@ -95,10 +99,17 @@ class End:
     """The parts of runs that end with a given node and stages, as far to the front as requested so far.
 
     Places count from the last node to the front: `layers` by place, `place` by name. `closed` is, by place, whether no
-    node up to there is fused into a node further to the front.
+    node up to there is fused into a node further to the front. `places_kept` is `keeps_places`, by name.
     """
 
-    def __init__(self, graph: Graph, last: str, stage_rows: tuple[int, ...], bottom_first: bool) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        last: str,
+        stage_rows: tuple[int, ...],
+        bottom_first: bool,
+        places_kept: Callable[[str], bool],
+    ) -> None:
         node = graph.node(last)
         self.stages = len(stage_rows)
         self.layers: list[Layer] = []
@@ -108,36 +119,35 @@ class End:
         self._part_of = part_finder(graph)
         self._rows = StageRows(graph, node, stage_rows, bottom_first)
         self._outputs = frozenset(graph.outputs)
-        self._names: tuple[str, ...] = ()
+        self._run: tuple[str, ...] = ()
+        self._places_kept = places_kept
         self._roots: set[str] = set()
         self._complete: list[bool] = []
         self._behind: list[list[list[int]]] = []
         self._grids: dict[int, Grid] = {}
-        self._runs: set[int] = set()
         fits = min(stage_rows, default=0) > 0 and sum(stage_rows) == node_rows(graph, node)
         self._is_derived = fits and self._add(node)
 
-    def reaches(self, run: Sequence[str]) -> bool:
+    def reaches(self, run: tuple[str, ...]) -> bool:
         """Whether this is the end of a run of two nodes or more whose parts can be derived."""
         if not self._is_derived or len(run) < 2:
             return False
-        backwards = tuple(run[::-1])
-        known = len(self._names)
-        if backwards[:known] != self._names[: len(backwards)]:
+        known = len(self._run)
+        if run[-known:] != self._run[-len(run) :]:
             return False
-        for name in backwards[known:]:
+        for name in reversed(run[:-known]):
             node = self._graph.node(name)
             if self._rows.extend(node) is not None or not self._add(node):
                 return False
-        if len(run) not in self._runs and run_refusal(self._graph, [self._graph.node(name) for name in run]) is None:
-            self._runs.add(len(run))
-        return len(run) in self._runs
+        return True
 
     def _add(self, node: Node) -> bool:
         """Add a node at the front; False if some of its rows cannot be computed by themselves."""
         rows = self._rows.fresh(node.name)
         made: list[RowPart | None] = []
+        in_every_stage = True
         for start, stop in rows:
+            in_every_stage &= start < stop
             part = None if start == stop else self._part_of(node, start, stop)
             if isinstance(part, Refusal):
                 return False
@@ -148,8 +158,8 @@ class End:
         for reader in readers:
             self.layers[reader].producers.append(len(self.layers))
         self.place[node.name] = len(self.layers)
-        self.layers.append(Layer(node, rows, made, readers, [], leaves))
-        self._names += (node.name,)
+        self.layers.append(Layer(node, rows, made, readers, [], leaves, in_every_stage))
+        self._run = (node.name, *self._run)
         self._roots.discard(node.name)
         root = node.placement.fused_into
         if root is not None and root not in self.place:
@@ -168,11 +178,14 @@ class End:
             return pipeline.devices if self.stages > 1 else None
         found: list[Where] = []
         for name, device, counts in zip(pipeline.run, pipeline.devices, pipeline.host_rows, strict=True):
+            if not counts:
+                found.append(device)
+                continue
             rows = self.layers[self.place[name]].rows
             if any(0 < count < stop - start for count, (start, stop) in zip(counts, rows, strict=False)):
                 found.append(_shares(rows, counts, device, host))
             else:
-                found.append(tuple([host if count else device for count in counts]) or device)
+                found.append(tuple([host if count else device for count in counts]))
         return tuple(found)
 
     def grid(self, size: int) -> Grid:
@@ -207,17 +220,20 @@ class End:
         self._behind.append([[] for _ in rows])
         for at in self.layers[place].readers:
             reader = self.layers[at]
+            is_fused = reader.node.placement.fused_into == kernel
+            operands = [index for index, name in enumerate(reader.node.inputs) if name in node.outputs]
             for stage, part in enumerate(reader.made):
-                for name, span in zip(reader.node.inputs, part.spans if part else (), strict=part is not None):
-                    if name not in node.outputs or not isinstance(span, tuple):
+                for index in operands if part else ():
+                    span = part.spans[index] if part else None
+                    if not isinstance(span, tuple):
                         continue
-                    stays_fused &= reader.node.placement.fused_into != kernel or span == rows[stage]
+                    stays_fused &= not is_fused or span == rows[stage]
                     self._behind[at][stage] += [
                         (place - at) * self.stages + stage - producer
                         for producer, (start, stop) in enumerate(rows[: stage + 1])
                         if start < span[1] and span[0] < stop and start < stop
                     ]
-        self._complete.append(stays_fused and keeps_places(self._graph, node))
+        self._complete.append(stays_fused and self._places_kept(node.name))
 
 
 def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Shares:

@@ -48,14 +48,14 @@ class _Tail(NamedTuple):
     Args:
         busy_us: by device, the sum of its parts.
         behind_us: by device, the minimum time that follows any of its parts.
-        works: by place, whether any part of the node takes time.
+        workers: by place, the devices that work on the node; none if it takes no time.
         least_us: by place, the shortest part of the node.
         node_behind_us: by place, the minimum time that follows any part of the node.
     """
 
     busy_us: Mapping[str, float]
     behind_us: Mapping[str, float]
-    works: tuple[bool, ...]
+    workers: tuple[Sequence[str], ...]
     least_us: tuple[float, ...]
     node_behind_us: tuple[float, ...]
 
@@ -84,7 +84,7 @@ class StageTimes:
         if places is None:
             return 0.0
         tail = self._tail(end, places, pipeline.choice)
-        before_us = _before_us(end, tail, places)
+        before_us = _before_us(end, tail, len(places))
         return max(
             [before_us.get(device, 0.0) + us + tail.behind_us.get(device, 0.0) for device, us in tail.busy_us.items()],
             default=0.0,
@@ -102,22 +102,22 @@ class StageTimes:
         tail = self._tail(end, devices[size - shared :], choice) if shared else _NO_TAIL
         parts = self._parts.stage_parts(end, devices, choice, shared)
         busy_us, behind_us = dict(tail.busy_us), dict(tail.behind_us)
-        works, least_us, node_behind_us = list(tail.works), list(tail.least_us), list(tail.node_behind_us)
+        workers, least_us, node_behind_us = list(tail.workers), list(tail.least_us), list(tail.node_behind_us)
         for place in range(shared, size):
             layer, where = end.layers[place], devices[size - 1 - place]
             us, at = _times(parts[size - 1 - place], where, layer)
             after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
             least_us.append(min(us))
             node_behind_us.append(after_us)
-            works.append(max(us) > 0)
-            if not works[place]:
+            workers.append(devices_of(where) if max(us) > 0 else ())
+            if not workers[place]:
                 continue
             for part_us, device in zip(us, at, strict=False):
                 busy_us[device] = busy_us.get(device, 0.0) + part_us
-            for device in devices_of(where):
+            for device in workers[place]:
                 if after_us < behind_us.get(device, math.inf):
                     behind_us[device] = after_us
-        known = self._tails[key] = _Tail(busy_us, behind_us, tuple(works), tuple(least_us), tuple(node_behind_us))
+        known = self._tails[key] = _Tail(busy_us, behind_us, tuple(workers), tuple(least_us), tuple(node_behind_us))
         return known
 
 
@@ -127,15 +127,14 @@ def _times(parts: Sequence[Part], where: Where, layer: Layer) -> tuple[list[floa
     if isinstance(where, Shares):
         return us, where.devices
     devices = repeat(where) if isinstance(where, str) else where
-    if None not in layer.made:
+    if layer.in_every_stage:
         return us, devices
     made = [part is not None for part in layer.made]
     return list(compress(us, made)), compress(devices, made)
 
 
-def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, float]:
-    """By device, the minimum time that precedes any of its parts."""
-    size = len(devices)
+def _before_us(end: End, tail: _Tail, size: int) -> dict[str, float]:
+    """By device, the minimum time that precedes any of its parts of a run of `size` nodes."""
     found: dict[str, float] = {}
     ready = [0.0] * size
     for place in range(size - 1, -1, -1):
@@ -144,8 +143,7 @@ def _before_us(end: End, tail: _Tail, devices: Sequence[Where]) -> dict[str, flo
             if producer < size and ready[producer] > before_us:
                 before_us = ready[producer]
         ready[place] = before_us + tail.least_us[place]
-        if tail.works[place]:
-            for device in devices_of(devices[size - 1 - place]):
-                if before_us < found.get(device, math.inf):
-                    found[device] = before_us
+        for device in tail.workers[place]:
+            if before_us < found.get(device, math.inf):
+                found[device] = before_us
     return found

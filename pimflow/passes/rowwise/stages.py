@@ -7,7 +7,7 @@ same rows, plus those of its additional nodes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from pimflow.ir import Graph, Node, Refusal
@@ -36,27 +36,30 @@ class StageRows:
         """By node, the rows made by the end of every stage."""
         total = sum(stage_rows)
         ends = accumulate(stage_rows)
-        self._enter(last, [(total - end, total) if bottom_first else (0, end) for end in ends])
+        spans = [(total - end, total) if bottom_first else (0, end) for end in ends]
+        self._enter(last, spans, is_read_elsewhere=any(map(graph.users, last.outputs)))
 
     def extend(self, node: Node) -> Refusal | None:
         """Add a node before the others, one of which reads it; return why its rows cannot be made stage by stage, if
         so."""
+        readers = [reader for name in node.outputs for reader in self._graph.users(name)]
+        inside = [reader for reader in readers if reader.name in self._done]
         needed: Spans = []
-        for reader in self._readers(node):
-            refusal = self._ask(reader, node, needed) if reader.name in self._done else None
+        for reader in inside:
+            refusal = self._ask(reader, node, needed)
             if refusal is not None:
                 return refusal
         if not needed:
             return Refusal(f"{node.name}: is not read within the run")
-        self._enter(node, needed)
+        self._enter(node, needed, is_read_elsewhere=len(inside) < len(readers))
         return None
 
     def fresh(self, name: str) -> Spans:
         """The rows of a node that every stage adds to those of earlier stages; start is stop if there are none."""
         spans = self._done[name]
         if self._bottom_first:
-            return [spans[0], *((start, before) for (before, _), (start, _) in pairwise(spans))]
-        return [spans[0], *((before, stop) for (_, before), (_, stop) in pairwise(spans))]
+            return [spans[0], *[(start, before) for (before, _), (start, _) in pairwise(spans)]]
+        return [spans[0], *[(before, stop) for (_, before), (_, stop) in pairwise(spans)]]
 
     def _ask(self, reader: Node, node: Node, needed: Spans) -> Refusal | None:
         """Widen `needed` by the rows of a node that a reader in the run needs for its own rows, stage by stage."""
@@ -75,18 +78,11 @@ class StageRows:
                     needed.append(span)
         return None
 
-    def _enter(self, node: Node, spans: Spans) -> None:
-        if self._leaves(node):
+    def _enter(self, node: Node, spans: Spans, *, is_read_elsewhere: bool) -> None:
+        """Add a node; `is_read_elsewhere` is whether nodes other than the later ones of the run read its output."""
+        if is_read_elsewhere or not self._outputs.isdisjoint(node.outputs):
             self._widen_to_all(spans, node_rows(self._graph, node))
         self._done[node.name] = spans
-
-    def _leaves(self, node: Node) -> bool:
-        """Whether a node's output is read by nodes other than the later ones of the run."""
-        is_output = not self._outputs.isdisjoint(node.outputs)
-        return is_output or any(reader.name not in self._done for reader in self._readers(node))
-
-    def _readers(self, node: Node) -> Iterator[Node]:
-        return (reader for name in node.outputs for reader in self._graph.users(name))
 
     def _widen_to_all(self, spans: Spans, rows: int) -> None:
         """Make all rows of a value that leaves the run: unread rows at the borders belong to the nearest stage."""

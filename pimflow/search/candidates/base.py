@@ -117,7 +117,7 @@ class Scene:
         """Whether the whole node can run there."""
         return self._pricer.can_run(node, destination.device, destination.choice)
 
-    def rows_made(self, run: Sequence[str], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
+    def rows_made(self, run: tuple[str, ...], stage_rows: tuple[int, ...]) -> Mapping[str, Spans] | Refusal:
         """By node of a run, the rows that every stage makes of it, top ones first."""
         return self._pricer.rows_made(run, stage_rows)
 
