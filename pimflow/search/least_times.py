@@ -26,7 +26,7 @@ from pimflow.search.parts import (
     divides_by_k,
     extract_columns,
     extract_k,
-    extract_row_part,
+    extract_row_parts,
     price_key,
 )
 
@@ -280,8 +280,8 @@ class LeastTimes:
     def _rows(self, device: str, node: Node, rows: int, count: int) -> _Price:
         """The time of `count` rows where they are cheapest: at the top or at the bottom, where windows reach into the
         padding."""
-        parts = (extract_row_part(self._graph, node, start, start + count) for start in {0, rows - count})
-        prices = [self._part(device, part) for part in parts if part is not None]
+        parts = extract_row_parts(self._graph, node, {0, rows - count}, count)
+        prices = [self._part(device, part) for part in parts]
         return _Price(*map(min, zip(*prices, strict=True))) if prices else _Price(0.0, 0.0)
 
     def _part(self, device: str, part: Graph) -> _Price:

@@ -20,7 +20,7 @@ from pimflow.passes import ExplicitPadding
 from pimflow.records import dataclass
 from pimflow.runtime.timeline import NodePrice
 from pimflow.search.epilogues import members_by_root, own_kernels
-from pimflow.search.parts import extract_addition, extract_columns, extract_k, extract_rows, price_key
+from pimflow.search.parts import extract_addition, extract_columns, extract_k, extract_rows, price_key, rows_read
 from pimflow.targets import Target
 
 
@@ -237,10 +237,9 @@ class PartPrices:
 
     def _shared_part(self, node: Node, rows: tuple[int, int], part: RowPart, device: str, choice: str) -> Part:
         """Some rows of a node, cached for all nodes with the same `price_key` and all rows that read equally many."""
-        if any(callable(span) for span in part.spans) or content_of(self._graph, node):
+        if any(map(callable, part.spans)) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
-        read = tuple(span[1] - span[0] if isinstance(span, tuple) else None for span in part.spans)
-        key = (self._kind(node), part.op, rows[1] - rows[0], read, device, choice)
+        key = (self._kind(node), part.op, rows[1] - rows[0], rows_read(part), device, choice)
         known = self._shared.get(key)
         if known is None:
             known = self._shared[key] = self._part_of(node, part, rows, device, choice)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import replace
 
 from pimflow.ir import Array, Conv2d, Elementwise, Graph, Node, Op, Refusal, RowPart, Value
@@ -32,16 +32,25 @@ def price_key(graph: Graph, node: Node) -> Hashable:
     return node.op, operands, results, content_of(graph, node), where.movement, where.padding, where.narrow
 
 
+def rows_read(part: RowPart) -> tuple[int | ConstantCut | None, ...]:
+    """By input, how many rows a part of a node reads: with these, the op determines what as many rows cost."""
+    return tuple([span[1] - span[0] if isinstance(span, tuple) else span for span in part.spans])
+
+
 def extract_rows(graph: Graph, node: Node, part: RowPart, rows: tuple[int, int]) -> Graph:
     """Some output rows of a node as a graph of their own; inputs are named by their position."""
     cuts = [(-2, *span) if isinstance(span, tuple) else span for span in part.spans]
     return _extract(graph, node, part.op, cuts, (-2, *rows))
 
 
-def extract_row_part(graph: Graph, node: Node, start: int, stop: int) -> Graph | None:
-    """Rows start .. stop-1 of a node as a graph of their own; None if they cannot be computed by themselves."""
-    part = node_part(graph, node, start, stop)
-    return None if isinstance(part, Refusal) else extract_rows(graph, node, part, (start, stop))
+def extract_row_parts(graph: Graph, node: Node, starts: Iterable[int], count: int) -> list[Graph]:
+    """`count` rows of a node from each start on, as graphs of their own: of those that cost the same, one, and none
+    that cannot be computed by themselves."""
+    parts = [(start, node_part(graph, node, start, start + count)) for start in starts]
+    made = [(start, part) for start, part in parts if not isinstance(part, Refusal)]
+    if not content_of(graph, node):
+        made = list({(part.op, rows_read(part)): (start, part) for start, part in made}.values())
+    return [extract_rows(graph, node, part, (start, start + count)) for start, part in made]
 
 
 def extract_columns(graph: Graph, node: Node, count: int) -> Graph:

@@ -164,15 +164,14 @@ class Search:
             total += len(self._line.shifts(candidate))
             self._progress.listed(total)
         self._progress.begins(total)
-        done = 0
+        before = self.entered
         while waiting:
             candidate = waiting.popleft()
             if self._progress.is_half_spent and not candidate.certain:
                 self.out_of_time = True
                 return
-            self._enter(candidate, len(self._line.shifts(candidate)))
-            done += len(self._line.shifts(candidate))
-            self._progress.priced(done, total)
+            self._enter(candidate, each=True)
+            self._progress.priced(self.entered - before, total)
 
     def enter_switches(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
         """Add the steps between points of the line during which nothing runs."""
@@ -402,11 +401,12 @@ class Search:
                 self._refine_in_pool(entry)
         return ()
 
-    def _enter(self, candidate: Candidate, times: int = 1, parts_cost: float = 0.0) -> None:
-        """Add a candidate, counted `times` times. `parts_cost` is the known cost of its parts: a candidate that costs
-        the same is entered at slightly more, so that it is not refined because of rounding alone."""
-        self.entered += times
-        decisions = candidate.decisions
+    def _enter(self, candidate: Candidate, *, each: bool = False, parts_cost: float = 0.0) -> None:
+        """Add a candidate, and count it once, or `each` of those that it stands for. `parts_cost` is the known cost of
+        its parts: a candidate that costs the same is entered at slightly more, so that it is not refined because of
+        rounding alone."""
+        shifts, decisions = self._line.shifts(candidate), candidate.decisions
+        self.entered += len(shifts) if each else 1
         exactly = candidate.certain or not self._prune
         us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
         if us is not None:
@@ -414,7 +414,7 @@ class Search:
                 self._parts_cost[self.entered] = parts_cost
             us = _above(parts_cost) if _is_as_cheap(us, parts_cost) else us
             entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
-            self.pool.add(entry, self._line.shifts(candidate))
+            self.pool.add(entry, shifts)
 
     def _refine_in_pool(self, entry: Entry[Decisions]) -> None:
         self.pool.take(entry)

@@ -16,7 +16,7 @@ from pimflow.runtime.costs import CostModel
 from pimflow.search.least_times import LeastTimes, NodeTimes
 from pimflow.search.makespan_bound import makespan_bound
 from pimflow.search.meeting_bound import meeting_bound
-from pimflow.search.parts import extract_row_part
+from pimflow.search.parts import extract_row_parts
 from pimflow.targets import load_target, override
 from support.graphs import fire_modules, inverted_residuals, random_net
 
@@ -92,14 +92,14 @@ def in_two_parts_or_more(graph: Graph, name: str) -> float:
     best = {(0, 0): 0.0}
     for stop in range(1, rows + 1):
         for start in range(stop):
-            part = extract_row_part(graph, node, start, stop)
-            if part is None or (start, stop) == (0, rows):
+            if (start, stop) == (0, rows):
                 continue
-            us = COSTS.node_cost(part, part.nodes[0].placed(device="gpu", fused_into=None)).time_us
-            for parts in (0, 1, 2):
-                if (start, parts) in best:
-                    more = stop, min(parts + 1, 2)
-                    best[more] = min(best.get(more, np.inf), best[start, parts] + us)
+            for part in extract_row_parts(graph, node, [start], stop - start):
+                us = COSTS.node_cost(part, part.nodes[0].placed(device="gpu", fused_into=None)).time_us
+                for parts in (0, 1, 2):
+                    if (start, parts) in best:
+                        more = stop, min(parts + 1, 2)
+                        best[more] = min(best.get(more, np.inf), best[start, parts] + us)
     return best[rows, 2]
 
 
