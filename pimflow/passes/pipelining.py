@@ -17,7 +17,7 @@ from functools import cached_property
 from typing import ClassVar, NamedTuple
 
 from pimflow.ir import Graph, Node
-from pimflow.ir.analysis.regions import leaving_values, node_rows, part_finder, run_refusal
+from pimflow.ir.analysis.regions import leaving_values, node_rows, row_parts, run_refusal
 from pimflow.ir.refusal import Refusal
 from pimflow.passes.decision import Site, device_refusal
 from pimflow.passes.rowwise.base import RowwisePass
@@ -91,11 +91,11 @@ class Pipelining(RowwisePass):
         if refusal is not None:
             return refusal
         jobs: list[PartJob] = []
-        part_of = part_finder(graph)
+        parts = row_parts(graph)
         for stage in range(len(self.stage_rows)):
             for node, device in zip(nodes, self.devices, strict=True):
                 for start, stop, where, suffix in self._shares(node, device, stage, made):
-                    part = part_of(node, start, stop)
+                    part = parts[node.name, start, stop]
                     if isinstance(part, Refusal):
                         return part
                     jobs.append(PartJob(node, start, stop, part, where, suffix, stage))

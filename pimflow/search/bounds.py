@@ -35,7 +35,7 @@ from pimflow.ir import (
     SplitRows,
     Value,
 )
-from pimflow.ir.analysis.regions import node_columns, node_k, node_rows, part_finder
+from pimflow.ir.analysis.regions import node_columns, node_k, node_rows, row_parts
 from pimflow.ir.plan import Single, singles
 from pimflow.passes.apply_plan import passes_of
 from pimflow.passes.decision import device_refusal
@@ -57,7 +57,7 @@ class Bounds:
         self._graph = graph
         self._costs = costs
         self._host = costs.target.host
-        self._part_of = part_finder(graph)
+        self._row_parts = row_parts(graph)
         self._known: dict[tuple[Decision, ...], Sequence[Steps]] = {}
         self._prices = PartPrices(graph, costs)
         self.runs = RunParts(graph)
@@ -95,7 +95,7 @@ class Bounds:
 
     def _rows_part(self, node: Node, rows: tuple[int, int], device: str, choice: str) -> Part:
         """Some rows of a node on their own; free if they cannot be computed on their own."""
-        made = None if rows[0] == rows[1] else self._part_of(node, *rows)
+        made = None if rows[0] == rows[1] else self._row_parts[node.name, rows[0], rows[1]]
         if made is None or isinstance(made, Refusal):
             return FREE
         return self._prices.of_rows(node, rows, made, device, choice)

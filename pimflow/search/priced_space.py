@@ -302,21 +302,24 @@ class Search:
         """The pipelines and joined decisions near the cheapest cover that are priced, nearest first. Joined decisions
         are refined until they are priced or known to be no cheaper than their parts."""
         while True:
-            entries = [
-                (cost, entry.place, entry)
-                for cost, entry in self.pool.nearly_cheapest(near)
-                if isinstance(entry.payload[0], _VARIED) and entry.place not in self._cuts
-            ]
-            joined = (some for some in entries if isinstance(some[-1].payload[0], Parallel))
-            unsure = [some for some in joined if not self._is_known(some[-1])]
+            known: list[tuple[float, int, Entry[Decisions]]] = []
+            unsure: list[tuple[float, int, Entry[Decisions]]] = []
+            for cost, entry in self.pool.nearly_cheapest(near):
+                decision = entry.payload[0]
+                if not isinstance(decision, _VARIED) or entry.place in self._cuts:
+                    continue
+                if entry.priced or self._is_no_cheaper(entry):
+                    known.append((cost, entry.place, entry))
+                elif isinstance(decision, Parallel):
+                    unsure.append((cost, entry.place, entry))
             if not unsure or not self.has_time():
-                return [entry for *_, entry in sorted(some for some in entries if self._is_known(some[-1]))]
+                return [entry for *_, entry in sorted(known)]
             for *_, entry in sorted(unsure):
                 self._refine_in_pool(entry)
 
-    def _is_known(self, entry: Entry[Decisions]) -> bool:
-        """Whether an entry is priced, or joined decisions known to be no cheaper than their parts."""
-        return entry.priced or entry.us == _above(self._parts_cost.get(entry.place, 0.0))
+    def _is_no_cheaper(self, entry: Entry[Decisions]) -> bool:
+        """Whether joined decisions are known to be no cheaper than their parts."""
+        return entry.us == _above(self._parts_cost.get(entry.place, 0.0))
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""

@@ -12,7 +12,7 @@ from functools import cache
 from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
-from pimflow.ir.analysis.regions import node_rows, part_finder
+from pimflow.ir.analysis.regions import node_rows, row_parts
 from pimflow.passes.rowwise.stages import Spans, StageRows
 from pimflow.search.layout_parts import keeps_places
 
@@ -116,7 +116,7 @@ class End:
         self.place: dict[str, int] = {}
         self.closed: list[bool] = []
         self._graph = graph
-        self._part_of = part_finder(graph)
+        self._parts = row_parts(graph)
         self._rows = StageRows(graph, node, stage_rows, bottom_first)
         self._outputs = frozenset(graph.outputs)
         self._run: tuple[str, ...] = ()
@@ -148,7 +148,7 @@ class End:
         in_every_stage = True
         for start, stop in rows:
             in_every_stage &= start < stop
-            part = None if start == stop else self._part_of(node, start, stop)
+            part = None if start == stop else self._parts[node.name, start, stop]
             if isinstance(part, Refusal):
                 return False
             made.append(part)

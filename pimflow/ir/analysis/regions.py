@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from functools import lru_cache
 from typing import NamedTuple
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 from pimflow.ir.analysis.rows import row_count
 from pimflow.ir.graph import Graph, Node
@@ -35,29 +35,39 @@ def leaving_values(graph: Graph, nodes: Sequence[Node]) -> tuple[str, ...]:
     )
 
 
-_PARTS: WeakKeyDictionary[Graph, dict[tuple[str, int, int], RowPart | Refusal]] = WeakKeyDictionary()
+class RowParts(dict[tuple[str, int, int], "RowPart | Refusal"]):
+    """How the nodes of a graph make their output rows [start, stop), by (name, start, stop), found when first asked
+    for; refusals name the node."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = ref(graph)
+
+    def __missing__(self, key: tuple[str, int, int]) -> RowPart | Refusal:
+        name, start, stop = key
+        graph = self._graph()
+        assert graph is not None, "who asks for parts has the graph"
+        part = self[key] = _node_part(graph, graph.node(name), start, stop)
+        return part
+
+
+_PARTS: WeakKeyDictionary[Graph, RowParts] = WeakKeyDictionary()
 
 
 def node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
-    """How the node of a graph makes its output rows [start, stop); refusals name the node.
+    """How the node of a graph makes its output rows [start, stop); refusals name the node."""
+    return row_parts(graph)[node.name, start, stop]
 
-    Cached as long as the graph lives: thousands of ways to split a region have most of their parts in common.
+
+def row_parts(graph: Graph) -> RowParts:
+    """`node_part` for one graph, for callers that need thousands of parts.
+
+    Kept as long as the graph lives: thousands of ways to split a region have most of their parts in common.
     """
-    return part_finder(graph)(node, start, stop)
-
-
-def part_finder(graph: Graph) -> Callable[[Node, int, int], RowPart | Refusal]:
-    """`node_part` for one graph, for callers that need thousands of parts."""
-    known = _PARTS.setdefault(graph, {})
-
-    def find(node: Node, start: int, stop: int) -> RowPart | Refusal:
-        key = (node.name, start, stop)
-        part = known.get(key)
-        if part is None:
-            part = known[key] = _node_part(graph, node, start, stop)
-        return part
-
-    return find
+    parts = _PARTS.get(graph)
+    if parts is None:
+        parts = _PARTS[graph] = RowParts(graph)
+    return parts
 
 
 def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
@@ -166,12 +176,12 @@ class OperandReads(NamedTuple):
 def operand_reads(graph: Graph) -> Callable[[str], OperandReads]:
     """A cached function from a node's name to its `OperandReads`: runs that grow from neighbours need the same ones
     again and again, and a node may read hundreds of others."""
-    part_of, position = part_finder(graph), graph.position
+    parts, position = row_parts(graph), graph.position
 
     @lru_cache(_NEAR)
     def reads_of(name: str) -> OperandReads:
         node = graph.node(name)
-        part = part_of(node, 0, max(node_rows(graph, node), 1))
+        part = parts[node.name, 0, max(node_rows(graph, node), 1)]
         producers = sorted({position[producer.name] for producer in _producers(graph, node)}, reverse=True)
         if isinstance(part, Refusal):
             return OperandReads(part, (), tuple(producers))

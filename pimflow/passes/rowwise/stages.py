@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 
 from pimflow.ir import Graph, Node, Refusal
-from pimflow.ir.analysis.regions import node_rows, part_finder
+from pimflow.ir.analysis.regions import node_rows, row_parts
 
 Spans = list[tuple[int, int]]
 """By stage, rows of one node."""
@@ -29,7 +29,7 @@ class StageRows:
 
     def __init__(self, graph: Graph, last: Node, stage_rows: Sequence[int], bottom_first: bool) -> None:
         self._graph = graph
-        self._part_of = part_finder(graph)
+        self._parts = row_parts(graph)
         self._bottom_first = bottom_first
         self._outputs = frozenset(graph.outputs)
         self._done: dict[str, Spans] = {}
@@ -65,7 +65,7 @@ class StageRows:
         """Widen `needed` by the rows of a node that a reader in the run needs for its own rows, stage by stage."""
         places = [place for place, name in enumerate(reader.inputs) if name in node.outputs]
         for stage, (start, stop) in enumerate(self._done[reader.name]):
-            part = self._part_of(reader, start, stop)
+            part = self._parts[reader.name, start, stop]
             if isinstance(part, Refusal):
                 return part
             for place in places:
