@@ -71,8 +71,8 @@ def _line_chunks(document: Mapping[str, Any]) -> Iterator[str]:
     yield "}" if document else "{}"
 
 
-def _compact_json(value: Any) -> str:
-    return json.dumps(value, allow_nan=False, separators=(",", ":"))
+_compact_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
+_spaced_json = json.JSONEncoder(allow_nan=False).encode
 
 
 def write_records(path: Path, document: Any, depth: int) -> None:
@@ -90,19 +90,19 @@ def write_records(path: Path, document: Any, depth: int) -> None:
 
 def _indented_chunks(value: Any, depth: int, margin: str = "\n") -> Iterator[str]:
     if not depth or not isinstance(value, (dict, list, tuple, Iterator)):
-        yield json.dumps(value, allow_nan=False)
+        yield _spaced_json(value)
         return
     inner = margin + "  "
     opening, closing = "{}" if isinstance(value, dict) else "[]"
     before = opening
     for item in value:
-        yield before + inner
+        text = before + inner + _spaced_json(item)
         before = ","
         if isinstance(value, dict):
-            yield json.dumps(item) + ": "
+            yield text + ": "
             yield from _indented_chunks(value[item], depth - 1, inner)
         else:
-            yield json.dumps(item, allow_nan=False)
+            yield text
     yield opening + closing if before == opening else margin + closing
 
 
