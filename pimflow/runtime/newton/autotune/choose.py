@@ -156,7 +156,7 @@ class MappingSearch:
 
     def _recall(self, problem: MatrixProblem, policy: str) -> _Chosen | None:
         """The recorded choice for a problem; None if there is none or it does not fit the problem."""
-        text = self._recalled.get(self._key(problem, policy))
+        text = self._recalled.get(self._key(problem, policy)) if self._recalled else None
         if text is None:
             return None
         try:
