@@ -309,8 +309,10 @@ def _levels(jobs: Sequence[Job]) -> list[float]:
     """For each job, the length of the longest chain of jobs that starts with it, once its operands are ready."""
     levels = [0.0] * len(jobs)
     for index in range(len(jobs) - 1, -1, -1):
-        job = jobs[index]
-        behind = max([levels[other] for other in job.successors], default=0.0)
+        job, behind = jobs[index], 0.0
+        for other in job.successors:
+            if levels[other] > behind:
+                behind = levels[other]
         levels[index] = job.duration_us - job.ahead_us + behind
     return levels
 
@@ -341,6 +343,7 @@ def _in_order(jobs: Sequence[Job], order: Sequence[int]) -> tuple[list[float], f
     """The schedule in which each job starts as soon as it can, in an order that respects the data flow."""
     starts, ready_us = [0.0] * len(jobs), [0.0] * len(jobs)
     free_us: dict[str, float] = {}
+    makespan = 0.0
     for index in order:
         job = jobs[index]
         is_free = job.resource == NO_RESOURCE
@@ -348,9 +351,12 @@ def _in_order(jobs: Sequence[Job], order: Sequence[int]) -> tuple[list[float], f
         starts[index], end_us = start_us, start_us + job.duration_us
         if not is_free:
             free_us[job.resource] = end_us
+        if end_us > makespan:
+            makespan = end_us
         for other in job.successors:
-            ready_us[other] = max(ready_us[other], end_us)
-    return starts, max(start + job.duration_us for start, job in zip(starts, jobs, strict=True))
+            if end_us > ready_us[other]:
+                ready_us[other] = end_us
+    return starts, makespan
 
 
 def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[list[float], float]:

@@ -173,7 +173,7 @@ class Bounds:
         running = self._running_kernels(steps)
         for at, node, stage in steps.written:
             part, awaited = steps.parts[at], added.get(at, ())
-            if not all(source in last for source in (*steps.reads[at], *awaited)):
+            if not all(map(last.__contains__, (*steps.reads[at], *awaited))):
                 return None
             before = {job for source in steps.reads[at] for job in last[source]}
             kernels_us = part.kernels_us or (part.us,)
