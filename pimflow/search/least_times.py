@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Hashable, Mapping
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import pairwise
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
@@ -172,10 +172,9 @@ class LeastTimes:
 
         sizes = sorted({max(1, rows // 2 * step // _PART_SIZES) for step in range(_PART_SIZES)})
         spans = [(first, beyond - 1) for first, beyond in pairwise((*sizes, rows // 2 + 1))]
-        in_two = min(part_us(first) + part_us(rows - last) for first, last in spans)
-        in_more = part_us(1) + min(
-            part_us(first) + (1 - min(2 * last / rows, 2 / 3)) * whole_us for first, last in spans
-        )
+        shares = [(part_us(first), last) for first, last in spans]
+        in_two = min(us + part_us(rows - last) for us, last in shares)
+        in_more = shares[0][0] + min(us + (1 - min(2 * last / rows, 2 / 3)) * whole_us for us, last in shares)
         return max(whole_us, min(in_two, in_more))
 
     def _times(self, node: Node) -> NodeTimes:
@@ -226,11 +225,11 @@ class LeastTimes:
             return None
         run_us, link_us = whole
         first_us = run_us + link_us
+        price = cache(partial(self._rows, device, node, rows))
         if rows > 1 and not node.op.is_elementwise:
-            by_rows = _least_share(lambda count: self._rows(device, node, rows, count), whole, rows)
-            run_us, link_us = map(min, zip(whole, by_rows, strict=True))
+            run_us, link_us = map(min, zip(whole, _least_share(price, whole, rows), strict=True))
         if rows > 1:
-            first_us = sum(self._rows(device, node, rows, 1))
+            first_us = sum(price(1))
         if columns > 1:
             by_columns = _least_share(
                 lambda count: self._part(device, extract_columns(self._graph, node, count)), whole, columns
