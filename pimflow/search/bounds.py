@@ -14,7 +14,7 @@ nodes is in no cheapest plan.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 
 from pimflow.ir import (
@@ -76,11 +76,7 @@ class Bounds:
 
     def split_us(self, split: SplitRows) -> float:
         """A lower bound on the time of a split from the parts of its node alone, without laying them out."""
-        node = self._graph.node(split.node)
-        rows = node_rows(self._graph, node)
-        if not 0 < split.gpu_rows < rows or node.placement.fused_into is not None:
-            return 0.0
-        return max(self.shares_us(node, split.gpu_rows, split.device, split.choice))
+        return max((part.us - part.avoidable_us for part in self._shares(split)), default=0.0)
 
     def shares_us(self, node: Node, on_host: int, device: str, choice: str) -> tuple[float, float]:
         """Lower bounds on the host's time for the first rows of a node and on a unit's time for the others; 0 for rows
@@ -115,11 +111,32 @@ class Bounds:
                 busy_us[device] = busy_us.get(device, 0.0) + us
         return max(busy_us.values())
 
-    def joined_mj(self, parallel: Parallel) -> float:
-        """Like `least_mj`, without putting the parts of joined decisions together."""
-        where = self._devices((parallel,))
-        items = [self._joined_item(decision, where) for decision in parallel.decisions]
-        return sum(self._prices.spent_mj(part) for item in items for part in item.steps.parts)
+    def listed_mj(self, decision: Decision) -> float:
+        """Like `least_mj`, but before rows are laid out and joined decisions are put together; 0 if the rows of stages
+        cannot be derived."""
+        if isinstance(decision, Parallel):
+            where = self._devices((decision,))
+            items = [self._joined_item(item, where) for item in decision.decisions]
+            parts = [part for item in items for part in item.steps.parts]
+        elif isinstance(decision, Pipeline):
+            end = self.runs.end(decision.run, decision.stage_rows, decision.bottom_first)
+            places = None if end is None else end.places(decision, self._host)
+            if end is None or places is None:
+                return 0.0
+            parts = [part for some in self.stage_parts(end, places, decision.choice) for part in some]
+        elif isinstance(decision, SplitRows):
+            parts = [*self._shares(decision)]
+        else:
+            return self.least_mj((decision,))
+        return sum(map(self._prices.spent_mj, parts))
+
+    def _shares(self, split: SplitRows) -> Iterator[Part]:
+        """The parts of a split node by themselves; none if it is fused into another or a share is empty."""
+        node = self._graph.node(split.node)
+        rows = node_rows(self._graph, node)
+        if 0 < split.gpu_rows < rows and node.placement.fused_into is None:
+            yield self._rows_part(node, (0, split.gpu_rows), self._host, split.choice)
+            yield self._rows_part(node, (split.gpu_rows, rows), split.device, split.choice)
 
     def least_busy_us(self, decisions: tuple[Decision, ...]) -> dict[str, float]:
         """A lower bound on how long the decisions keep each device busy; infinite if they cannot be carried out."""

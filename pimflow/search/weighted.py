@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-from pimflow.ir import Decision, Graph, Parallel
+from pimflow.ir import Decision, Graph
 from pimflow.records import dataclass
 from pimflow.search.policy import Objective
 from pimflow.search.price_cache import PriceCache, key_of
@@ -32,11 +32,11 @@ class WeightedPricer(Pricer):
         self._energies = key_of(repr(sorted(costs.target.values.items())))
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
-        """A lower bound on the cost of the decisions, before joined ones are laid out."""
-        only = decisions[0]
-        if len(decisions) > 1 or not isinstance(only, Parallel):
+        """A lower bound on the cost of the decisions before anything is laid out."""
+        if len(decisions) > 1:
             return self._weighted(self.least_spent(decisions))
-        return self._weighted(self._with_static(self._bounds.joined_busy_us(only), self._bounds.joined_mj(only)))
+        time_us = super().least(decisions)
+        return self._weighted(self._with_static(time_us, self._bounds.listed_mj(decisions[0])))
 
     def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Lower bounds on the time and energy of the decisions so far; None if they cannot be carried out."""
