@@ -60,6 +60,37 @@ class Stretch(Generic[Payload]):
     shifts: Sequence[int]
 
 
+@dataclass(slots=True)  # not frozen, because there are thousands of them as well
+class Near(Generic[Payload]):
+    """A cover that costs little more than the cheapest, through a candidate that ends at a position.
+
+    The order is that of their costs, then of the candidates' places.
+    """
+
+    us: float
+    entry: Entry[Payload]
+    stop: int
+
+    def __lt__(self, other: Near[Payload]) -> bool:
+        return (self.us, self.entry.place, self.stop) < (other.us, other.entry.place, other.stop)
+
+
+class _NearCovers:
+    """What is known of covers that cost little more than the cheapest.
+
+    `rest` is, by position, the cost of the cheapest cover from there on; `through` has, by position, the stretches that
+    end there through which some cover costs at most `most`, each with that cost. `changed` are the stretches whose
+    first candidate has changed since these were found, and `stale` the positions at which `through` may have.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.most = math.nan
+        self.rest = [math.inf] * size + [0.0]
+        self.through: list[dict[int, float]] = [{} for _ in range(size + 1)]
+        self.changed: set[int] = set()
+        self.stale: set[int] = set()
+
+
 class _Ends:
     """The stretches that end at a position, or those that start there: the other end of each, and its number."""
 
@@ -103,6 +134,7 @@ class Pool(Generic[Payload]):
         """By position, the cost of the cheapest cover up to there, except where it is `_stale`."""
         self._stale: set[int] = set()
         """The positions at which stretches end whose cheapest candidate has changed."""
+        self._near = _NearCovers(size)
 
     def add(self, entry: Entry[Payload], shifts: Sequence[int] = (0,)) -> None:
         """Add a candidate, and the equivalent ones at the given shifts; one with infinite cost is left out."""
@@ -115,8 +147,10 @@ class Pool(Generic[Payload]):
             for shift in shifts:
                 self._ending[entry.stop + shift].add(entry.start + shift, number)
                 self._starting[entry.start + shift].add(entry.stop + shift, number)
-        heapq.heappush(self.stretches[number].entries, entry)
-        self._update(number)
+        entries = self.stretches[number].entries
+        heapq.heappush(entries, entry)
+        if entries[0] is entry:
+            self._update(number)
 
     def first(self, start: int, stop: int) -> Entry[Payload] | None:
         """The candidate for some positions with the least cost known so far; None if there is none."""
@@ -132,9 +166,10 @@ class Pool(Generic[Payload]):
         self._update(number)
 
     def _update(self, number: int) -> None:
-        """Note the cost of the cheapest candidate of a stretch."""
+        """Note that a stretch has another cheapest candidate."""
         some = self.stretches[number]
         us = some.entries[0].us if some.entries else math.inf
+        self._near.changed.add(number)
         if us != self._least[number]:
             self._least[number] = us
             self._stale.update([some.stop + shift for shift in some.shifts])
@@ -153,30 +188,61 @@ class Pool(Generic[Payload]):
         total, chosen = self.cover(least, lambda number: best[number].place)
         return total, tuple([Taken(best[number], shift) for number, shift in chosen])
 
-    def nearly_cheapest(self, near: float) -> list[tuple[float, Entry[Payload]]]:
-        """The cheapest candidate of every stretch through which some cover costs at most the share `near` more than the
-        cheapest, by the costs known so far, with the cost of that cover; in no order.
+    def nearly_cheapest(self, near: float) -> tuple[bool, list[Near[Payload]]]:
+        """The covers through the cheapest candidate of each stretch, by the costs known so far, that cost at most the
+        share `near` more than the cheapest cover: those that the last call did not return, in no order.
 
-        `cheapest` must have been called since the last change.
+        With them, whether everything is returned anew, because the cheapest cover costs something else. If not, earlier
+        ones count as long as they are `valid`. `cheapest` must have been called since the last change.
         """
+        near_covers, changed = self._near, self._near.changed
+        self._solve_rest()
         most = self._best[-1] * (1 + near)
+        is_new, near_covers.most = most != near_covers.most, most
         found = []
-        for number, us in self._costs_through(most).items():
-            entries = self.stretches[number].entries
-            if entries and entries[0].payload:
-                found.append((us, entries[0]))
-        return found
+        for stop in range(len(self._best)) if is_new else near_covers.stale:
+            before, now = near_covers.through[stop], self._through(stop, most)
+            near_covers.through[stop] = now
+            for number, us in now.items():
+                if is_new or number in changed or before.get(number) != us:
+                    entries = self.stretches[number].entries
+                    found += [Near(us, entry, stop) for entry in entries[:1] if entry.payload]
+        near_covers.stale.clear()
+        changed.clear()
+        return is_new, found
 
-    def _costs_through(self, most: float) -> dict[int, float]:
-        """The cost of the cheapest cover through each stretch, where that is at most `most`."""
-        found: dict[int, float] = {}
-        for ending, first, rest in zip(self._ending, self._best, self.behind(self._least), strict=True):
-            if first + rest > most:
-                continue
-            for number, total in zip(ending.numbers, ending.totals(self._best, self._least), strict=False):
-                if total + rest <= most:
-                    found[number] = min(found.get(number, math.inf), total + rest)
-        return found
+    def valid(self, near: Near[Payload]) -> bool:
+        """Whether a cover is as `nearly_cheapest` would return it: through the cheapest candidate, at the same cost."""
+        number = self._at[near.entry.start, near.entry.stop]
+        entries = self.stretches[number].entries
+        return bool(entries) and entries[0] is near.entry and self._near.through[near.stop].get(number) == near.us
+
+    def near_again(self) -> None:
+        """Let `nearly_cheapest` return everything anew."""
+        self._near.most = math.nan
+
+    def _through(self, stop: int, most: float) -> dict[int, float]:
+        """The cost of the cheapest cover through each stretch that ends at a position, where that is at most `most`."""
+        ending, rest = self._ending[stop], self._near.rest[stop]
+        if self._best[stop] + rest > most:
+            return {}
+        totals = zip(ending.numbers, ending.totals(self._best, self._least), strict=False)
+        return {number: us for number, total in totals if (us := total + rest) <= most}
+
+    def _solve_rest(self) -> None:
+        """Find the costs of the cheapest covers from each position on again, as far as they may have changed."""
+        rest, stale = self._near.rest, set[int]()
+        for number in self._near.changed:
+            some = self.stretches[number]
+            stale.update([some.start + shift for shift in some.shifts])
+            self._near.stale.update([some.stop + shift for shift in some.shifts])
+        for start in range(max(stale, default=-1), -1, -1):
+            if start in stale:
+                us = min(self._starting[start].totals(rest, self._least), default=math.inf)
+                if us != rest[start]:
+                    rest[start] = us
+                    self._near.stale.add(start)
+                    stale.update(self._ending[start].others)
 
     def cover(self, least: Sequence[float], rank: Callable[[int], int] = int) -> tuple[float, list[tuple[int, int]]]:
         """The cost of the cheapest cover for given costs of the stretches, and its stretches, each with its shift.
@@ -209,6 +275,7 @@ class Pool(Generic[Payload]):
                 if us != best[stop]:
                     best[stop] = us
                     stale.update(self._starting[stop].others)
+        self._near.stale |= stale
         stale.clear()
 
     def _first(self, number: int) -> int:

@@ -3,6 +3,7 @@ plan."""
 
 from __future__ import annotations
 
+import heapq
 import math
 from bisect import bisect_left
 from collections import Counter, deque
@@ -17,7 +18,7 @@ from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Objective, Policy
-from pimflow.search.pool import Entry, Pool, Taken
+from pimflow.search.pool import Entry, Near, Pool, Taken
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Costs, Pricer, host_alone
 from pimflow.search.progress import SearchProgress, Tell, silent
@@ -139,6 +140,11 @@ class Search:
         self._refined = 0
         self._tried: set[Decision] = set()
         self._probed: set[Decision] = set()
+        self._known: list[Near[Decisions]] = []
+        """A heap of covers near the cheapest through candidates that are priced, or known to be no cheaper than their
+        parts; some are not `valid` any more."""
+        self._unsure: list[Near[Decisions]] = []
+        """Such covers through other joined decisions."""
         self._varied: dict[int, int] = {}
         """By place of a candidate that has been varied, the number of its variations."""
         self._found = (math.inf, 0)
@@ -185,6 +191,7 @@ class Search:
         """
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
         self._probed.clear()
+        self.pool.near_again()
         self._varied.clear()
         self._found = (math.inf, self._refined)
         self._climb()
@@ -238,8 +245,7 @@ class Search:
         been.
         """
         near = _NEAR_DIVIDED if self._candidates.scene.divided_runs else _NEAR
-        fresh = (entry for entry in self._near(near) if self._probed.isdisjoint(entry.payload))
-        found = list(islice(fresh, _AT_ONCE))
+        found = list(islice(self._near(near), _AT_ONCE))
         for entry in found:
             self._probed.update(entry.payload)
             if isinstance(entry.payload[0], Parallel):
@@ -298,24 +304,40 @@ class Search:
         entry.us = us
         self.pool.add(entry)
 
-    def _near(self, near: float) -> list[Entry[Decisions]]:
-        """The pipelines and joined decisions near the cheapest cover that are priced, nearest first. Joined decisions
-        are refined until they are priced or known to be no cheaper than their parts."""
+    def _near(self, near: float) -> Iterator[Entry[Decisions]]:
+        """The pipelines and joined decisions near the cheapest cover that are priced and not probed, nearest first.
+        Joined decisions are refined until they are priced or known to be no cheaper than their parts."""
         while True:
-            known: list[tuple[float, int, Entry[Decisions]]] = []
-            unsure: list[tuple[float, int, Entry[Decisions]]] = []
-            for cost, entry in self.pool.nearly_cheapest(near):
-                decision = entry.payload[0]
-                if not isinstance(decision, _VARIED) or entry.place in self._cuts:
-                    continue
-                if entry.priced or self._is_no_cheaper(entry):
-                    known.append((cost, entry.place, entry))
-                elif isinstance(decision, Parallel):
-                    unsure.append((cost, entry.place, entry))
+            self._list_near(near)
+            unsure = {found.entry.place: found.entry for found in sorted(filter(self.pool.valid, self._unsure))}
             if not unsure or not self.has_time():
-                return [entry for *_, entry in sorted(known)]
-            for *_, entry in sorted(unsure):
+                break
+            self._unsure.clear()
+            for entry in unsure.values():
                 self._refine_in_pool(entry)
+        listed: set[int] = set()
+        while self._known:
+            found = heapq.heappop(self._known)
+            entry = found.entry
+            if entry.place in listed or not self._probed.isdisjoint(entry.payload) or not self.pool.valid(found):
+                continue
+            listed.add(entry.place)
+            yield entry
+
+    def _list_near(self, near: float) -> None:
+        """List the candidates that have come near the cheapest cover, or that a cover of another cost leads through."""
+        is_new, listed = self.pool.nearly_cheapest(near)
+        if is_new:
+            self._known.clear()
+            self._unsure.clear()
+        for found in listed:
+            entry, decision = found.entry, found.entry.payload[0]
+            if not isinstance(decision, _VARIED) or entry.place in self._cuts:
+                continue
+            if entry.priced or self._is_no_cheaper(entry):
+                heapq.heappush(self._known, found)
+            elif isinstance(decision, Parallel):
+                self._unsure.append(found)
 
     def _is_no_cheaper(self, entry: Entry[Decisions]) -> bool:
         """Whether joined decisions are known to be no cheaper than their parts."""

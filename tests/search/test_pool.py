@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.search.chain import Interval, solve_chain
-from pimflow.search.pool import Entry, Pool
+from pimflow.search.pool import Entry, Near, Pool
 
 COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.5, 7.0])  # few, so that covers tie
 
@@ -101,19 +101,46 @@ def test_impossible_candidates_are_removed() -> None:
 @given(st.data())
 @settings(max_examples=100)
 def test_near_candidates_are_in_covers_that_cost_little_more(data: st.DataObject) -> None:
-    """The cheapest cost with each candidate is found by enumerating every cover."""
+    """The cheapest cost with each candidate is found by enumerating every cover, after every change of a cost."""
     size = data.draw(st.integers(1, 6))
     period = data.draw(st.integers(1, size))
     spans = {(index, index + 1) for index in range(period)}
     spans |= {(start, start + length) for start in range(period) for length in (2, 3) if start + length <= size}
-    intervals = [Interval(start, stop, data.draw(COSTS), place) for place, (start, stop) in enumerate(sorted(spans))]
+    entries = [
+        Entry(place, start, stop, (place,), data.draw(COSTS), data.draw(st.booleans()))
+        for place, (start, stop) in enumerate(sorted(spans))
+    ]
     pool: Pool[tuple[int]] = Pool(size)
-    for place, one in enumerate(intervals):
-        entry = Entry(place, one.start, one.stop, (place,), one.cost, data.draw(st.booleans()))
-        pool.add(entry, range(0, size - one.stop + 1, period))
-        dearer = Entry(place + len(spans), one.start, one.stop, (place + len(spans),), one.cost + 1)
-        pool.add(dearer, range(0, size - one.stop + 1, period))
+    for entry in entries:
+        pool.add(entry, range(0, size - entry.stop + 1, period))
+        dearer = Entry(entry.place + len(spans), entry.start, entry.stop, (entry.place + len(spans),), 9.0)
+        pool.add(dearer, range(0, size - entry.stop + 1, period))
+    near = data.draw(st.sampled_from([0.0, 0.2, 0.6]))
+    listed: list[Near[tuple[int]]] = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        pool.cheapest()
+        is_new, found = pool.nearly_cheapest(near)
+        listed = found if is_new else [*listed, *found]
+        least = costs_with_each(size, period, entries)
+        expected = {place: us for place, us in enumerate(least) if us <= min(least) * (1 + near)}
+        assert cheapest_listed(pool, listed) == expected
+        assert pool.nearly_cheapest(near) == (False, [])
+        changed = data.draw(st.sampled_from(entries))
+        pool.take(changed)
+        changed.us = data.draw(COSTS)
+        pool.add(changed)
     pool.cheapest()
+    assert pool.nearly_cheapest(near)[0] == (min(costs_with_each(size, period, entries)) != min(least))
+    pool.near_again()
+    is_new, found = pool.nearly_cheapest(near)
+    assert is_new
+    least = costs_with_each(size, period, entries)
+    assert cheapest_listed(pool, found) == {p: us for p, us in enumerate(least) if us <= min(least) * (1 + near)}
+
+
+def costs_with_each(size: int, period: int, entries: list[Entry[tuple[int]]]) -> list[float]:
+    """The cost of the cheapest cover that contains a candidate, for each candidate, by enumerating every cover."""
+    intervals = [Interval(entry.start, entry.stop, entry.us, entry.place) for entry in entries]
     everything = everywhere(size, intervals, period)
 
     def covers(start: int) -> Iterator[list[Interval[int]]]:
@@ -124,7 +151,12 @@ def test_near_candidates_are_in_covers_that_cost_little_more(data: st.DataObject
                 yield from ([one, *behind] for behind in covers(one.stop))
 
     costs = [(sum(one.cost for one in cover), {one.payload for one in cover}) for cover in covers(0)]
-    least = [min(cost for cost, places in costs if place in places) for place in range(len(intervals))]
-    near = data.draw(st.sampled_from([0.0, 0.2, 0.6]))
-    expected = {place: us for place, us in enumerate(least) if us <= min(least) * (1 + near)}
-    assert {entry.place: us for us, entry in pool.nearly_cheapest(near)} == expected
+    return [min(cost for cost, places in costs if place in places) for place in range(len(entries))]
+
+
+def cheapest_listed(pool: Pool[tuple[int]], listed: list[Near[tuple[int]]]) -> dict[int, float]:
+    """By place of a candidate, the least cost of the covers through it that are valid."""
+    found: dict[int, float] = {}
+    for near in sorted(filter(pool.valid, listed), reverse=True):
+        found[near.entry.place] = near.us
+    return found
