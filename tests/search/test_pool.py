@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -127,8 +128,8 @@ def test_near_candidates_are_in_covers_that_cost_little_more(data: st.DataObject
         assert pool.nearly_cheapest(near) == (False, [])
         changed = data.draw(st.sampled_from(entries))
         pool.take(changed)
-        changed.us = data.draw(COSTS)
-        pool.add(changed)
+        entries[changed.place] = replace(changed, us=data.draw(COSTS))
+        pool.add(entries[changed.place])
     pool.cheapest()
     assert pool.nearly_cheapest(near)[0] == (min(costs_with_each(size, period, entries)) != min(least))
     pool.near_again()

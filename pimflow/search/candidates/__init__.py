@@ -69,6 +69,8 @@ class Candidates:
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
         self._joined: set[Candidate] = set()
+        self._windows: dict[bool, set[tuple[Decision, ...]]] = {False: set(), True: set()}
+        """Neighbouring decisions that have been joined, by whether sums are divided: then there are more variations."""
         self._probes: set[Candidate] = set()
         self._rejoined: set[tuple[Decision, ...]] = set()
         self._varied: set[tuple[Decision, ...]] = set()
@@ -191,7 +193,8 @@ class Candidates:
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
         """Decisions of a cover joined without synchronisation between them, and variations of these; each once."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
-        for candidate in joins(self.scene, chosen) if concurrently else ():
+        seen = self._windows[self.scene.sums]
+        for candidate in joins(self.scene, chosen, seen) if concurrently else ():
             if candidate not in self._joined:
                 self._joined.add(candidate)
                 yield candidate

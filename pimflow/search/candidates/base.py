@@ -61,6 +61,7 @@ class Scene:
         }
         self._pricer = pricer
         self._leaving: dict[tuple[int, str], bool] = {}
+        self._destinations: dict[str, Sequence[Destination]] = {}
 
     @cached_property
     def place(self) -> Mapping[str, int]:
@@ -108,10 +109,14 @@ class Scene:
         regions = [region for region in found if region.stop - region.start <= reach]
         self.equivalents = Equivalents(self.graph, self.order, self.units, regions, reach)
 
-    def destinations(self, choice: str) -> list[Destination]:
+    def destinations(self, choice: str) -> Sequence[Destination]:
         """Every device other than the host, with the meaning of a policy's choice for it."""
-        units = self._pricer.costs.units
-        return [Destination(device, unit.choice_for(choice)) for device, unit in units.items()]
+        found = self._destinations.get(choice)
+        if found is None:
+            units = self._pricer.costs.units
+            found = [Destination(device, unit.choice_for(choice)) for device, unit in units.items()]
+            self._destinations[choice] = found
+        return found
 
     def can_run(self, node: Node, destination: Destination) -> bool:
         """Whether the whole node can run there."""

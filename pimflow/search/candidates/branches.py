@@ -109,10 +109,11 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     for place in found:
         for way in _other_ways(scene, items_at(parallel, place)):
             yield Candidate(chosen.start, chosen.stop, (with_decisions(parallel, {place: way}),))
-    for places in permutations(found, 2):
-        ways = _exchanged(scene, *(items_at(parallel, place) for place in places))
-        if ways is not None:
-            changed = with_decisions(parallel, dict(zip(places, ways, strict=True)))
+    exchanged = {place: _exchanged(scene, items_at(parallel, place)) for place in found}
+    for leaving, staying in permutations(found, 2):
+        away, home = exchanged[leaving][0], exchanged[staying][1]
+        if away and home:
+            changed = with_decisions(parallel, {leaving: away, staying: home})
             yield Candidate(chosen.start, chosen.stop, (changed,))
 
 
@@ -174,18 +175,14 @@ def _whole_ways(scene: Scene, items: Sequence[Single], destination: Destination)
             yield way
 
 
-def _exchanged(
-    scene: Scene, leaving: Sequence[Single], staying: Sequence[Single]
-) -> tuple[tuple[Single, ...], tuple[Single, ...]] | None:
-    """One unit whole on another device and one on the host; None if one of them is so already, or cannot leave."""
-    there, here = _destinations(scene, leaving), _destinations(scene, staying)
-    if not there or not here:
-        return None
-    ways = [
-        whole(scene, [name for item in items for name in item.nodes], destination)
-        for items, destination in ((leaving, there[0]), (staying, None))
-    ]
-    return None if ways[0][0] == leaving[0] or ways[1][0] == staying[0] else (ways[0], ways[1])
+def _exchanged(scene: Scene, items: Sequence[Single]) -> tuple[tuple[Single, ...], tuple[Single, ...]]:
+    """One unit whole on another device, and whole on the host; () if that is how it is decided, or if it cannot
+    leave."""
+    names = [name for item in items for name in item.nodes]
+    for destination in _destinations(scene, items):
+        away, home = whole(scene, names, destination), whole(scene, names, None)
+        return away if away[0] != items[0] else (), home if home[0] != items[0] else ()
+    return (), ()
 
 
 def _destinations(scene: Scene, items: Sequence[Single]) -> list[Destination]:

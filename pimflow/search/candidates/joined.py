@@ -22,15 +22,20 @@ from pimflow.search.chain import Interval
 Chosen = Sequence[Interval[tuple[Decision, ...]]]
 
 
-def joins(scene: Scene, chosen: Chosen) -> Iterator[Candidate]:
+def joins(scene: Scene, chosen: Chosen, seen: set[tuple[Decision, ...]]) -> Iterator[Candidate]:
     """Consecutive chosen decisions, joined: as they are, with a single divided node that leaves the host, and with one
-    unit decided differently."""
+    unit decided differently. Decisions that were `seen` before are left out."""
     starts = [one.start for one in chosen]
     ends = {(bisect_right(starts, before) - 1, bisect_right(starts, behind) - 1) for before, behind in scene.unordered}
     for first, last in sorted(ends):
         start, stop = chosen[first].start, chosen[last].stop
-        if first < last and stop - start <= MAX_REGION_NODES and not scene.fetches_rows(start, stop):
-            yield from _joined(scene, chosen[first : last + 1])
+        if first == last or stop - start > MAX_REGION_NODES or scene.fetches_rows(start, stop):
+            continue
+        window = chosen[first : last + 1]
+        decisions = tuple([decision for one in window for decision in one.payload])
+        if decisions not in seen:
+            seen.add(decisions)
+            yield from _joined(scene, window)
 
 
 def _joined(scene: Scene, window: Chosen) -> Iterator[Candidate]:
