@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
+from functools import cached_property
 from itertools import pairwise, repeat
 
 from pimflow.errors import one_line
@@ -163,15 +164,23 @@ class Parallel:
 
     branches: tuple[tuple[Single, ...], ...]
 
-    @property
+    def __hash__(self) -> int:
+        return self._hash
+
+    @cached_property
+    def _hash(self) -> int:
+        """Cached, because a search looks up the same decisions again and again."""
+        return hash(self.branches)
+
+    @cached_property
     def decisions(self) -> tuple[Single, ...]:
         """The decisions of all branches, branch by branch."""
-        return tuple(decision for branch in self.branches for decision in branch)
+        return tuple([decision for branch in self.branches for decision in branch])
 
-    @property
+    @cached_property
     def nodes(self) -> tuple[str, ...]:
         """The nodes this decision covers."""
-        return tuple(name for decision in self.decisions for name in decision.nodes)
+        return tuple([name for decision in self.decisions for name in decision.nodes])
 
 
 @dataclass(frozen=True)
