@@ -134,6 +134,9 @@ class Pool(Generic[Payload]):
         """By position, the cost of the cheapest cover up to there, except where it is `_stale`."""
         self._stale: set[int] = set()
         """The positions at which stretches end whose cheapest candidate has changed."""
+        self._last: dict[int, tuple[int, int]] = {}
+        """By position, the other end and the number of the last stretch of the cheapest cover up to there, where it has
+        been asked for since it may have changed."""
         self._near = _NearCovers(size)
 
     def add(self, entry: Entry[Payload], shifts: Sequence[int] = (0,)) -> None:
@@ -170,14 +173,18 @@ class Pool(Generic[Payload]):
         some = self.stretches[number]
         us = some.entries[0].us if some.entries else math.inf
         self._near.changed.add(number)
+        stops = [some.stop + shift for shift in some.shifts]
         if us != self._least[number]:
             self._least[number] = us
-            self._stale.update([some.stop + shift for shift in some.shifts])
+            self._stale.update(stops)
+        else:  # equally cheap, but first comes another candidate
+            for stop in stops:
+                self._last.pop(stop, None)
 
     def cheapest(self) -> tuple[Taken[Payload], ...]:
         """The cheapest cover by the costs known so far, in order; () if there is none."""
         self._solve_stale()
-        chosen = self._back(self._least, self._first, self._best)
+        chosen = self._back(self._least, self._first, self._best, self._last)
         return tuple([Taken(self.stretches[number].entries[0], shift) for number, shift in chosen])
 
     def cheapest_priced(self) -> tuple[float, tuple[Taken[Payload], ...]]:
@@ -250,7 +257,7 @@ class Pool(Generic[Payload]):
         `rank` breaks ties: the lowest comes first.
         """
         best = self.before(least)
-        return best[-1], self._back(least, rank, best)
+        return best[-1], self._back(least, rank, best, {})
 
     def before(self, least: Sequence[float]) -> list[float]:
         """By position, the cost of the cheapest cover of the positions before it, for given costs of the stretches."""
@@ -271,6 +278,7 @@ class Pool(Generic[Payload]):
         best, stale = self._best, self._stale
         for stop in range(min(stale, default=len(best)), len(best)):
             if stop in stale:
+                self._last.pop(stop, None)
                 us = min(self._ending[stop].totals(best, self._least), default=math.inf)
                 if us != best[stop]:
                     best[stop] = us
@@ -282,23 +290,37 @@ class Pool(Generic[Payload]):
         """The place of a stretch's cheapest candidate in the list of candidates."""
         return self.stretches[number].entries[0].place
 
-    def _back(self, least: Sequence[float], rank: Callable[[int], int], best: Sequence[float]) -> list[tuple[int, int]]:
+    def _back(
+        self,
+        least: Sequence[float],
+        rank: Callable[[int], int],
+        best: Sequence[float],
+        last: dict[int, tuple[int, int]],
+    ) -> list[tuple[int, int]]:
         """The stretches of the cheapest cover, each with its shift, in order; none if there is no cover.
 
-        `rank` breaks ties: the lowest comes first.
+        `rank` breaks ties: the lowest comes first. `last` has the last steps that are known; others are added.
         """
         found = []
         stop = len(best) - 1 if math.isfinite(best[-1]) else 0
         while stop:
-            ending, totals = self._ending[stop], list(self._ending[stop].totals(best, least))
-            at = totals.index(best[stop])
-            if totals.count(best[stop]) > 1:
-                ties = [index for index, total in enumerate(totals[:-1]) if total == best[stop]]
-                at = min(ties, key=lambda index: rank(ending.numbers[index]))
-            start, number = ending.others[at], ending.numbers[at]
+            if stop not in last:
+                last[stop] = self._last_step(stop, least, rank, best)
+            start, number = last[stop]
             found.append((number, start - self.stretches[number].start))
             stop = start
         return found[::-1]
+
+    def _last_step(
+        self, stop: int, least: Sequence[float], rank: Callable[[int], int], best: Sequence[float]
+    ) -> tuple[int, int]:
+        """The start and the number of the last stretch of the cheapest cover up to a position."""
+        ending, totals = self._ending[stop], list(self._ending[stop].totals(best, least))
+        at = totals.index(best[stop])
+        if totals.count(best[stop]) > 1:
+            ties = [index for index, total in enumerate(totals[:-1]) if total == best[stop]]
+            at = min(ties, key=lambda index: rank(ending.numbers[index]))
+        return ending.others[at], ending.numbers[at]
 
     def priced(self) -> Iterator[tuple[Entry[Payload], Sequence[int]]]:
         """All priced candidates, in the order of the list, each with its shifts."""
