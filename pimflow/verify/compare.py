@@ -228,7 +228,8 @@ def _measured(
     """
     graph, feeds = evidence.graph, evidence.feeds
     # Rounding in programs is compared node by node below; it says nothing about the model in single precision.
-    evidence.measure(actual if execution.programs is None else evidence.ort_outputs)
+    compared = [actual] * (execution.programs is None) + [evidence.ort_outputs] * (not execution.is_plain)
+    evidence.measure(*compared)
     if not execution.is_plain:
         evidence.node_by_node(actual, reference, progress)
     checks = evidence.checks(actual, signal)
@@ -259,7 +260,7 @@ def _judge(
 ) -> tuple[OutputCheck, ...]:
     """Checks outputs for some inputs against the original's, within the effect of rounding, and the graph alone."""
     evidence = Evidence(original, graph, bound, feeds, expected)
-    evidence.measure(actual)
+    evidence.measure(actual, evidence.ort_outputs)
     evidence.node_by_node(actual, UnitReference(graph, {}, None), progress)
     checks = evidence.checks(actual, signal)
     return checks if all(check.passed for check in checks) else _with_cancelled(evidence, checks, actual, signal)

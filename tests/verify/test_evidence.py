@@ -15,8 +15,10 @@ from pimflow.ir import Array, Builder, Graph
 from pimflow.runtime.execute.nodes import run_nodes
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.targets import load_target
-from pimflow.verify.evidence import Evidence
+from pimflow.verify import evidence as module
+from pimflow.verify.evidence import MAX_JITTERED_RUNS, Evidence
 from pimflow.verify.reference import UnitReference
+from pimflow.verify.values import PartsCheck
 from support.onnx_models import single
 
 EXACT = np.linspace(-1, 1, 5, dtype=np.float32)
@@ -64,6 +66,31 @@ def test_errors_of_sums_in_another_order_pass() -> None:
         for share in (0.0, 0.01)
     }
     assert verdicts == {0.0: 8 * [True], 0.01: 8 * [False]}
+
+
+@pytest.mark.parametrize(
+    ("compared", "wrong", "runs", "passes"),
+    [
+        ((1.5e-4,), {}, 1, True),
+        ((5e-4,), {}, 3, True),
+        ((1.5e-4, 5e-4), {}, 3, True),
+        ((5e-3,), {}, MAX_JITTERED_RUNS, False),
+        ((5e-4,), {"x": 1e-3}, 1, False),
+    ],
+)
+def test_orders_of_sums_are_tried_until_outputs_are_within_them(
+    compared: tuple[float, ...], wrong: dict[str, float], runs: int, passes: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One order may move an output by next to nothing. If a single value is wrong, no further order excuses it."""
+    moves = iter([1e-4, 2e-4, 4e-4, *(MAX_JITTERED_RUNS * [1e-4])])
+    monkeypatch.setattr(module, "compare_values", lambda *graphs: ({}, PartsCheck(3, 1e-6, wrong)))
+    monkeypatch.setattr(module, "run_original", lambda *model, optimise: {"y": EXACT})
+    monkeypatch.setattr(module, "run_nodes", lambda *graph: off(next(moves)))
+    found = evidence()
+    found.original_graph = found.graph
+    found.measure(*map(off, compared))
+    assert len(found.causes["sums in another order"]) == runs
+    assert all(check.passed for error in compared for check in found.checks(off(error), {"y": 1.0})) == passes
 
 
 def _scaled(graph: Graph, share: float) -> dict[str, Array]:
