@@ -23,6 +23,7 @@ from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent, SplitModel
+from pimflow.onnxio.pieces import loads_in_pieces
 from pimflow.onnxio.session import is_of_four_bits, lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 from pimflow.records import dataclass
@@ -81,6 +82,16 @@ def read_source(source: Path | ModelContent) -> Source:
         external_range(tensor, given.path)
     _check(given, label)
     return given
+
+
+def parsed(source: Path | ModelContent) -> SplitModel:
+    """A model without the checks of `read_source`, its large constants apart.
+
+    Raises:
+        ModelError: it cannot be read, or is not an ONNX model.
+    """
+    given = _open(source)
+    return SplitModel.of(given.proto, dict(given.detached))
 
 
 def _open(source: Path | ModelContent) -> Source:
@@ -155,6 +166,8 @@ def _check(source: Source, label: str) -> None:
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
+        if loads_in_pieces(SplitModel.of(source.proto, dict(source.detached))):
+            return
         whole = source.handle or (source.outline if source.detached else source.proto.SerializeToString())
         try:
             open_session(whole, session_options(optimise=False), label)

@@ -91,8 +91,11 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     return split_model(graph, None).proto
 
 
-def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
-    """The graph as an ONNX model that only refers to constants larger than a limit (None: all are inside)."""
+def split_model(graph: Graph, inline_limit_bytes: int | None, *, with_ranks: bool = True) -> SplitModel:
+    """The graph as an ONNX model that only refers to constants larger than a limit (None: all are inside).
+
+    `with_ranks` says whether outputs of unknown rank are given the one that ONNX infers, as its checker requires.
+    """
     model = onnx.ModelProto(producer_name="pimflow")
     proto = model.graph  # filled in place: composing messages would hold their content twice
     proto.name = graph.name or "graph"
@@ -111,12 +114,13 @@ def split_model(graph: Graph, inline_limit_bytes: int | None) -> SplitModel:
         infos.extend(value_info(graph.value(name)) for name in names)
     for name in _intermediates(graph):
         proto.value_info.append(value_info(graph.value(name)))
-    _add_output_ranks(model)
+    if with_ranks:
+        _add_output_ranks(model)
     return SplitModel(model, outside)
 
 
 def _add_output_ranks(model: onnx.ModelProto) -> None:
-    """Gives outputs of data-dependent shape the rank that ONNX infers, which its checker requires."""
+    """Gives outputs of data-dependent shape the rank that ONNX infers."""
     bare = [info for info in model.graph.output if _lacks_rank(info)]
     if not bare:
         return
@@ -134,7 +138,7 @@ def _add_output_ranks(model: onnx.ModelProto) -> None:
     try:
         inferred = {info.name: info for info in _inferred(light).output}
     except ONNX_ERRORS:
-        return  # ONNX Runtime needs no rank
+        return
     for info in bare:
         if not _lacks_rank(inferred[info.name]):
             info.type.CopyFrom(inferred[info.name].type)

@@ -147,7 +147,7 @@ class GraphSession:
             self.session = self._open(widened(graph), threads, optimise, fuse_quantised)
 
     def _open(self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool) -> InferenceSession:
-        model, lent = split_model(_with_cast_outputs(graph), INLINE_LIMIT_BYTES)
+        model, lent = split_model(_with_cast_outputs(graph), INLINE_LIMIT_BYTES, with_ranks=False)
         options = session_options(threads, optimise, fuse_quantised)
         self._lent = lend(lent, options)
         text = model.SerializeToString()

@@ -9,9 +9,11 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pimflow.errors import InputDataError, ModelError
+from pimflow.frontend.reading import parsed
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
+from pimflow.onnxio.pieces import runs_in_pieces
 from pimflow.onnxio.runtime import return_memory
 from pimflow.onnxio.session import ran_out_of_resources
 from pimflow.onnxio.sparse_patterns import pattern_bytes
@@ -31,8 +33,8 @@ MAX_RUN_MACS = 2 * 10**10
 would take longer than everything else, and show nothing more than loading does."""
 
 MAX_OPTIMISED_OPERANDS = 2**16
-"""If the nodes of a model have more operands than this, it is run without optimisation: the optimiser of ONNX Runtime
-has about a hundred passes, and each of them visits every operand."""
+"""If the nodes of a model have more operands than this, it is run without optimisation, in pieces if possible: the
+optimiser of ONNX Runtime has about a hundred passes, and each of them visits every operand."""
 
 MAX_RUN_S = 30.0
 """Time limit of a run, in seconds."""
@@ -126,7 +128,7 @@ def require_running(
         load_original(content)
         return error.what
     operands = sum(len(node.inputs) for node in graph.nodes)
-    refusal = _run(content, feeds) if operands <= MAX_OPTIMISED_OPERANDS else _refusal(content, feeds, optimise=False)
+    refusal = _run(content, feeds) if operands <= MAX_OPTIMISED_OPERANDS else _refusal_in_pieces(content, feeds)
     return_memory(len(graph.nodes))
     if refusal is None:
         return ""
@@ -152,6 +154,16 @@ def _refusal(content: ModelContent, feeds: Mapping[str, Array], *, optimise: boo
     except ModelError as error:
         return error
     return None
+
+
+def _refusal_in_pieces(content: ModelContent, feeds: Mapping[str, Array]) -> ModelError | None:
+    """Why a model of very many nodes does not run as written: asks about the whole if the pieces do not all run."""
+    try:
+        if runs_in_pieces(parsed(content), feeds, MAX_RUN_S):
+            return None
+    except ModelError as error:
+        return error
+    return _refusal(content, feeds, optimise=False)
 
 
 def _with_operands(complaint: str, graph: Graph) -> str:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import warnings
+from contextlib import nullcontext
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,7 +17,10 @@ import pimflow
 from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend import load_model
 from pimflow.ir import Array, Builder
+from pimflow.onnxio import pieces
+from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.session import open_session
+from pimflow.runtime.execute.original import run_original
 from pimflow.verify import running
 from pimflow.verify.running import UncheckedWarning, live_bytes, require_room, require_running
 from support.cli import Capture, assert_one_line, run
@@ -158,6 +163,25 @@ def test_models_with_very_many_operands_run_unoptimised(monkeypatch: pytest.Monk
         monkeypatch.setattr(running, "MAX_OPTIMISED_OPERANDS", most)
         assert require_running(model, graph, 0) == ""
     assert optimised == [True, False]
+
+
+@pytest.mark.parametrize(("index", "wholes"), [(3, 0), (4, 1)])
+def test_models_with_very_many_operands_run_in_pieces(monkeypatch: pytest.MonkeyPatch, index: int, wholes: int) -> None:
+    """The whole model is run only if a piece does not run, so that messages stay those about the whole."""
+    monkeypatch.setattr(running, "MAX_OPTIMISED_OPERANDS", 0)
+    monkeypatch.setattr(pieces, "PIECE_OPERANDS", 1)
+    ran: list[object] = []
+
+    def whole(content: ModelContent, *arguments: Any, **options: Any) -> dict[str, Any]:
+        ran.append(content)
+        return run_original(content, *arguments, **options)
+
+    monkeypatch.setattr(running, "run_original", whole)
+    nodes = [helper.make_node("Relu", ["x"], ["a"]), helper.make_node("Gather", ["a", "i"], ["y"], name="n")]
+    model = model_of(nodes, {"x": (4, 4)}, constants={"i": np.array([index])})
+    with nullcontext() if index < 4 else pytest.raises(ModelError, match=r"node 'n' .+ cannot run: indices element"):
+        require_running(model, load_model(single("Relu", (4, 4))), 0)
+    assert len(ran) == wholes
 
 
 def test_models_with_very_many_operands_are_refused_if_they_do_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
