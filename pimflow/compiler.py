@@ -154,6 +154,8 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         progress = _with_check(check, progress)
         progress(f"clean {source.name}")
         clean = clean_up(loaded.graph, machine, options)
+        network, notes = network_of(loaded), loaded.notes
+        del loaded  # its graph is freed as soon as it has run
         progress(f"search {source.name}")
         plan = solve(clean.graph, options, costs=machine.costs, progress=progress)
         progress(f"rewrite {source.name}")
@@ -165,9 +167,9 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
         bound = bound_of(clean.graph, options, costs=machine.costs, host_us=plan.baseline_us)
         report = report_plan(clean.graph, plan, rewritten.graph, machine.costs, bound, progress)
         save_unit_records(options, costs=machine.costs)
-        notes = (*loaded.notes, *notes_of((*clean.records, *rewritten.records)))
+        notes = (*notes, *notes_of((*clean.records, *rewritten.records)))
         parts = (plan, rewritten.graph, programs, report, notes)
-        return CompiledModel(source, options, machine, *parts, network=network_of(loaded))
+        return CompiledModel(source, options, machine, *parts, network=network)
 
 
 def _with_check(check: Callable[[], None], progress: ProgressSink) -> ProgressSink:

@@ -5,13 +5,20 @@ from __future__ import annotations
 import importlib.util
 import subprocess
 import sys
+import weakref
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
 import pytest
 
 import pimflow
+from pimflow import compiler
+from pimflow.compiled import original
+from pimflow.frontend import Loaded
+from pimflow.ir import Graph, Plan
+from pimflow.search import solver
 from support.values import assert_varies
 
 
@@ -47,6 +54,25 @@ def test_compiling_loads_nothing_that_only_a_proof_or_a_rare_model_or_machine_ne
     )
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "[]\n"
     assert all(importlib.util.find_spec(name) for name in rare)
+
+
+def test_the_graph_as_read_is_freed_before_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[weakref.ref[Graph]] = []
+    seen: list[Graph | None] = []
+
+    def read_model(*arguments: Any) -> Loaded:
+        loaded = original.read_model(*arguments)
+        read.append(weakref.ref(loaded.graph))
+        return loaded
+
+    def search(*arguments: Any, **options: Any) -> Plan:
+        seen.append(read[0]())
+        return solver.solve(*arguments, **options)
+
+    monkeypatch.setattr(compiler, "read_model", read_model)
+    monkeypatch.setattr(compiler, "solve", search)
+    pimflow.compile("zoo:toy", policy="gpu", use_cache=False, jobs=1)
+    assert seen == [None]
 
 
 def test_compile_run_save_load(tmp_path: Path) -> None:

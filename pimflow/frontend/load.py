@@ -23,7 +23,7 @@ from pimflow.frontend.reading import Source, read_source
 from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
-from pimflow.onnxio.export import ModelContent, split_model
+from pimflow.onnxio.export import ModelContent, SplitModel, split_model
 from pimflow.onnxio.folding import unpacked
 from pimflow.onnxio.pieces import PIECE_OPERANDS, loads_in_pieces
 from pimflow.onnxio.recurrence import prepared
@@ -77,6 +77,7 @@ class Loaded:
         notes: aggregations that were not recovered, and why; parts of the graph that are not read.
         is_estimate: whether the bound graph is a random one of the requested size.
         has_external_data: whether weights are in other files than the model.
+        outlined: the model of a large file, without the weights that `graph` has; None for any other.
     """
 
     graph: Graph
@@ -84,6 +85,7 @@ class Loaded:
     notes: tuple[str, ...] = ()
     is_estimate: bool = False
     has_external_data: bool = False
+    outlined: SplitModel | None = None
 
 
 def load_with_graph(
@@ -115,7 +117,8 @@ def load_with_graph(
     with _text_names():
         given = replace(read_source(source), fixed=fixed or {}, has_run=has_run, unroll=unroll)
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
-        return replace(loaded, has_external_data=bool(given.external))
+        outlined = given.split if given.detached and given.path is not None else None
+        return replace(loaded, has_external_data=bool(given.external), outlined=outlined)
 
 
 def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, keep_edges: bool) -> Loaded:
@@ -170,7 +173,7 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
     try:
         if not given.has_run:
             _require_runnable(opaque)
-            return_memory(len(opaque.nodes))
+            return_memory(len(opaque.nodes), opaque.constant_bytes)
     except ModelError:
         infer_graph(
             opaque, declared, suspect=True, bound=bound

@@ -51,6 +51,11 @@ class Source:
     """Whether its Loops and Scans of known length are replaced by their iterations."""
 
     @property
+    def split(self) -> SplitModel:
+        """The model, its detached arrays apart."""
+        return SplitModel.of(self.proto, dict(self.detached))
+
+    @property
     def outline(self) -> bytes:
         """The model without its large initialisers."""
         return outline(self.proto, self.detached)
@@ -90,8 +95,7 @@ def parsed(source: Path | ModelContent) -> SplitModel:
     Raises:
         ModelError: it cannot be read, or is not an ONNX model.
     """
-    given = _open(source)
-    return SplitModel.of(given.proto, dict(given.detached))
+    return _open(source).split
 
 
 def _open(source: Path | ModelContent) -> Source:
@@ -166,7 +170,7 @@ def _check(source: Source, label: str) -> None:
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
-        if loads_in_pieces(SplitModel.of(source.proto, dict(source.detached))):
+        if loads_in_pieces(source.split):
             return
         whole = source.handle or (source.outline if source.detached else source.proto.SerializeToString())
         try:

@@ -15,6 +15,9 @@ QUIET = 4
 _MANY_NODES = 10_000
 """The number of nodes from which a session's memory, 30 MB, is worth returning to the system."""
 
+_LARGE_BYTES = 1 << 26
+"""The size of constants in bytes from which the memory that a session took for them is worth returning."""
+
 _PACKAGES = ("onnxruntime", "onnxruntime-gpu", "onnxruntime-openvino", "onnxruntime-directml")
 
 
@@ -44,13 +47,17 @@ def runtime_version() -> str:
     return found
 
 
-def return_memory(nodes: int) -> None:
-    """Makes the C library return the memory of a session over `nodes` nodes to the system, if that was a lot.
+def return_memory(nodes: int, constant_bytes: int) -> None:
+    """Makes the C library return the memory of a session to the system, if that was a lot.
 
-    The library keeps freed memory, which Python's own allocator cannot use: 0.3 GiB for 100,000 nodes. Other libraries
+    The library keeps freed memory, which Python's own allocator cannot use: up to 0.3 GiB after VGG-16. Other libraries
     do the same, but only glibc can be told to return it.
+
+    Args:
+        nodes: the number of nodes of the session's model.
+        constant_bytes: the size of its constants in bytes.
     """
-    if nodes < _MANY_NODES:
+    if nodes < _MANY_NODES and constant_bytes < _LARGE_BYTES:
         return
     with suppress(OSError, AttributeError):  # another library
         ctypes.CDLL("libc.so.6").malloc_trim(0)

@@ -129,7 +129,7 @@ def require_running(
         return error.what
     operands = sum(len(node.inputs) for node in graph.nodes)
     refusal = _run(content, feeds) if operands <= MAX_OPTIMISED_OPERANDS else _refusal_in_pieces(content, feeds)
-    return_memory(len(graph.nodes))
+    return_memory(len(graph.nodes), graph.constant_bytes)
     if refusal is None:
         return ""
     complaint = _with_operands(refusal.what, graph)

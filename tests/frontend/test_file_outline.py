@@ -10,11 +10,16 @@ import pytest
 from onnx import numpy_helper
 
 from pimflow.bundle.original import copy_model
+from pimflow.bundle.source import model_source
+from pimflow.compiled import original
 from pimflow.errors import PimflowError
 from pimflow.frontend import file_outline as outlines
 from pimflow.frontend import load_model
 from pimflow.frontend.file_outline import file_outline
 from pimflow.ir import Graph
+from pimflow.onnxio.export import SplitModel
+from pimflow.options import Options
+from pimflow.runtime.execute.original import run_original
 from support.onnx_models import single
 
 WEIGHTS = np.random.default_rng(0).standard_normal((16, 3, 3, 3)).astype(np.float32)
@@ -142,3 +147,25 @@ def test_a_copy_has_the_models_data_files_and_no_others(path: Path, tmp_path: Pa
     copy = copy_model(str(path), tmp_path / "copy")
     assert {item.name for item in copy.parent.iterdir()} == {"bias.bin", "model.onnx"}
     np.testing.assert_array_equal(load_model(copy).constants["c1"], bias)
+
+
+@pytest.mark.parametrize("is_large", [True, False])
+def test_the_original_runs_with_the_arrays_that_were_read(
+    path: Path, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    """ONNX Runtime would hold the weights of a file twice while it opens it."""
+    ran: list[object] = []
+    monkeypatch.setattr(original, "check_original", lambda content, *_: ran.append(content))
+    monkeypatch.setattr(outlines, "LARGE_FILE_BYTES", 1000 if is_large else 1 << 30)
+    options = Options.of(use_cache=False)
+    loaded = original.read_model(model_source(path), options)
+    original.run_original(model_source(path), loaded, options)
+    if not is_large:
+        assert ran == [str(path)]
+        return
+    (content,) = ran
+    assert isinstance(content, SplitModel)
+    read = {id(array) for array in loaded.graph.constants.values()}
+    assert {id(array) for array in content.constants.values()} <= read
+    x = np.ones((1, 3, 8, 8), np.float32)
+    np.testing.assert_array_equal(run_original(content, {"x": x})["y"], run_original(str(path), {"x": x})["y"])

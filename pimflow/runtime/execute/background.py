@@ -28,10 +28,12 @@ def in_background(work: Callable[[], object], jobs: int | None) -> Iterator[Call
     """
     if (jobs or cores()) == 1:
         work()
+        del work  # what it needs may be freed
         yield lambda: None
         return
     with ThreadPoolExecutor(1, initializer=leave_signals_to_main) as pool:
         done = pool.submit(work)
+        del work  # what it needs may be freed when it is done
         try:
             yield lambda: _raise_error(done)
         except Exception:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+import weakref
 from collections.abc import Callable
 from pathlib import Path
 
@@ -46,6 +47,20 @@ def test_signals_go_to_the_main_thread() -> None:
         pass
     assert blocked[0] >= {signal.SIGINT, signal.SIGTERM}
     assert signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_what_the_work_needs_is_freed_when_it_is_done() -> None:
+    class Needed:
+        def use(self) -> None:
+            pass
+
+    needed = Needed()
+    is_alive, done = weakref.ref(needed), threading.Event()
+    weakref.finalize(needed, done.set)
+    with in_background(needed.use, 2):
+        del needed
+        assert done.wait(60)
+        assert is_alive() is None
 
 
 def refuse() -> None:
