@@ -10,7 +10,7 @@ import errno
 import math
 import mmap
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
@@ -21,6 +21,7 @@ from google.protobuf.message import DecodeError
 from pimflow.data import open_file
 from pimflow.ir import Array
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, numpy_dtype
+from pimflow.onnxio.wire import Field, UnknownForm, fields
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 """The maximum size of a protobuf message."""
@@ -34,8 +35,6 @@ LARGE_DATA_BYTES = 1 << 20
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
-_VARINT, _FIXED_64, _LENGTH_DELIMITED, _FIXED_32 = 0, 1, 2, 5
-_MAX_DIGITS = 10
 
 
 class FileOutline(NamedTuple):
@@ -67,32 +66,19 @@ def file_outline(path: Path) -> FileOutline | None:
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             try:
                 return _outline(data)
-            except (_UnknownForm, DecodeError):
+            except (UnknownForm, DecodeError):
                 return None
 
 
-class _UnknownForm(Exception):
-    """The bytes are not in the form in which protobuf writes ONNX models; parsing the whole file reports the error."""
-
-
-class _Field(NamedTuple):
-    """A field of a message: its number, and the offsets of its start, of its content and of its end."""
-
-    number: int
-    start: int
-    content: int
-    stop: int
-
-
 def _outline(data: mmap.mmap) -> FileOutline | None:
-    graphs = [field for field in _fields(data, 0, len(data)) if field.number == _GRAPH]
+    graphs = [field for field in fields(data, 0, len(data)) if field.number == _GRAPH]
     if len(graphs) != 1:
         return None
     (graph,) = graphs
     pieces: list[bytes] = []
     places: dict[str, tuple[int, int]] = {}
     done = graph.content
-    for field in _fields(data, graph.content, graph.stop):
+    for field in fields(data, graph.content, graph.stop):
         found = _large(data, field) if field.number == _INITIALIZER else None
         if found is None:
             continue
@@ -111,17 +97,17 @@ def _outline(data: mmap.mmap) -> FileOutline | None:
     return FileOutline(proto, places) if len(set(names)) == len(names) else None
 
 
-def _large(data: mmap.mmap, initializer: _Field) -> tuple[onnx.TensorProto, _Field] | None:
+def _large(data: mmap.mmap, initializer: Field) -> tuple[onnx.TensorProto, Field] | None:
     """An initialiser without its data, and the field that holds them, if they are large and fill an array."""
     if initializer.stop - initializer.start <= LARGE_DATA_BYTES:
         return None
-    fields = list(_fields(data, initializer.content, initializer.stop))
-    raw = [field for field in fields if field.number == _RAW_DATA]
-    rest = sum(field.stop - field.start for field in fields if field.number != _RAW_DATA)
+    parts = list(fields(data, initializer.content, initializer.stop))
+    raw = [field for field in parts if field.number == _RAW_DATA]
+    rest = sum(field.stop - field.start for field in parts if field.number != _RAW_DATA)
     if len(raw) != 1 or rest > LARGE_DATA_BYTES:
         return None
-    parts = (data[field.start : field.stop] for field in fields if field.number != _RAW_DATA)
-    tensor: onnx.TensorProto = onnx.TensorProto.FromString(b"".join(parts))
+    rests = (data[field.start : field.stop] for field in parts if field.number != _RAW_DATA)
+    tensor: onnx.TensorProto = onnx.TensorProto.FromString(b"".join(rests))
     name, size = dtype_name(tensor.data_type), raw[0].stop - raw[0].content
     if name not in NUMPY_NATIVE or min(tensor.dims, default=0) < 0 or size <= LARGE_DATA_BYTES:
         return None
@@ -136,40 +122,3 @@ def _read(file: BinaryIO, tensor: onnx.TensorProto, start: int) -> Array:
         raise OSError(errno.EIO, "the file was truncated while it was read")
     array.flags.writeable = False
     return array.reshape(tuple(tensor.dims))
-
-
-def _fields(data: mmap.mmap, start: int, stop: int) -> Iterator[_Field]:
-    """The fields of a message, in order.
-
-    Raises:
-        _UnknownForm: the bytes are not valid fields.
-    """
-    while start < stop:
-        key, content = _varint(data, start, stop)
-        kind = key & 7
-        if kind == _VARINT:
-            _, end = _varint(data, content, stop)
-        elif kind == _LENGTH_DELIMITED:
-            length, content = _varint(data, content, stop)
-            end = content + length
-        elif kind in (_FIXED_32, _FIXED_64):
-            end = content + (4 if kind == _FIXED_32 else 8)
-        else:
-            raise _UnknownForm
-        if end > stop:
-            raise _UnknownForm
-        yield _Field(key >> 3, start, content, end)
-        start = end
-
-
-def _varint(data: mmap.mmap, start: int, stop: int) -> tuple[int, int]:
-    """A number and the offset of its end."""
-    value = 0
-    for digit in range(_MAX_DIGITS):
-        if start + digit >= stop:
-            break
-        byte = data[start + digit]
-        value |= (byte & 0x7F) << 7 * digit
-        if byte < 0x80:
-            return value, start + digit + 1
-    raise _UnknownForm

@@ -23,12 +23,12 @@ from pimflow.frontend.reading import Source, read_source
 from pimflow.frontend.unblocking import unblocked
 from pimflow.ir import Array, Graph
 from pimflow.ir.verify import verify_graph
-from pimflow.onnxio.export import ModelContent, SplitModel, split_model
+from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.onnxio.folding import unpacked
-from pimflow.onnxio.pieces import PIECE_OPERANDS, loads_in_pieces
+from pimflow.onnxio.pieces import PIECE_OPERANDS, LongModel, loads_in_pieces
 from pimflow.onnxio.recurrence import prepared
 from pimflow.onnxio.runtime import return_memory
-from pimflow.onnxio.session import INLINE_LIMIT_BYTES, GraphSession, open_session, session_options
+from pimflow.onnxio.session import GraphSession, open_session, session_options
 from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
 
@@ -249,7 +249,7 @@ def _require_runnable(graph: Graph) -> None:
         ModelError: ONNX Runtime refuses the graph.
     """
     is_long = sum(len(node.inputs) for node in graph.nodes) > PIECE_OPERANDS
-    if is_long and loads_in_pieces(split_model(graph, INLINE_LIMIT_BYTES, with_ranks=False)):
+    if is_long and loads_in_pieces(LongModel.of_graph(graph)):
         return
     large = [name for name, array in graph.constants.items() if array.nbytes > LARGE_CONSTANT_BYTES]
     if large:

@@ -17,13 +17,13 @@ from onnx import TensorProto, helper
 
 from pimflow.data import read_file
 from pimflow.errors import ModelError
-from pimflow.frontend.file_outline import PROTOBUF_LIMIT_BYTES, file_outline
+from pimflow.frontend.file_outline import LARGE_FILE_BYTES, PROTOBUF_LIMIT_BYTES, file_outline
 from pimflow.frontend.fixing import FixedValues
 from pimflow.frontend.screening import screen
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent, SplitModel
-from pimflow.onnxio.pieces import loads_in_pieces
+from pimflow.onnxio.pieces import LongModel, loads_in_pieces
 from pimflow.onnxio.session import is_of_four_bits, lacks_kernel, open_session, session_options
 from pimflow.onnxio.tensors import NUMPY_NATIVE, ONNX_ERRORS, dtype_name, to_array
 from pimflow.records import dataclass
@@ -89,13 +89,18 @@ def read_source(source: Path | ModelContent) -> Source:
     return given
 
 
-def parsed(source: Path | ModelContent) -> SplitModel:
-    """A model without the checks of `read_source`, its large constants apart.
+def long_model(source: ModelContent) -> LongModel:
+    """A model to be asked about in pieces, without the checks of `read_source`.
 
     Raises:
         ModelError: it cannot be read, or is not an ONNX model.
     """
-    return _open(source).split
+    data = source if isinstance(source, bytes) else None
+    if isinstance(source, str):
+        with suppress(OSError):  # reported below
+            data = read_file(Path(source), LARGE_FILE_BYTES)
+    found = None if data is None else LongModel.of_bytes(data)
+    return LongModel.of_split(_open(source).split) if found is None else found
 
 
 def _open(source: Path | ModelContent) -> Source:
@@ -170,7 +175,7 @@ def _check(source: Source, label: str) -> None:
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
-        if loads_in_pieces(source.split):
+        if loads_in_pieces(LongModel.of_split(source.split)):
             return
         whole = source.handle or (source.outline if source.detached else source.proto.SerializeToString())
         try:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, MutableSequence, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 import onnx
@@ -91,15 +91,28 @@ def to_onnx(graph: Graph) -> onnx.ModelProto:
     return split_model(graph, None).proto
 
 
-def split_model(graph: Graph, inline_limit_bytes: int | None, *, with_ranks: bool = True) -> SplitModel:
+def split_model(
+    graph: Graph,
+    inline_limit_bytes: int | None,
+    *,
+    with_ranks: bool = True,
+    nodes: Sink | None = None,
+    values: Sink | None = None,
+) -> SplitModel:
     """The graph as an ONNX model that only refers to constants larger than a limit (None: all are inside).
 
-    `with_ranks` says whether outputs of unknown rank are given the one that ONNX infers, as its checker requires.
+    Args:
+        graph: the graph.
+        inline_limit_bytes: the limit.
+        with_ranks: whether outputs of unknown rank are given the one that ONNX infers, as its checker requires.
+        nodes: receives the nodes in place of the model.
+        values: receives the types of intermediate values in place of the model.
     """
     model = onnx.ModelProto(producer_name="pimflow")
     proto = model.graph  # filled in place: composing messages would hold their content twice
     proto.name = graph.name or "graph"
-    writer = OnnxWriter(graph, proto.node)
+    bare = [name for name in graph.outputs if graph.value(name).shape is None] if with_ranks else []
+    writer = OnnxWriter(graph, proto.node if nodes is None or bare else nodes)
     plain = {name: array for name, array in graph.constants.items() if not writer.write_packed(name)}
     for node in graph.nodes:
         writer.write(node)
@@ -112,11 +125,19 @@ def split_model(graph: Graph, inline_limit_bytes: int | None, *, with_ranks: boo
         proto.initializer.append(_reference(name, array) if name in outside else to_tensor(name, array))
     for infos, names in ((proto.input, graph.inputs), (proto.output, graph.outputs)):
         infos.extend(value_info(graph.value(name)) for name in names)
+    types = proto.value_info if values is None else values
     for name in _intermediates(graph):
-        proto.value_info.append(value_info(graph.value(name)))
-    if with_ranks:
+        types.append(value_info(graph.value(name)))
+    if bare:
         _add_output_ranks(model)
     return SplitModel(model, outside)
+
+
+class Sink(Protocol):
+    """What receives messages one by one."""
+
+    def append(self, message: Any, /) -> None:
+        """Adds a message."""
 
 
 def _add_output_ranks(model: onnx.ModelProto) -> None:
@@ -231,7 +252,7 @@ class OnnxWriter:
         nodes: receives copies of its nodes in ONNX form.
     """
 
-    def __init__(self, graph: Graph, nodes: MutableSequence[onnx.NodeProto]) -> None:
+    def __init__(self, graph: Graph, nodes: Sink) -> None:
         self.graph = graph
         self.opset = graph.opset.get("", 0)
         self.domains = dict(graph.opset)

@@ -7,16 +7,20 @@ Pieces can only agree: if one is refused, or if the model cannot be divided, the
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import onnx
+from google.protobuf.message import DecodeError
 
 from pimflow.errors import ModelError
+from pimflow.ir import Array, Graph
 from pimflow.onnxio.captures import subgraphs
-from pimflow.onnxio.export import SplitModel
+from pimflow.onnxio.export import SplitModel, split_model
 from pimflow.onnxio.runtime import runtime_errors
 from pimflow.onnxio.session import (
+    INLINE_LIMIT_BYTES,
     lend,
     needs_ort_value,
     open_session,
@@ -27,6 +31,7 @@ from pimflow.onnxio.session import (
     time_limited,
 )
 from pimflow.onnxio.tensors import dtype_code
+from pimflow.onnxio.wire import Messages, UnknownForm, fields, messages
 
 if TYPE_CHECKING:
     from onnxruntime import RunOptions
@@ -35,7 +40,72 @@ PIECE_OPERANDS = 1 << 14
 """Operands of the nodes of a piece, which has at least one node; a model that has no more is not divided."""
 
 
-def loads_in_pieces(model: SplitModel) -> bool:
+_NODE = onnx.GraphProto.NODE_FIELD_NUMBER
+_VALUE_INFO = onnx.GraphProto.VALUE_INFO_FIELD_NUMBER
+_GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
+
+
+class LongModel(NamedTuple):
+    """A model whose nodes are kept as bytes.
+
+    Args:
+        proto: the model without its nodes and the types of its intermediate values.
+        nodes: the bytes of a graph that has the nodes alone.
+        constants: the constants outside the model, by name.
+    """
+
+    proto: onnx.ModelProto
+    nodes: bytes
+    constants: Mapping[str, Array]
+
+    @classmethod
+    def of_graph(cls, graph: Graph) -> LongModel:
+        """A graph as a long model."""
+        nodes, values = Messages(_NODE), Messages(_VALUE_INFO)
+        model = split_model(graph, INLINE_LIMIT_BYTES, with_ranks=False, nodes=nodes, values=values)
+        return cls(model.proto, bytes(nodes.data), model.constants)
+
+    @classmethod
+    def of_split(cls, model: SplitModel) -> LongModel:
+        """A parsed model as a long model."""
+        nodes = onnx.GraphProto(node=model.proto.graph.node).SerializeToString()
+        rest = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
+        rest.functions.extend(model.proto.functions)
+        rest.graph.name = model.proto.graph.name
+        for name in ("input", "output", "initializer", "sparse_initializer"):
+            getattr(rest.graph, name).extend(getattr(model.proto.graph, name))
+        return cls(rest, nodes, model.constants)
+
+    @classmethod
+    def of_bytes(cls, data: bytes) -> LongModel | None:
+        """A serialised model as a long model; None if it is not in the form in which protobuf writes models."""
+        try:
+            graphs = [part for part in fields(data, 0, len(data)) if part.number == _GRAPH]
+            (graph,) = graphs if len(graphs) == 1 else (None,)
+            if graph is None:
+                return None
+            stop = _end(data, _NODE, graph.content, graph.stop)
+            kept, start = [], stop
+            while start < graph.stop:
+                after = _end(data, _VALUE_INFO, start, graph.stop)
+                part = next(fields(data, after, graph.stop), None)
+                start = graph.stop if part is None else part.stop
+                kept.append(data[after:start])
+            proto = onnx.ModelProto.FromString(data[: graph.start] + data[graph.stop :])
+            proto.graph.MergeFromString(b"".join(kept))
+        except (UnknownForm, DecodeError):
+            return None
+        return None if proto.graph.node else cls(proto, data[graph.content : stop], {})
+
+
+def _end(data: bytes, number: int, start: int, stop: int) -> int:
+    """The end of the messages of a repeated field that begin at `start`."""
+    for part in messages(data, number, start, stop):
+        start = part.stop
+    return start
+
+
+def loads_in_pieces(model: LongModel) -> bool:
     """Whether ONNX Runtime accepts every piece of a model, with the types that it infers for the results of those
     before; False also if the model is short, or cannot be divided."""
     pieces = _pieces(model)
@@ -49,7 +119,7 @@ def loads_in_pieces(model: SplitModel) -> bool:
     return bool(pieces)
 
 
-def runs_in_pieces(model: SplitModel, feeds: Mapping[str, Any], limit_s: float | None = None) -> bool:
+def runs_in_pieces(model: LongModel, feeds: Mapping[str, Any], limit_s: float | None = None) -> bool:
     """Whether ONNX Runtime runs every piece of a model, on the results of those before; False also if the model is
     short, or cannot be divided.
 
@@ -83,14 +153,14 @@ class _Piece(NamedTuple):
     """Consecutive nodes, and the values that they share with the rest of the model.
 
     Args:
-        nodes: positions of the nodes.
+        nodes: the offsets of their bytes.
         values: inputs of the model, and results of earlier pieces, that they read.
         tensors: positions of the initialisers that they read.
         gives: their results that later pieces read, and those that are outputs of the model.
         ends: values that no later piece reads.
     """
 
-    nodes: range
+    nodes: slice
     values: Sequence[str]
     tensors: Sequence[int]
     gives: Sequence[str]
@@ -104,11 +174,11 @@ class _Session:
         ModelError: ONNX Runtime refuses it, or it reads a value that is not a tensor.
     """
 
-    def __init__(self, model: SplitModel, piece: _Piece, types: Mapping[str, onnx.TypeProto | None]) -> None:
+    def __init__(self, model: LongModel, piece: _Piece, types: Mapping[str, onnx.TypeProto | None]) -> None:
         whole, self._values = model.proto.graph, piece.values
         part = onnx.ModelProto(ir_version=model.proto.ir_version, opset_import=model.proto.opset_import)
         part.graph.name = whole.name
-        part.graph.node.extend(whole.node[piece.nodes.start : piece.nodes.stop])
+        part.graph.MergeFromString(model.nodes[piece.nodes])
         part.graph.initializer.extend(whole.initializer[index] for index in piece.tensors)
         for name in piece.values:
             if types[name] is None:
@@ -148,58 +218,57 @@ def _input_types(model: onnx.ModelProto) -> dict[str, onnx.TypeProto | None]:
     return {info.name: info.type for info in model.graph.input}
 
 
-def _pieces(model: SplitModel) -> list[_Piece]:
+def _pieces(model: LongModel) -> list[_Piece]:
     """The pieces of a model; none if it is short, or if a piece might differ from its part of the model: where nodes
     have bodies or call functions, are not in order, or where a name stands for two values."""
     graph = model.proto.graph
-    ranges = _ranges(graph.node)
     tensors = {tensor.name: index for index, tensor in enumerate(graph.initializer)}
-    names = [*(info.name for info in graph.input), *tensors]
-    last = dict.fromkeys(names, -1)  # the piece that reads a value last, by name
-    if len(ranges) < 2 or len(last) < len(graph.input) + len(graph.initializer) or _is_special(model):
+    last = dict.fromkeys((*(info.name for info in graph.input), *tensors), -1)  # the piece that reads a value last
+    if len(last) < len(graph.input) + len(graph.initializer) or _is_special(model):
         return []
-    parts = []
-    for index, nodes in enumerate(ranges):
-        reads: dict[str, None] = {}
-        makes: dict[str, None] = {}
-        for node in graph.node[nodes.start : nodes.stop]:
-            operands, results = list(filter(None, node.input)), list(filter(None, node.output))
-            if any(subgraphs(node.attribute)) or not all(map(last.__contains__, operands)):
-                return []
-            if any(map(last.__contains__, results)):
-                return []
-            last.update(dict.fromkeys((*operands, *results), index))
-            makes.update(dict.fromkeys(results))
-            reads.update(dict.fromkeys(name for name in operands if name not in makes))
-        parts.append((nodes, reads, makes))
+    parts: list[_Part] = []
+    for found in messages(model.nodes, _NODE, 0, len(model.nodes)):
+        node = onnx.NodeProto.FromString(model.nodes[found.content : found.stop])
+        if not parts or parts[-1].operands + len(node.input) > PIECE_OPERANDS:
+            parts.append(_Part(found.start))
+        part = parts[-1]
+        part.stop, part.operands = found.stop, part.operands + len(node.input)
+        operands, results = list(filter(None, node.input)), list(filter(None, node.output))
+        if any(subgraphs(node.attribute)) or not all(map(last.__contains__, operands)):
+            return []
+        if any(map(last.__contains__, results)):
+            return []
+        last.update(dict.fromkeys((*operands, *results), len(parts) - 1))
+        part.makes.update(dict.fromkeys(results))
+        part.reads.update(dict.fromkeys(name for name in operands if name not in part.makes))
     outputs = dict.fromkeys((info.name for info in graph.output), len(parts))
-    if not last.keys() >= outputs.keys():
+    if len(parts) < 2 or not last.keys() >= outputs.keys():
         return []
     last |= outputs
     return [
         _Piece(
-            nodes,
-            [name for name in reads if name not in tensors],
-            [tensors[name] for name in reads if name in tensors],
-            [name for name in makes if last[name] > index],
-            [name for name in reads if last[name] == index],
+            slice(part.start, part.stop),
+            [name for name in part.reads if name not in tensors],
+            [tensors[name] for name in part.reads if name in tensors],
+            [name for name in part.makes if last[name] > index],
+            [name for name in part.reads if last[name] == index],
         )
-        for index, (nodes, reads, makes) in enumerate(parts)
+        for index, part in enumerate(parts)
     ]
 
 
-def _ranges(nodes: Sequence[onnx.NodeProto]) -> list[range]:
-    """The positions of the nodes of every piece."""
-    ranges, start, operands = [], 0, 0
-    for index, node in enumerate(nodes):
-        operands += len(node.input)
-        if operands > PIECE_OPERANDS and index > start:
-            ranges.append(range(start, index))
-            start, operands = index, len(node.input)
-    return [*ranges, range(start, len(nodes))]
+@dataclass
+class _Part:
+    """A piece in the making: the offsets of its bytes, and what its nodes read from before and make."""
+
+    start: int
+    stop: int = 0
+    operands: int = 0
+    reads: dict[str, None] = field(default_factory=dict)
+    makes: dict[str, None] = field(default_factory=dict)
 
 
-def _is_special(model: SplitModel) -> bool:
+def _is_special(model: LongModel) -> bool:
     """Whether a model has functions, sparse constants, or constants in files."""
     graph = model.proto.graph
     apart = any(tensor.external_data and tensor.name not in model.constants for tensor in graph.initializer)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -12,6 +12,7 @@ from google.protobuf.message import Message
 
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import SMALL_TENSOR_BYTES, set_external, split_model
+from pimflow.onnxio.wire import Buffer, Messages, field
 
 SINGLE_FILE_LIMIT_BYTES = 256 << 20
 """Constants up to this total size are stored in the model: protobuf copies its content, and holds 2 GB at most."""
@@ -23,9 +24,8 @@ ALIGNMENT_BYTES = 4096
 DATA_SUFFIX = ".data"
 """The suffix that makes a model's file name that of its data file."""
 
-Buffer = bytes | memoryview
-
-_LENGTH_DELIMITED = 2
+_NODE = onnx.GraphProto.NODE_FIELD_NUMBER
+_VALUE_INFO = onnx.GraphProto.VALUE_INFO_FIELD_NUMBER
 _INITIALIZER = onnx.GraphProto.INITIALIZER_FIELD_NUMBER
 _GRAPH = onnx.ModelProto.GRAPH_FIELD_NUMBER
 _RAW_DATA = onnx.TensorProto.RAW_DATA_FIELD_NUMBER
@@ -53,30 +53,36 @@ def save_onnx(
     """
     path = Path(path)
     is_single = graph.constant_bytes <= single_file_limit_bytes
-    model, outside = split_model(graph, SMALL_TENSOR_BYTES if is_single else EXTERNAL_MINIMUM_BYTES)
+    nodes, values = Messages(_NODE), Messages(_VALUE_INFO)
+    limit_bytes = SMALL_TENSOR_BYTES if is_single else EXTERNAL_MINIMUM_BYTES
+    model, outside = split_model(graph, limit_bytes, nodes=nodes, values=values)
     stored: tuple[Stored, ...] = ()
     if outside and not is_single:
         stored = tuple(_write_data(model, outside, path.with_name(path.name + DATA_SUFFIX)))
     with path.open("wb") as file:
-        file.writelines(serialised(model, outside if is_single else {}))
+        file.writelines(serialised(model, outside if is_single else {}, nodes.data, values.data))
     return stored
 
 
-def serialised(model: onnx.ModelProto, inside: Mapping[str, Array]) -> Iterator[Buffer]:
+def serialised(
+    model: onnx.ModelProto, inside: Mapping[str, Array], nodes: Buffer = b"", values: Buffer = b""
+) -> Iterator[Buffer]:
     """The bytes of a model with the data of some initialisers inserted, to which it only refers: the same bytes as
     protobuf's deterministic serialisation of a model that contains them, without a copy. The model is consumed.
 
     Args:
         model: a model made by `split_model`.
         inside: arrays to insert, by name of the initialiser.
+        nodes: the bytes of its nodes, if it does not have them itself.
+        values: the same for the types of intermediate values.
     """
     tensors = [_tensor(tensor, inside.get(tensor.name)) for tensor in model.graph.initializer]
     del model.graph.initializer[:]
-    nodes, values = _split_at(model.graph, "initializer")
-    graph = [nodes, *(piece for tensor in tensors for piece in _field(_INITIALIZER, tensor)), values]
+    head, tail = _split_at(model.graph, "initializer")
+    graph = [nodes, head, *(piece for tensor in tensors for piece in field(_INITIALIZER, tensor)), tail, values]
     model.ClearField("graph")
     before, after = _split_at(model, "graph")
-    yield from (before, *_field(_GRAPH, graph), after)
+    yield from (before, *field(_GRAPH, graph), after)
 
 
 def _tensor(tensor: onnx.TensorProto, array: Array | None) -> list[Buffer]:
@@ -84,12 +90,7 @@ def _tensor(tensor: onnx.TensorProto, array: Array | None) -> list[Buffer]:
         return [tensor.SerializeToString(deterministic=True)]
     head = onnx.TensorProto(name=tensor.name, data_type=tensor.data_type, dims=tensor.dims)
     data = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
-    return [head.SerializeToString(deterministic=True), *_field(_RAW_DATA, [data.data])]
-
-
-def _field(number: int, content: Sequence[Buffer]) -> list[Buffer]:
-    """A field of protobuf's wire format that holds bytes or a message: key, length, content."""
-    return [_varint(number << 3 | _LENGTH_DELIMITED) + _varint(sum(map(len, content))), *content]
+    return [head.SerializeToString(deterministic=True), *field(_RAW_DATA, [data.data])]
 
 
 def _split_at(message: Message, field: str) -> tuple[Buffer, Buffer]:
@@ -104,14 +105,6 @@ def _split_at(message: Message, field: str) -> tuple[Buffer, Buffer]:
             message.ClearField(known.name)
     at = len(data) - message.ByteSize()
     return data[:at], data[at:]
-
-
-def _varint(value: int) -> bytes:
-    digits = bytearray()
-    while value > 0x7F:
-        digits.append(value & 0x7F | 0x80)
-        value >>= 7
-    return bytes((*digits, value))
 
 
 def _write_data(model: onnx.ModelProto, arrays: dict[str, Array], path: Path) -> Iterator[Stored]:

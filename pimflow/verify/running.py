@@ -9,7 +9,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pimflow.errors import InputDataError, ModelError
-from pimflow.frontend.reading import parsed
+from pimflow.frontend.reading import long_model
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
@@ -159,7 +159,7 @@ def _refusal(content: ModelContent, feeds: Mapping[str, Array], *, optimise: boo
 def _refusal_in_pieces(content: ModelContent, feeds: Mapping[str, Array]) -> ModelError | None:
     """Why a model of very many nodes does not run as written: asks about the whole if the pieces do not all run."""
     try:
-        if runs_in_pieces(parsed(content), feeds, MAX_RUN_S):
+        if runs_in_pieces(long_model(content), feeds, MAX_RUN_S):
             return None
     except ModelError as error:
         return error

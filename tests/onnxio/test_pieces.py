@@ -11,9 +11,10 @@ import pytest
 from onnx import TensorProto, helper
 
 from pimflow.errors import ModelError
-from pimflow.onnxio import pieces, session
+from pimflow.frontend import load_model
+from pimflow.onnxio import pieces, session, wire
 from pimflow.onnxio.export import SplitModel
-from pimflow.onnxio.pieces import loads_in_pieces, runs_in_pieces
+from pimflow.onnxio.pieces import LongModel, loads_in_pieces, runs_in_pieces
 from support.onnx_models import model_of
 
 X = np.random.default_rng(3).standard_normal((2, 4)).astype(np.float32)
@@ -37,13 +38,13 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     return seen
 
 
-def split(*nodes: onnx.NodeProto, apart: Sequence[str] = (), **constants: Any) -> SplitModel:
+def split(*nodes: onnx.NodeProto, apart: Sequence[str] = (), **constants: Any) -> LongModel:
     model = model_of(nodes, {"x": (2, 4)}, constants=constants)
     for tensor in model.graph.initializer:
         if tensor.name in apart:
             tensor.ClearField("raw_data")
             tensor.data_location = TensorProto.EXTERNAL
-    return SplitModel.of(model, {name: constants[name] for name in apart})
+    return LongModel.of_split(SplitModel.of(model, {name: constants[name] for name in apart}))
 
 
 def node(kind: str, reads: str, makes: str, **attributes: Any) -> onnx.NodeProto:
@@ -128,3 +129,34 @@ def test_running_out_of_time_is_not_a_refusal() -> None:
     model = split(*nodes, node("Neg", "v64", "y"), w=np.zeros(1, np.float32), s=np.array([size, size]))
     with pytest.raises(ModelError, match="terminate"):
         runs_in_pieces(model, {"x": X}, limit_s=0.01)
+
+
+def test_every_form_of_a_model_gives_the_same_pieces(opened: list[list[str]]) -> None:
+    model = model_of(CHAIN, {"x": (2, 4)}, constants={"w": X})
+    model.graph.value_info.append(helper.make_tensor_value_info("a" * 200, TensorProto.FLOAT, (2, 4)))
+    from_bytes = LongModel.of_bytes(model.SerializeToString())
+    assert from_bytes is not None
+    forms = (from_bytes, LongModel.of_split(SplitModel(model, {})), LongModel.of_graph(load_model(model)))
+    opened.clear()
+    for long in forms:
+        assert not long.proto.graph.node
+        assert not long.proto.graph.value_info
+        assert [info.name for info in long.proto.graph.output] == ["y"]
+        assert runs_in_pieces(long, {"x": X})
+    assert opened == 3 * [["Relu"], ["Add"], ["Mul"], ["Neg"]]
+
+
+@pytest.mark.parametrize("number", [onnx.GraphProto.NODE_FIELD_NUMBER, onnx.GraphProto.NAME_FIELD_NUMBER])
+def test_bytes_in_another_order_are_parsed_whole(number: int) -> None:
+    """Fields of a message may be in any order, but protobuf writes them by their numbers."""
+    model = model_of(CHAIN, {"x": (2, 4)}, constants={"w": X})
+    data = model.SerializeToString()
+    again = onnx.GraphProto(node=CHAIN[:1]) if number == 1 else onnx.GraphProto(name="before")
+    graph = again.SerializeToString()
+    model.ClearField("graph")
+    whole = onnx.ModelProto.FromString(data).graph.SerializeToString()
+    swapped = graph + whole if number > 1 else whole + graph
+    parts = (model.SerializeToString(), *wire.field(onnx.ModelProto.GRAPH_FIELD_NUMBER, [swapped]))
+    assert LongModel.of_bytes(b"".join(parts)) is None
+    assert LongModel.of_bytes(data[:-1]) is None
+    assert LongModel.of_bytes(b"no model") is None

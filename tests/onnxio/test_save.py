@@ -17,6 +17,7 @@ from pimflow.onnxio import save_onnx, to_onnx
 from pimflow.onnxio.export import SMALL_TENSOR_BYTES
 from pimflow.onnxio.tensors import dtype_code
 from pimflow.runtime.execute.ort import random_inputs, run_graph
+from support.graphs import inverted_residuals
 from support.onnx_models import single
 
 WEIGHTS = np.random.default_rng(0).standard_normal((64, 3, 3, 3)).astype(np.float32)
@@ -60,4 +61,24 @@ def test_weights_are_written_as_protobuf_would(dtype: str, tmp_path: Path) -> No
     graph = load_model(single("Concat", (1, 5000), constants, dtype=dtype_code(dtype), axis=0))
     save_onnx(graph, tmp_path / "model.onnx")
     assert large.nbytes > SMALL_TENSOR_BYTES
+    assert (tmp_path / "model.onnx").read_bytes() == to_onnx(graph).SerializeToString(deterministic=True)
+
+
+def test_nodes_are_written_as_protobuf_would(tmp_path: Path) -> None:
+    """They are kept as bytes while the model is written."""
+    graph = inverted_residuals()
+    named = [replace(node, name=node.name + "n" * (150 * index)) for index, node in enumerate(graph.nodes)]
+    graph = graph.replace(nodes=named)
+    save_onnx(graph, tmp_path / "model.onnx")
+    model = to_onnx(graph)
+    assert len(model.graph.node) > 5
+    assert len(model.graph.value_info) > 5
+    assert (tmp_path / "model.onnx").read_bytes() == model.SerializeToString(deterministic=True)
+
+
+def test_outputs_of_unknown_shape_are_written_with_the_rank_that_onnx_infers(tmp_path: Path) -> None:
+    graph = load_model(single("NonZero", (2, 4), dtype=dtype_code("int64")))
+    assert graph.value("y").shape is None
+    save_onnx(graph, tmp_path / "model.onnx")
+    onnx.checker.check_model(str(tmp_path / "model.onnx"))
     assert (tmp_path / "model.onnx").read_bytes() == to_onnx(graph).SerializeToString(deterministic=True)
