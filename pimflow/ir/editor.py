@@ -102,6 +102,8 @@ class GraphEditor:
         return name
 
     def _renamed(self, node: Node) -> Node:
+        if self._renames.keys().isdisjoint(node.inputs):
+            return node
         inputs = tuple(name if self._leads_to(name, node.outputs) else self._resolve(name) for name in node.inputs)
         return node if inputs == node.inputs else replace(node, inputs=inputs)
 

@@ -113,6 +113,8 @@ class Tracks:
 
 def _arrow_ends(graph: Graph, events: Mapping[str, Event]) -> Iterator[tuple[Event, Event, str]]:
     """Pairs of events on two devices in one region that belong together, the earlier one first."""
+    if len({event.resource for event in events.values()}) < 2:
+        return  # before looking at every operand
     halves: dict[tuple[str, int, int | None], Event] = {}
     for name, event in events.items():
         node = graph.node(name)

@@ -50,12 +50,12 @@ def execution_order(graph: Graph) -> tuple[Node, ...]:
     for sink in graph.nodes:
         if any(graph.users(output) for output in sink.outputs):
             continue
-        stack = [sink]
+        stack = [(sink, iter(_producers(graph, sink)))]
         while stack:
-            node = stack[-1]
-            waiting = [producer for producer in _producers(graph, node) if producer.name not in done]
-            if waiting:
-                stack.append(waiting[0])
+            node, producers = stack[-1]
+            waiting = next((producer for producer in producers if producer.name not in done), None)
+            if waiting is not None:
+                stack.append((waiting, iter(_producers(graph, waiting))))
                 continue
             stack.pop()
             done.add(node.name)

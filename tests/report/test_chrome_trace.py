@@ -182,6 +182,16 @@ def slice_at(trace: dict[str, Any], end: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
+def test_no_operand_is_looked_at_for_arrows_where_everything_runs_on_one_device(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    compiled = pimflow.compile("zoo:toy", policy="gpu", use_cache=False, check=False)
+    monkeypatch.setattr("pimflow.report.tracks._sources", None)
+    kinds = {entry["ph"] for entry in compiled.trace_in_pieces()["traceEvents"]}
+    assert "X" in kinds
+    assert not kinds & {"s", "f"}
+
+
 def test_slices_describe_their_node(trace: tuple[pimflow.CompiledModel, dict[str, Any]]) -> None:
     model, found = trace
     rows = {row.name: row for row in model.report.nodes}

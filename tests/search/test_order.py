@@ -31,6 +31,20 @@ def test_chain_keeps_its_order() -> None:
     assert names(execution_order(toy({"a": "x", "b": "a", "c": "b"}))) == "abc"
 
 
+def test_the_operands_of_a_node_are_walked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A join of many branches waits for one after the other: walking its operands each time would be quadratic."""
+    walked: list[str] = []
+    producer = Graph.producer
+
+    def counted(graph: Graph, value: str) -> Node | None:
+        walked.append(value)
+        return producer(graph, value)
+
+    monkeypatch.setattr(Graph, "producer", counted)
+    assert names(execution_order(toy({"a": "x", "b": "a", "c": "a", "d": "a", "j": "bcd"}))) == "abcdj"
+    assert sorted(walked) == ["v_a", "v_a", "v_a", "v_b", "v_c", "v_d", "v_x"]
+
+
 def test_branches_come_one_after_the_other() -> None:
     graph = toy({"a": "x", "b": "a", "c": "a", "d": "b", "e": "c", "j": "de"})
     assert names(execution_order(graph)) == "abdcej"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from weakref import WeakKeyDictionary
 
 from pimflow.codegen.answers import Roof, Way
 from pimflow.codegen.host import HostBackend
@@ -21,7 +22,12 @@ from pimflow.runtime.gpu.work import KernelSequence, element_width
 from pimflow.sparse import Graph as Edges
 from pimflow.targets import Gpu
 
+_Names = tuple[str, ...]
 _Type = tuple[tuple[int, ...] | None, str]  # a tensor's shape and element type
+
+_MANY_OPERANDS = 32
+"""From so many operands on, a node's price is also found by its graph and name: the key has the types of all operands,
+and a node is priced some ten times."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +79,7 @@ class GpuHost(HostBackend):
         self.measured = measured
         self.channels = spec.memory_channels if channels is None else channels
         self._known: dict[_Kernel, _Price] = {}
+        self._of_graph: WeakKeyDictionary[Graph, dict[tuple[str, Op], tuple[_Names, _Price]]] = WeakKeyDictionary()
 
     @property
     def identity(self) -> str:
@@ -135,6 +142,17 @@ class GpuHost(HostBackend):
         return 0 if way is None else way.workspace
 
     def _priced(self, graph: Graph, node: Node) -> _Price:
+        if len(node.inputs) < _MANY_OPERANDS:
+            return self._found(graph, node)
+        known, key = self._of_graph.setdefault(graph, {}), (node.name, node.op)
+        inputs, price = known.get(key) or (None, None)
+        if price is None or inputs is not node.inputs:  # another placement shares them
+            price = self._found(graph, node)
+            known[key] = node.inputs, price
+        return price
+
+    def _found(self, graph: Graph, node: Node) -> _Price:
+        """The price of a node, computed if no node with the same key has been priced."""
         content = content_of(graph, node)
         key = _Kernel(
             node.op, tuple(map(_type, graph.in_values(node))), tuple(map(_type, graph.out_values(node))), content

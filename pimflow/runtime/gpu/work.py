@@ -8,6 +8,7 @@ the work. Bytes count every operand once: repeated reads come from cache (their 
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal
@@ -259,7 +260,10 @@ class Operands:
     @property
     def bytes(self) -> int:
         """Bytes of all operands and results, each counted once."""
-        return sum(value_bytes(value, self.element_bytes) for value in (*self.inputs, *self.outputs))
+        types = Counter((value.elements, value.dtype) for value in (*self.inputs, *self.outputs))
+        return sum(
+            count * elements * element_width(dtype, self.element_bytes) for (elements, dtype), count in types.items()
+        )
 
 
 GPU_WORK: OpRules[Callable[[Any, Operands], NodeWork | None]] = OpRules("work on the GPU")
