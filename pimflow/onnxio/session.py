@@ -1,4 +1,7 @@
-"""ONNX Runtime sessions over IR graphs: large constants are lent to the session, never copied or serialised."""
+"""ONNX Runtime sessions over IR graphs: large constants are lent to the session, never serialised.
+
+ONNX Runtime 1.32 still copies what it is lent, once, while it opens the session.
+"""
 
 from __future__ import annotations
 
