@@ -73,9 +73,8 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     adjacency = loaded.adjacency
     is_run = live_bytes(loaded.graph) <= MAX_RUN_BYTES
     bound = inputs_bound(source, adjacency, options) if is_run else {}
-    content = (
-        loaded.outlined or source.as_file()
-    )  # ONNX Runtime would hold the weights of a file twice while opening it
+    # given a path, ONNX Runtime would hold the weights of a large file twice while it opens it
+    content = loaded.outlined or source.as_file()
     if adjacency is not None or loaded.has_external_data:
         check_original(content, loaded.graph, options.seed, bound)
         return
