@@ -257,17 +257,29 @@ def film(edges: TypedEdges, reduce: str = "sum") -> Graph:
     return build.graph(total)
 
 
-def attentions(edges: TypedEdges, stack: str = "") -> Graph:
-    """GAT for every type, sources of even types from one table, of odd types from another; their sum, or a stack."""
+def attentions(edges: TypedEdges, stack: str = "", *, projected: bool = False) -> Graph:
+    """GAT for every type, sources of even types from one table, of odd types from another; their sum, or a stack.
+
+    Args:
+        edges: the edges.
+        stack: the op that adds up the stack; "" for none.
+        projected: whether all types share one product of each table (as in HAN), instead of having products of their
+            own (as in a `HeteroConv` of GAT).
+    """
     layer = Layer(edges)
-    build, terms = layer.build, list[str]()
+    build, terms, products = layer.build, list[str](), dict[str, str]()
     tables = [layer.x, build.input(edges.vertices, FEATURES, name="y")]
+
+    def product_of(table: str, name: str) -> str:
+        if not projected or table not in products:
+            products[table] = build.op(MatMul(), table, layer.weights(FEATURES, HEADS * WIDTH), name=name)
+        return products[table]
+
     for kind, part in enumerate(parts(edges)):
         rowptr, col = layer.constant(part.rowptr, "rowptr"), layer.constant(part.col.astype(np.int32), "col")
         ends = []
         for name, table in (("source", tables[kind % 2]), ("destination", layer.x)):
-            made = build.op(MatMul(), table, layer.weights(FEATURES, HEADS * WIDTH), name=f"{name}_{kind}")
-            heads = build.reshape(made, edges.vertices, HEADS, WIDTH)
+            heads = build.reshape(product_of(table, f"{name}_{kind}"), edges.vertices, HEADS, WIDTH)
             product = build.mul(heads, layer.weights(1, HEADS, WIDTH), name=f"{name}_product_{kind}")
             axes = layer.constant(np.array([-1]), "axes")
             shape = (edges.vertices, HEADS)

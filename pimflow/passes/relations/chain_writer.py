@@ -333,10 +333,10 @@ class ChainWriter:
         like = stacked[0]
         if constants and like.is_shared:
             return self._of_shared(nodes, stacked, operands, constants)
-        types = edges.types if edges is not None else self._types(like, counts)
-        for position in constants:
-            table = self._by_relation(nodes, position)
-            operands[position] = self.emit(GatherRows(), (table, self.writer.index("types", types)), first.name)
+        picked = self._constants_by_row(nodes, constants, like, edges)
+        if picked is None:
+            return None
+        operands = [picked.get(position, name) for position, name in enumerate(operands)]
         outputs = self._emit_rows(first, operands, self.writer.shape(like.name)[0])
         made = [like._replace(name=output) for output in outputs]
         for place, rows in enumerate(made):
@@ -376,9 +376,28 @@ class ChainWriter:
         rows = [np.broadcast_to(array.reshape(array.shape[-len(shape) :]), shape) for array in arrays]
         return self.writer.constant("alike", np.stack(rows))
 
-    def _types(self, rows: Rows, counts: Sequence[int]) -> Ints:
+    def _constants_by_row(
+        self, nodes: Sequence[Node], positions: Sequence[int], rows: Rows, edges: Edges | None
+    ) -> dict[int, str] | None:
+        """The constants of each relation, picked for every row; None if relations share rows but not constants."""
+        if not positions:
+            return {}
+        types = edges.types if edges is not None else self._types(rows, [self._count(node.output) for node in nodes])
+        if types is None:
+            return None
+        return {
+            position: self.emit(
+                GatherRows(), (self._by_relation(nodes, position), self.writer.index("types", types)), nodes[0].name
+            )
+            for position in positions
+        }
+
+    def _types(self, rows: Rows, counts: Sequence[int]) -> Ints | None:
+        """The relation of every row of a table; None if several relations have the same rows."""
         kinds = np.arange(len(counts))
-        return np.repeat(kinds, counts) if rows.stride == 1 else np.tile(kinds, counts[0])
+        if rows.stride > 1:
+            return np.tile(kinds, counts[0])
+        return np.repeat(kinds, counts) if rows == concatenated_rows(rows.name, counts) else None
 
     def _of_shared(
         self, nodes: tuple[Node, ...], stacked: list[Rows], operands: list[str], constants: list[int]
@@ -391,7 +410,7 @@ class ChainWriter:
             if position in constants:
                 operands[position] = self._by_relation(nodes, position)
             elif name in tables:
-                view = Reshape((count, 1, *self._graph.shape(name)[1:]))
+                view = Reshape((count, 1, *self.writer.shape(name)[1:]))
                 operands[position] = self.emit(view, (name,), first.name)
         made = self.emit(first.op, operands, first.name)
         return Rows(self.emit(Reshape((count * kinds, *shape)), (made,), first.name), tuple(range(kinds)), kinds)

@@ -51,8 +51,9 @@ def test_relations_whose_results_are_summed_directly(edges: TypedEdges) -> None:
 @settings(deadline=None, max_examples=25)
 @given(typed_edges())
 @pytest.mark.parametrize("stack", ["", "ReduceSum", "ReduceMean"])
-def test_attention_in_relations_of_several_tables(stack: str, edges: TypedEdges) -> None:
-    graph = attentions(edges, stack)
+@pytest.mark.parametrize("projected", [False, True])
+def test_attention_in_relations_of_several_tables(projected: bool, stack: str, edges: TypedEdges) -> None:
+    graph = attentions(edges, stack, projected=projected)
     made = SegmentGemm().run(graph).graph
     assert_same_values(graph, made)
     assert_same_values(graph, FuseTraversal().run(made).graph)
