@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
 from pimflow.frontend.loops import length_of, with_length
 from pimflow.frontend.screening import screen_constants, unfit_operands
+from pimflow.frontend.sequences import Part, part_read
 from pimflow.frontend.structure_values import StructureValues
 from pimflow.frontend.unrolling import Iterations, Unrolled, iterations_of
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
@@ -137,6 +139,7 @@ class _ShapeInference:
         self.partial: dict[str, onnx.TypeProto] = {}  # partial types of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}
+        self.splits: dict[str, Node] = {}  # the nodes that make sequences by splitting a value, by output
         self._node_names = FreshNames(graph.node_by_name)
         self._value_names = FreshNames(graph.values)
 
@@ -152,8 +155,13 @@ class _ShapeInference:
         if iterations is not None:
             self._unroll(node, iterations)
             return
+        part = part_read(node, self.splits.get(node.inputs[0]), self.values, self.known) if node.inputs else None
+        if part is not None:
+            node = self._cut(node, part)
         node = canonicalised(node, self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
+        if node.kind == "SplitToSequence":
+            self.splits[node.output] = node
         unfit = unfit_operands(node, self.values)
         if unfit:
             raise self._cannot_run(node, unfit)
@@ -187,6 +195,18 @@ class _ShapeInference:
         limit = self._value_names.fresh(f"{node.name}/runs")
         self._define(limit, np.array(length))
         return with_length(node, limit)
+
+    def _cut(self, node: Node, part: Part) -> Node:
+        """A SequenceAt as the Slice or Gather that reads the same part of what was split."""
+        operands: dict[str, int | list[int]]
+        if part.keeps_axis:
+            op, operands = OnnxOp("Slice"), {"begin": [part.begin], "end": [part.end], "axis": [part.axis]}
+        else:
+            op, operands = OnnxOp("Gather", "", (("axis", part.axis),)), {"place": part.begin}
+        names = {label: self._value_names.fresh(f"{node.name}/{label}") for label in operands}
+        for label, value in operands.items():
+            self._define(names[label], np.array(value, np.int64))
+        return replace(node, op=op, inputs=(part.source, *names.values()))
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""

@@ -50,6 +50,15 @@ def test_every_relation_is_recovered_with_the_same_values(name: str, seed: int) 
     assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["sage-ts", "gat-dynamo", "hgt-ts", "hgt-dynamo"])
+def test_heterogeneous_networks_are_trained(name: str) -> None:
+    """TorchScript writes HGT's keys, queries and values as elements of a sequence."""
+    lists, sizes = random_lists(3)
+    step = pimflow.train(FOLDER / f"{name}.onnx", graph=lists, shapes=sizes, activations="keep")
+    assert step.parameters > 0
+    assert len(step.trace.kernels) > step.trace.turn
+
+
 def test_a_relation_without_edges() -> None:
     """TorchScript reshapes its indices to [1, 0]."""
     model, (lists, sizes) = FOLDER / "hgt-ts.onnx", random_lists(3)
