@@ -84,7 +84,7 @@ def train(
         Requirements(activations != "recompute", activations != "offload", slower),
     )
     plans = [(step, _planned(step, channel, activations, requirements, least=limit is None)) for step in steps]
-    step, found = min(plans, key=lambda plan: plan[0].price(plan[1]))
+    step, found = min(plans, key=lambda plan: plan[0].price(plan[1]).rank)
     return Training(
         source.text,
         source.sha256,

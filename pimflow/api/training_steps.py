@@ -53,8 +53,9 @@ class Step:
     available: int | None
 
     def price(self, found: SimulatedPlan) -> Price:
-        """The price of a plan of its activations: whether it exceeds the available memory, and its time."""
-        return Price(self.available is not None and found.run.peak_bytes > self.available, found.run.time_us)
+        """The price of a plan of its activations: whether, and by how much, it exceeds the available memory; time."""
+        missing = 0 if self.available is None else max(0, found.run.peak_bytes - self.available)
+        return Price(missing > 0, found.run.time_us, missing)
 
 
 @dataclass(frozen=True)
@@ -77,9 +78,9 @@ class StepBuilder:
 
     def cheapest(self) -> tuple[Step, ...]:
         """The step with relational layers in the fastest form. If its saved activations do not all fit, the result also
-        includes the step in the fastest form for which they do. Where gradients need it, Loops and Scans of known
-        length are replaced by their iterations, and a model whose opset lacks accumulating scatters is converted to a
-        newer one.
+        includes the step in the fastest form for which they do, or else in the one that is found to lack least. Where
+        gradients need it, Loops and Scans of known length are replaced by their iterations, and a model whose opset
+        lacks accumulating scatters is converted to a newer one.
 
         Raises:
             ModelError: the model has no parameters, or an operator has no gradient.
@@ -112,7 +113,7 @@ class StepBuilder:
         return tuple(dict.fromkeys((fastest, self._fastest_step(graph, model, exported, fitting=True))))
 
     def _fastest_step(self, graph: Graph, model: Graph, exported: Step, *, fitting: bool) -> Step:
-        """The step in the fastest form; with `fitting`, the fastest that fits into memory."""
+        """The step in the fastest form; with `fitting`, in the fastest that fits into memory, or that lacks least."""
 
         def price(form: Graph) -> Price:
             step = self._step(form, model)

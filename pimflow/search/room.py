@@ -15,10 +15,12 @@ from pimflow.search.order import execution_order
 
 
 class Price(NamedTuple):
-    """The cost of a form of a graph: first whether it exceeds the GPU's memory, then its time."""
+    """The cost of a form of a graph: first whether it exceeds the GPU's memory, and by how much, if that is counted;
+    then its time."""
 
     is_too_large: bool
     us: float
+    missing_bytes: int = 0
 
     @classmethod
     def of_step(cls, most: int, needed: Callable[[], int], us: float, costs: CostModel) -> Price:
@@ -38,9 +40,9 @@ class Price(NamedTuple):
         return cls(not _fits(graph, fastest.costs), fastest.us(graph))
 
     @property
-    def rank(self) -> tuple[bool, float]:
+    def rank(self) -> tuple[bool, int, float]:
         """What prices are compared by: times that differ only because they were added up in another way are equal."""
-        return self.is_too_large, float(f"{self.us:.12g}")
+        return self.is_too_large, self.missing_bytes, float(f"{self.us:.12g}")
 
     @property
     def text(self) -> str:

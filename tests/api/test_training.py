@@ -95,6 +95,19 @@ def test_a_form_that_fits_is_considered_if_the_fastest_does_not() -> None:
     assert fastest.time_us < kept.time_us
 
 
+def test_the_form_that_lacks_least_is_considered_if_none_fits() -> None:
+    """No form of RGAT fits with all kept, but another than the fastest fits with some of it recomputed."""
+
+    def step(activations: Activations, limit_gib: float | None) -> Training:
+        return pimflow.train("zoo:rgat", target="a100-ssd", activations=activations, limit_gib=limit_gib)
+
+    fastest = step("keep", None).found.run
+    found = step("recompute", 0.65 * fastest.peak_bytes / 2**30)
+    assert found.fits
+    assert found.available_bytes is not None
+    assert found.available_bytes < found.kept.peak_bytes < fastest.peak_bytes
+
+
 def test_weights_that_are_constant_nodes_are_parameters() -> None:
     """Paddle's exporter writes all weights as such nodes."""
     model = single("Conv", (1, 3, 8, 8), [np.random.default_rng(0).standard_normal((4, 3, 3, 3)).astype(np.float32)])
