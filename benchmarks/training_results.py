@@ -195,8 +195,9 @@ is fastest ([gnn.md](gnn.md#relational-layers)); every weight remains a paramete
 
 A step is simulated as follows. The GPU runs one kernel after the other, a single channel serves stores and loads in
 the order in which they are issued, and memory is allocated and freed along the way. Data in transit pass through
-the GPU's memory, so kernels slow down meanwhile by their share of that memory's bandwidth, as if all kernels were
-memory-bound ([architecture.md](architecture.md#activations-that-do-not-fit)). Tests compare this simulation with
+the GPU's memory, so kernels slow down meanwhile by their mean share of that memory's bandwidth, as if all kernels
+were memory-bound: by as many bytes as are moved, however fast the drives are
+([architecture.md](architecture.md#activations-that-do-not-fit)). Tests compare this simulation with
 one that goes clock tick by clock tick, and the search with every plan of the form "keep from the i-th layer on".
 
 A recomputed activation may be computed from others that are recomputed. Those come first, and stay in memory until
@@ -209,8 +210,8 @@ is better.
 
 If memory is limited (by `--limit-gib`, or by what is left of the GPU's memory), the search also goes through
 stages: it finds a fast plan for more memory, starts from that plan with a quarter less of the missing memory, and
-so on; the last stage starts from a plan for less memory than allowed. A larger limit may still give a slower plan,
-by up to a percent, but seldom does: limits are searched independently.
+so on; the last stage starts from a plan for less memory than allowed. A larger limit may still give a slower plan
+(by up to 1.3 %), but seldom does: limits are searched independently.
 
 Finally, both kinds of plans are refined by exchanges: for each offloaded or recomputed buffer the search tries the
 other of the two, and keeping it, either alone or in exchange for one of the four smallest buffers that could make

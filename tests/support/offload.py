@@ -231,23 +231,20 @@ class Clock:
         if self.moving is None:
             return 1.0
         kind, buffer, left = self.moving
-        rate = self.channel.write_bytes_per_us if kind == "store" else self.channel.read_bytes_per_us
         self.moving = (kind, buffer, left - self.tick_us)
         if left - self.tick_us <= 1e-9:
             self.moving = None
             if kind == "store" and buffer not in self.recalled:
                 self.stored.add(buffer)
                 self._drop()
-        return 1 - rate / self.channel.memory_bytes_per_us
+        return speed_beside(self.trace, self.channel, kind, buffer)
 
     def _begin(self) -> None:
         """Start the first request if the channel is free."""
         if self.moving is not None or not self.requests:
             return
         kind, buffer = self.requests.pop(0)
-        size = self.trace.buffers[buffer].bytes
-        takes = self.channel.store_us(size) if kind == "store" else self.channel.load_us(size)
-        self.moving = (kind, buffer, takes)
+        self.moving = (kind, buffer, takes_us(self.trace, self.channel, kind, buffer))
         if kind == "load":
             self.resident.add(buffer)
 
@@ -282,6 +279,18 @@ class Clock:
             if buffer in kernel.writes:
                 return True
         return True
+
+
+def takes_us(trace: Trace, channel: Channel, kind: str, buffer: int) -> float:
+    """How long a transfer takes."""
+    rate = channel.write_bytes_per_us if kind == "store" else channel.read_bytes_per_us
+    return channel.latency_us + trace.buffers[buffer].bytes / rate
+
+
+def speed_beside(trace: Trace, channel: Channel, kind: str, buffer: int) -> float:
+    """The speed of kernels while a buffer moves: what its bytes leave of the memory's bandwidth."""
+    size = trace.buffers[buffer].bytes
+    return 1 - size / takes_us(trace, channel, kind, buffer) / channel.memory_bytes_per_us if size else 1.0
 
 
 class Events:
@@ -334,9 +343,7 @@ class Events:
         if self.moving is not None or not self.queue:
             return
         kind, buffer = self.queue.pop(0)
-        size = self.trace.buffers[buffer].bytes
-        takes = self.channel.store_us(size) if kind == "store" else self.channel.load_us(size)
-        self.moving = (kind, buffer, self.now + takes)
+        self.moving = (kind, buffer, self.now + takes_us(self.trace, self.channel, kind, buffer))
         if kind == "load":
             self.there.add(buffer)
             self._count()
@@ -353,11 +360,9 @@ class Events:
 
     def _compute(self, left: float) -> None:
         while left > 0:
-            rate = 0.0
+            speed = 1.0
             if self.moving is not None:
-                store = self.moving[0] == "store"
-                rate = self.channel.write_bytes_per_us if store else self.channel.read_bytes_per_us
-            speed = 1 - rate / self.channel.memory_bytes_per_us
+                speed = speed_beside(self.trace, self.channel, *self.moving[:2])
             end = self.now + left / speed if speed > 0 else math.inf
             if self.moving is None or self.moving[2] >= end:
                 self.now = end

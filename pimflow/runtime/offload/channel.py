@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Container, Mapping
+from collections.abc import Container
 from dataclasses import field
-from functools import cached_property
 from typing import Literal
 
 from pimflow.records import dataclass
@@ -34,11 +33,13 @@ class Channel:
         memory = gpu.memory_channels * gpu.channel_gb_per_s
         return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory)
 
-    @cached_property
-    def speeds(self) -> Mapping[Kind, float]:
-        """The speed of kernels during each kind of transfer, relative to their speed without one."""
-        rates: dict[Kind, float] = {"store": self.write_bytes_per_us, "load": self.read_bytes_per_us}
-        return {kind: max(0.0, 1 - rate / self.memory_bytes_per_us) for kind, rate in rates.items()}
+    def speed_during(self, size: int, span_us: float) -> float:
+        """The speed of kernels during a transfer of `size` bytes, relative to their speed without one.
+
+        The transfer takes its mean share of the memory's bandwidth. It thus slows kernels down by as many bytes as it
+        moves, however fast it is, and not by its latency.
+        """
+        return max(0.0, 1 - size / (span_us * self.memory_bytes_per_us)) if size else 1.0
 
     def store_us(self, size: int) -> float:
         """The time to store `size` bytes."""
@@ -110,11 +111,15 @@ class Queue:
         while (transfer := self._under_way(now, now + left)) is not None:
             ahead = max(0.0, transfer.begin_us - now)
             now, left = now + ahead, left - ahead
-            speed, span = self.channel.speeds[transfer.kind], transfer.end_us - now
+            speed, span = self._speed_during(transfer), transfer.end_us - now
             if left <= speed * span:
                 return more + left / speed - left
             now, left, more = transfer.end_us, left - speed * span, more + (1 - speed) * span
         return more
+
+    def _speed_during(self, transfer: Transfer) -> float:
+        size = self.trace.buffers[transfer.buffer].bytes
+        return self.channel.speed_during(size, transfer.end_us - transfer.begin_us)
 
     def _under_way(self, now: float, end: float) -> Transfer | None:
         """The first transfer that ends after `now`, if it begins before `end`; `now` must not decrease from call to

@@ -8,8 +8,8 @@ and its memory is allocated when it begins. A kernel waits for its operands. A b
 stored is forwarded: it never left. Its store is withdrawn if it is still queued; a store that found the channel free
 began at once, and is useless.
 
-Transfers also use the GPU's memory: meanwhile kernels are slowed down by the transfer's share of the memory bandwidth,
-as if all kernels were memory-bound.
+Transfers also use the GPU's memory: meanwhile kernels are slowed down by the transfer's mean share of the memory
+bandwidth, as if all kernels were memory-bound.
 """
 
 from __future__ import annotations

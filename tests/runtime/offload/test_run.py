@@ -153,7 +153,8 @@ def test_a_tick_by_tick_simulation_agrees(data: st.DataObject) -> None:
     buffers = tuple(Buffer(f"saved{layer}", 100 * size, size) for layer, size in enumerate(sizes))
     trace = Trace(kernels, layers, buffers)
     write, read = (data.draw(st.sampled_from([2.0, 5.0, 20.0])) for _ in range(2))
-    channel = Channel(write, read, memory_bytes_per_us=data.draw(st.sampled_from([math.inf, 200.0, 40.0])))
+    latency_us = data.draw(st.sampled_from([0.0, 30.0]))
+    channel = Channel(write, read, latency_us, data.draw(st.sampled_from([math.inf, 200.0, 40.0])))
     fates = data.draw(st.lists(st.sampled_from(["keep", "offload", "again"]), min_size=layers, max_size=layers))
     again = {layer: (layer,) for layer in range(1, layers) if fates[layer] == "again"}
     offloaded = [layer for layer in range(layers) if fates[layer] == "offload"]
@@ -182,6 +183,16 @@ def test_transfers_use_the_bandwidth_of_kernels() -> None:
     assert run.slowed_us == pytest.approx(2 * 100.0)
     assert run.time_us == pytest.approx(12_000.0 + 200.0)
     assert run.stall_us == 0
+
+
+@pytest.mark.parametrize("rate", [1000.0, 2000.0, 8000.0])
+def test_kernels_are_slowed_down_by_bytes_moved_however_fast_they_move(rate: float) -> None:
+    """A store and a load of 10^6 bytes: no bytes move during the latency, so faster drives slow nothing down more."""
+    channel = Channel(rate, rate, 50.0, 10_000.0)
+    run = simulate(chain(4), ActivationPlan(((0, 6),)), channel)
+    assert run.slowed_us == pytest.approx(2 * 100.0)
+    assert run.stall_us == 0
+    assert channel.speed_during(0, 50.0) == Channel(rate, rate).speed_during(0, 0.0) == 1.0, "nothing moves"
 
 
 class OneByOne(_Simulation):
