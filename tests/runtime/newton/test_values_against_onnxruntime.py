@@ -22,8 +22,10 @@ def check(problem: MatrixProblem, mapping: Mapping, pim: PimSpec, seed: int = 0)
     commands = sum((count_commands(stream.body) for stream in program.streams), CommandCounts())
     assert commands.comp >= program.shape.least_comps
     source, weights = tensors(problem, seed)
-    result = execute(program, source, weights, "fp32", "fp32")
-    assert checked_error(result, reference(problem, source, weights)) < 1e-4
+    result, expected = execute(program, source, weights, "fp32", "fp32"), reference(problem, source, weights)
+    assert checked_error(result, expected) < 0.1
+    of_terms = np.abs(reference(problem, np.abs(source), np.abs(weights))).max()  # a result may be a sum that cancels
+    assert np.abs(result - expected.reshape(result.shape)).max() <= 1e-6 * of_terms
 
 
 @settings(max_examples=60)
