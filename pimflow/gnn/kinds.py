@@ -9,7 +9,7 @@ import numpy as np
 
 from pimflow.errors import GraphDataError
 from pimflow.sparse import Graph
-from pimflow.sparse.relations import SEPARATOR
+from pimflow.sparse.relations import SEPARATOR, states_kinds
 from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory
 
 
@@ -51,13 +51,13 @@ def heterogeneous(graph: Graph, vertices: Mapping[str, int], where: str) -> Hete
 
 
 def _ends(name: str, where: str) -> _Ends:
-    source, *middle = name.split(SEPARATOR)
-    if len(middle) != 2 or not all((source, *middle)):
+    if not states_kinds(name):
         raise GraphDataError(
             f"{where}: the edge list {name!r} does not say which kinds of vertices it joins",
             "call it SOURCE__RELATION__DESTINATION, as in author__writes__paper",
         )
-    return _Ends(source, middle[1])
+    source, _, destination = name.split(SEPARATOR)
+    return _Ends(source, destination)
 
 
 def _check(vertices: Mapping[str, int], least: Mapping[str, int], where: str) -> None:

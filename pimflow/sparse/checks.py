@@ -112,8 +112,11 @@ def ids(array: Ids, what: str, vertices: int | None, where: str) -> Ints:
         raise GraphDataError(f"{where}: edge {edge} has {what} {array[edge]}; vertices are numbered from 0")
     if int(np.max(array)) >= bound:
         edge = int(np.argmax(array >= bound))
+        found = f"{where}: edge {edge} has {what} {array[edge]}"
+        if vertices is None:
+            raise GraphDataError(f"{found}; ids go up to {bound - 1}", "correct the edge")
         raise GraphDataError(
-            f"{where}: edge {edge} has {what} {array[edge]}, but there are {bound} vertices",
+            f"{found}, but there are {bound} vertices",
             "vertices are numbered from 0; correct the edges or the number of vertices",
         )
     return array.astype(np.int32, copy=False)

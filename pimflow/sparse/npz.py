@@ -104,7 +104,12 @@ def open_arrays(path: Path, wanted: frozenset[str] | None = None) -> dict[str, S
 def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredArray:
     name = info.filename
     with archive.open(info) as file:
-        version = np.lib.format.read_magic(file)
+        try:
+            version = np.lib.format.read_magic(file)
+        except ValueError:
+            raise GraphDataError(
+                f"{path}: {name} is not an array of numpy's", "save edge_index, [2, E], with numpy.savez"
+            ) from None
         if version not in _HEADERS:
             raise GraphDataError(f"{path}: {name} has version {version} of numpy's format", "save it with numpy.savez")
         shape, by_columns, dtype = _HEADERS[version](file)

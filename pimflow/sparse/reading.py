@@ -14,6 +14,7 @@ from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.forms import EdgeLists, Edges, Progress, Relation, Rows, check_memory, too_large
 from pimflow.sparse.npz import DAMAGED, StoredArray, open_arrays
+from pimflow.sparse.relations import states_kinds
 from pimflow.sparse.text import read_text
 
 PYG_NAMES = ("edge_index", "edge_weight", "edge_type", "num_nodes")
@@ -22,6 +23,7 @@ OWN_NAMES = ("rowptr", "order", "weight", "num_src", "relation_names", "relation
 Arrays = Mapping[str, StoredArray]
 
 _ZIP, _NUMPY = b"PK", b"\x93NUMPY"
+_SHOWN = 4  # arrays named in a message
 
 
 def read_graph(path: Path, progress: Progress) -> Edges | Rows | EdgeLists:
@@ -39,6 +41,8 @@ def read_graph(path: Path, progress: Progress) -> Edges | Rows | EdgeLists:
     except FileNotFoundError:
         raise GraphDataError(f"no such file: {path}") from None
     except DAMAGED as error:
+        if isinstance(error, OSError) and error.strerror:  # the system's, rather than a decoder's
+            raise GraphDataError(f"{path} cannot be read: {error.strerror}", "give another file") from None
         raise GraphDataError(f"{path} cannot be read: {error}", "the file is damaged; make it again") from None
     except MemoryError:
         raise too_large(f"{path} does not fit") from None
@@ -53,13 +57,15 @@ def _from_npz(path: Path) -> Edges | Rows | EdgeLists:
         return _from_own(arrays, where)
     if "format" in arrays:
         return _from_scipy(arrays, where)
-    lists = {name: array for name, array in open_arrays(path).items() if _is_edge_list(array)}
+    every = open_arrays(path)
+    lists = {name: array for name, array in every.items() if _is_edge_list(array) or states_kinds(name)}
     if lists:
-        check_memory(sum(array.shape[1] for array in lists.values()), where)
+        check_memory(sum(array.shape[-1] for array in lists.values() if array.shape), where)
         return EdgeLists({name: array.read() for name, array in lists.items()})
+    held = ", ".join(f"{name} {array.dtype.name} {list(array.shape)}" for name, array in list(every.items())[:_SHOWN])
     raise GraphDataError(
-        f"{path} has no edge_index, and is not a scipy sparse matrix",
-        "save edge_index, [2, E], with numpy.savez; for a heterogeneous graph, an array for every edge list",
+        f"{path} has no edge_index, and is not a scipy sparse matrix: it has {held or 'no arrays'}",
+        "save edge_index, integers [2, E], with numpy.savez; for a heterogeneous graph, an array for every edge list",
     )
 
 
@@ -105,7 +111,7 @@ def _is_edge_list(array: StoredArray) -> bool:
 
 def _from_scipy(arrays: Arrays, where: str) -> Edges | Rows:
     """A matrix written by scipy.sparse.save_npz: entry [i, j] is an edge from i to j, as in `Graph.from_scipy`."""
-    form = arrays["format"].read().item()
+    form = arrays["format"].read().tolist()
     kind = form.decode("ascii", "replace") if isinstance(form, bytes) else str(form)
     lists = {"coo": ("row", "col"), "csr": ("indptr", "indices"), "csc": ("indptr", "indices")}
     if kind not in lists:

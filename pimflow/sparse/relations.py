@@ -36,15 +36,22 @@ def concatenated(lists: Mapping[str, npt.NDArray[Any]], where: str) -> tuple[Ids
     offsets = np.zeros(2, np.int64)
     for name, given in lists.items():
         pair = checks.pairs(given, f"{where}: {name}")
-        sides = [checks.integers(side, "edge_index", f"{where}: {name}") for side in pair]
+        sides = [
+            checks.ids(side, end, None, f"{where}: {name}")
+            for end, side in zip(("source", "destination"), pair, strict=True)
+        ]
         sizes = [int(side.max()) + 1 if len(side) else 0 for side in sides]
-        if any(len(side) and side.min() < 0 for side in sides):
-            raise GraphDataError(f"{where}: {name} has a negative id", "number vertices from 0")
         ends.append([side.astype(np.int64) + first for side, first in zip(sides, offsets, strict=True)])
         found.append(Relation(name, *sizes))
         offsets += sizes
     src, dst = (np.concatenate(side) for side in zip(*ends, strict=True))
     return src, dst, tuple(found)
+
+
+def states_kinds(name: str) -> bool:
+    """Whether a list's name states the kinds that it joins."""
+    parts = name.split(SEPARATOR)
+    return len(parts) == 3 and all(parts)
 
 
 def list_name(name: str | tuple[str, ...]) -> str:

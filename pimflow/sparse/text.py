@@ -20,6 +20,7 @@ from pimflow.sparse.checks import Ints
 from pimflow.sparse.forms import Edges, Progress, check_memory
 
 MATRIX_MARKET = b"%%MatrixMarket"
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
 GZIP = b"\x1f\x8b"
 
 _PIECE_BYTES = 1 << 24
@@ -27,6 +28,7 @@ _BLANKS = bytes.maketrans(b",;\t\r", b"    ")
 _COMMENT = re.compile(rb"(?:[#%]|//)[^\n]*")
 _VERTICES = re.compile(rb"(?i)^\s*(?:[#%]|//).*?\b(?:num_)?nodes\b\s*[:=]?\s*(\d+)", re.MULTILINE)
 _NEWLINE, _DOT, _SPACE, _NINE = b"\n. 9"
+_EDGES_WANTED = "write a line with two vertex ids for every edge, or save edge_index, [2, E], with numpy.savez"
 
 
 def read_text(path: Path, progress: Progress) -> Edges:
@@ -94,7 +96,7 @@ class _EdgeList:
 
     where: str
     columns: int = 0  # columns of a line; 0 until the first edge is seen
-    is_headed: bool = False  # whether a line with column names was seen
+    header: GraphDataError | None = None  # what is wrong with a line of column names if no edge follows
     lines: int = 0
     edges: int = 0
     ids: list[Ints] = field(default_factory=list)  # [edges of a piece, 2]
@@ -119,12 +121,15 @@ class _EdgeList:
             words = line.split()
             if words and any(_is_number(word) for word in words):
                 if len(words) not in (2, 3):
-                    self._refuse(number, f"{len(words)} numbers", "write a source, a destination and maybe a weight")
+                    hint = "write a source, a destination and maybe a weight"
+                    raise self._refusal(number, _numbers(len(words)), hint)
                 self.columns = len(words)
                 break
-            if words and self.is_headed:
-                self._refuse(number, repr(words[0].decode("utf-8", "replace")[:40]), "write numbers")
-            self.is_headed = self.is_headed or bool(words)
+            if words:
+                refusal = self._refusal(number, _quoted(words[0]), _EDGES_WANTED)
+                if self.header is not None:
+                    raise refusal
+                self.header = refusal
             lines[number] = b""
         return b"\n".join(lines)
 
@@ -139,7 +144,7 @@ class _EdgeList:
         wrong = np.flatnonzero((per_line != self.columns) & (per_line != 0))
         if wrong.size:
             line = int(wrong[0])
-            self._refuse(line, f"{per_line[line]} numbers", f"the lines before have {self.columns}")
+            raise self._refusal(line, _numbers(per_line[line]), f"the lines before have {self.columns}")
         marked = np.flatnonzero((octets > _NINE) | (octets == _DOT))  # characters that do not occur in integers
         fractions = (words[marked] - 1) % self.columns < 2
         if fractions.any():
@@ -176,14 +181,14 @@ class _EdgeList:
         bounds = f"vertices are numbered from 0 to {checks.MAX_VERTICES - 1}"
         raise GraphDataError(f"{self.where}: edge {edge} goes from {src} to {dst}; {bounds}")
 
-    def _refuse(self, line: int, found: str, hint: str) -> None:
-        raise GraphDataError(f"{self.where}, line {self.lines + line + 1}: {found} where an edge should be", hint)
+    def _refusal(self, line: int, found: str, hint: str) -> GraphDataError:
+        return GraphDataError(f"{self.where}, line {self.lines + line + 1}: {found} where an edge should be", hint)
 
     def _refuse_word(self, octets: Any, place: int, what: str) -> None:
         line = int(np.count_nonzero(octets[:place] == _NEWLINE))
         begin = place - len(bytes(octets[max(place - 400, 0) : place + 1]).split()[-1]) + 1
-        word = bytes(octets[begin : begin + 400]).split()[0][:40].decode("utf-8", "replace")
-        raise GraphDataError(f"{self.where}, line {self.lines + line + 1}: {word!r} {what}", "correct the line")
+        word = _quoted(bytes(octets[begin : begin + 400]).split()[0])
+        raise GraphDataError(f"{self.where}, line {self.lines + line + 1}: {word} {what}", "correct the line")
 
 
 def _read_list(path: Path, progress: Progress) -> Edges:
@@ -193,11 +198,13 @@ def _read_list(path: Path, progress: Progress) -> Edges:
     for done, piece in _whole_lines(path):
         if not found.lines:
             if b"\0" in piece[:4096]:
-                raise GraphDataError(f"{path} is neither text nor an .npz file", "give a graph")
+                raise GraphDataError(f"{path} is neither text nor an .npz file", _EDGES_WANTED)
             match = _VERTICES.search(piece[:65536])
             stated = int(match.group(1)) if match else None
         found.add(piece)
         progress(f"reading {path.name}: {100 * min(done / total, 1.0):.0f} %, {found.edges:,} edges")
+    if not found.edges and stated is None:
+        raise found.header or GraphDataError(f"{path} has no edges", _EDGES_WANTED)
     src, dst = (_joined([ids[:, side] for ids in found.ids], np.int32) for side in (0, 1))
     found.ids.clear()
     weight = checks.matrix_weights(_joined(found.weights, np.float64)) if found.columns == 3 else None
@@ -212,8 +219,8 @@ def _joined(pieces: list[Any], dtype: Any) -> npt.NDArray[Any]:
 
 def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """The file in chunks of whole lines, each with the number of bytes of the file read so far."""
-    rest = b""
     with path.open("rb") as raw, _unpacked(raw) as file:
+        rest = file.read(len(BYTE_ORDER_MARK)).removeprefix(BYTE_ORDER_MARK)
         while piece := file.read(_PIECE_BYTES):
             lines, newline, tail = piece.rpartition(b"\n")
             if newline:
@@ -222,7 +229,7 @@ def _whole_lines(path: Path) -> Iterator[tuple[int, bytes]]:
             else:
                 rest += piece
             if len(rest) > _PIECE_BYTES:
-                raise GraphDataError(f"{path} has a line of over {_PIECE_BYTES} characters", "give a graph")
+                raise GraphDataError(f"{path} has a line of over {_PIECE_BYTES} characters", _EDGES_WANTED)
         if rest:
             yield raw.tell(), rest + b"\n"
 
@@ -231,6 +238,14 @@ def _unpacked(raw: IO[bytes]) -> IO[bytes]:
     is_packed = raw.read(len(GZIP)) == GZIP
     raw.seek(0)
     return gzip.GzipFile(fileobj=raw) if is_packed else raw  # type: ignore[return-value]
+
+
+def _quoted(word: bytes) -> str:
+    return repr(word[:40].decode("utf-8", "replace"))
+
+
+def _numbers(count: int) -> str:
+    return "1 number" if count == 1 else f"{count} numbers"
 
 
 def _is_number(word: bytes) -> bool:

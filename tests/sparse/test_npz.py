@@ -96,10 +96,13 @@ def test_damaged_files_are_one_line_errors(tmp_path: Path) -> None:
     with pytest.raises(GraphDataError, match="no such file"):
         Graph.load(tmp_path / "none.npz")
     os.mkfifo(tmp_path / "fifo.npz")
-    with pytest.raises(GraphDataError, match="it is not a regular file"):
+    with pytest.raises(GraphDataError, match="cannot be read: it is not a regular file; give another file"):
         Graph.load(tmp_path / "fifo.npz")
     np.savez(file, x=np.ones(3))
-    with pytest.raises(GraphDataError, match="has no edge_index"):
+    with pytest.raises(GraphDataError, match=r"has no edge_index, .*: it has x float64 \[3\]; save"):
+        Graph.load(file)
+    write_member(file, "archive/data.pkl", b"\x80\x04K\x01.")
+    with pytest.raises(GraphDataError, match=r"data\.pkl is not an array of numpy's; save edge_index"):
         Graph.load(file)
     np.savez(file, edge_index=np.array([[None], [None]]))
     with pytest.raises(GraphDataError, match="holds Python objects"):

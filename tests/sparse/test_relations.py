@@ -62,16 +62,22 @@ def test_a_file_has_an_array_for_every_list_and_a_saved_graph_is_read_again(tmp_
 def test_invalid_graphs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(GraphDataError, match="graph has no edge list"):
         Graph.from_edge_lists({})
-    with pytest.raises(GraphDataError, match="graph: cites has a negative id"):
+    with pytest.raises(GraphDataError, match="graph: cites: edge 1 has source -1; vertices are numbered from 0"):
         Graph.from_edge_lists({"cites": [[0, -1], [0, 0]]})
+    with pytest.raises(GraphDataError, match="graph: cites: edge 0 has destination 18446744073709551615; ids go up to"):
+        Graph.from_edge_lists({"cites": np.array([[0], [2**64 - 1]], np.uint64)})
     with pytest.raises(GraphDataError, match="graph: cites"):
         Graph.from_edge_lists({"cites": [[0, 1]]})
     np.savez(tmp_path / "none.npz", features=np.ones((2, 5), np.float32))
     with pytest.raises(GraphDataError, match="has no edge_index"):
         Graph.load(tmp_path / "none.npz")
+    stored: Any = {"paper__cites__paper": [[0], [1]], "author__writes__paper": np.zeros((2, 5))}
+    np.savez(tmp_path / "floats.npz", **stored)
+    with pytest.raises(GraphDataError, match="author__writes__paper: edge_index holds float64, not integers"):
+        Graph.load(tmp_path / "floats.npz")
     graph = Graph.from_edge_lists({"cites": [[0, 1], [1, 0]]})
     graph.save(tmp_path / "good.npz")
-    stored: Any = dict(np.load(tmp_path / "good.npz"))
+    stored = dict(np.load(tmp_path / "good.npz"))
     for damage in ({"relation_ends": np.array([[2, 3]])}, {"relation_names": np.array(["a", "b"])}):
         np.savez(tmp_path / "damaged.npz", **(stored | damage))
         with pytest.raises(GraphDataError, match="its edge lists are damaged"):
