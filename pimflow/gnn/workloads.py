@@ -121,8 +121,11 @@ def _graph(given: object) -> Graph:
 
 
 def _counts(graph: Any) -> Mapping[str, int]:
-    """Vertices by kind, if a PyTorch Geometric HeteroData states them."""
-    kinds = getattr(graph, "node_types", ())
+    """Vertices by kind, if a PyTorch Geometric HeteroData states them; kinds that no edge joins are never drawn."""
+    joined = {
+        kind for source, _, destination in getattr(graph, "edge_index_dict", ()) for kind in (source, destination)
+    }
+    kinds = (kind for kind in getattr(graph, "node_types", ()) if kind in joined)
     return {kind: int(graph[kind].num_nodes) for kind in kinds if graph[kind].num_nodes is not None}
 
 

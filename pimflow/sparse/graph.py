@@ -122,7 +122,7 @@ class Graph:
         Raises:
             GraphDataError: the arrays are not those of a graph.
         """
-        src, dst = checks.pairs(np.asarray(edge_index), where)
+        src, dst = checks.pairs(_as_array(edge_index, f"{where}: edge_index"), where)
         num_src, num_dst = (None, None) if num_nodes is None else checks.vertex_counts(num_nodes, where)
         return cls.from_edges(src, dst, num_src, num_dst, edge_weight, edge_type, where=where)
 
@@ -180,14 +180,16 @@ class Graph:
         """
         from pimflow.sparse.relations import concatenated, list_name
 
-        src, dst, relations = concatenated({list_name(name): _as_array(pairs) for name, pairs in lists.items()}, where)
+        named = {list_name(name, where): pairs for name, pairs in lists.items()}
+        arrays = {name: _as_array(pairs, f"{where}: {name}") for name, pairs in named.items()}
+        src, dst, relations = concatenated(arrays, where)
         sizes = (sum(item.num_src for item in relations), sum(item.num_dst for item in relations))
         return replace(cls.from_edges(src, dst, *sizes, where=where), relations=relations)
 
     @classmethod
     def from_mapping(cls, arrays: Mapping[Any, Any], *, where: str = "graph") -> Graph:
-        """A graph from arrays by the names of an .npz file: `edge_index` with at least one of `edge_weight`,
-        `edge_type` and `num_nodes`. Any other mapping holds the edge lists of a heterogeneous graph.
+        """A graph from arrays by the names of an .npz file: `edge_index`, alone or with `edge_weight`, `edge_type` or
+        `num_nodes`. Any other mapping holds the edge lists of a heterogeneous graph.
 
         Raises:
             GraphDataError: the arrays are not those of a graph.
@@ -195,7 +197,7 @@ class Graph:
         from pimflow.sparse.reading import PYG_NAMES
 
         given = {name: arrays[name] for name in PYG_NAMES if name in arrays}
-        if "edge_index" not in given or len(given) == 1:
+        if "edge_index" not in given or len(given) == 1 < len(arrays):
             return cls.from_edge_lists(arrays, where=where)
         return cls.from_pyg(SimpleNamespace(**given), where=where)
 
@@ -286,10 +288,10 @@ class Graph:
             weight = attributes
         kinds = getattr(data, "edge_type", None)
         return cls.from_edge_index(
-            _as_array(index),
+            _as_array(index, f"{where}: edge_index"),
             getattr(data, "num_nodes", None),
-            None if weight is None else _as_array(weight),
-            None if kinds is None else _as_array(kinds),
+            None if weight is None else _as_array(weight, f"{where}: edge_weight"),
+            None if kinds is None else _as_array(kinds, f"{where}: edge_type"),
             where=where,
         )
 
@@ -406,7 +408,14 @@ def _read_only(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return view
 
 
-def _as_array(values: Any) -> npt.NDArray[Any]:
-    """A numpy array from anything that converts to one (including PyTorch tensors on any device)."""
+def _as_array(values: Any, where: str) -> npt.NDArray[Any]:
+    """A numpy array from anything that converts to one (including PyTorch tensors on any device).
+
+    Raises:
+        GraphDataError: it is a list of lists that differ in length.
+    """
     tensor = values.detach() if hasattr(values, "detach") else values
-    return np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)
+    try:
+        return np.asarray(tensor.cpu() if hasattr(tensor, "cpu") else tensor)
+    except ValueError:
+        raise GraphDataError(f"{where}: its rows differ in length", "give arrays") from None

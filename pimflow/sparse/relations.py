@@ -54,9 +54,16 @@ def states_kinds(name: str) -> bool:
     return len(parts) == 3 and all(parts)
 
 
-def list_name(name: str | tuple[str, ...]) -> str:
-    """The name of a list as a string; PyTorch Geometric's triples are joined."""
-    return name if isinstance(name, str) else SEPARATOR.join(name)
+def list_name(name: object, where: str) -> str:
+    """The name of a list as a string; PyTorch Geometric's triples are joined.
+
+    Raises:
+        GraphDataError: it is neither a string nor a tuple of strings.
+    """
+    parts = name if isinstance(name, tuple) else (name,)
+    if not all(isinstance(part, str) for part in parts):
+        raise GraphDataError(f"{where}: an edge list is called {name!r}", "give a name, or three of them in a tuple")
+    return SEPARATOR.join(parts)
 
 
 def find_list(name: str, lists: Iterable[str]) -> str | None:

@@ -37,7 +37,7 @@ def test_files_use_names_and_pytorch_geometric_triples(tmp_path: Path) -> None:
 
     class HeteroData:
         edge_index_dict = LISTS
-        node_types = ("paper", "author")
+        node_types = ("paper", "author", "joined by no edge")
 
         def __getitem__(self, kind: str) -> Kind:
             return Kind()

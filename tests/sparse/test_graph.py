@@ -123,8 +123,17 @@ def test_an_object_of_pytorch_geometric_is_read_by_its_attributes() -> None:
         Graph.from_pyg(SimpleNamespace())
 
 
+def test_a_mapping_is_read_like_a_file_with_these_arrays() -> None:
+    pairs = np.array([[0, 1], [1, 2]])
+    expected = Graph.from_edge_index(pairs)
+    assert Graph.from_mapping({"edge_index": pairs}).sha256 == expected.sha256
+    assert Graph.from_mapping({"edge_index": pairs, "num_nodes": 3}).sha256 == expected.sha256
+    assert len(Graph.from_mapping({"edge_index": pairs, "cites": pairs}).relations) == 2
+
+
 BAD: dict[str, tuple[Callable[[], Graph], str]] = {
     "shape": (lambda: Graph.from_edge_index([[0, 1, 2]]), "edge_index has shape [1, 3]; it must be [2, E]"),
+    "ragged": (lambda: Graph.from_edge_index([[0, 1], [1]]), "graph: edge_index: its rows differ in length"),
     "float": (lambda: Graph.from_edge_index([[0.0], [1.0]]), "edge_index holds float64, not integers"),
     "negative": (
         lambda: Graph.from_edge_index([[0, -1], [1, 1]]),

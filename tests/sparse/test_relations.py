@@ -68,6 +68,10 @@ def test_invalid_graphs_are_refused(tmp_path: Path) -> None:
         Graph.from_edge_lists({"cites": np.array([[0], [2**64 - 1]], np.uint64)})
     with pytest.raises(GraphDataError, match="graph: cites"):
         Graph.from_edge_lists({"cites": [[0, 1]]})
+    names: tuple[Any, ...] = (5, ("paper", 1, "paper"))
+    for name in names:
+        with pytest.raises(GraphDataError, match=r"graph: an edge list is called .*; give a name"):
+            Graph.from_edge_lists({name: [[0], [1]]})
     np.savez(tmp_path / "none.npz", features=np.ones((2, 5), np.float32))
     with pytest.raises(GraphDataError, match="has no edge_index"):
         Graph.load(tmp_path / "none.npz")
