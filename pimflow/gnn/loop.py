@@ -18,7 +18,7 @@ from pimflow.report.epoch import Epoch
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import FeatureAccess, TableRead
 from pimflow.sparse.checks import Longs
-from pimflow.sparse.relations import find_list
+from pimflow.sparse.relations import find_list, list_name
 from pimflow.sparse.sampling import TypedBatch, sample_typed
 from pimflow.targets import Target, load_target
 
@@ -49,7 +49,7 @@ def epoch(
     graph: object,
     model: str | Path = "sage",
     *,
-    fan_outs: Sequence[int] | Mapping[str, Sequence[int]] = (25, 10),
+    fan_outs: Sequence[int] | Mapping[Any, Sequence[int]] = (25, 10),
     batch: int = 1000,
     features: int | Mapping[str, int] | None = None,
     kind: str | None = None,
@@ -75,10 +75,11 @@ def epoch(
         model: `sage`, `gcn` or `gat` (and, over several edge lists, `rgcn`), with one layer per hop; or an ONNX model
             or "zoo:NAME" of a graph network, which runs over all vertices of a batch.
         fan_outs: number of neighbours to draw for every vertex, by hop, starting with the vertices that are trained.
-            With several relations, this many along each, or a mapping by relation, with "*" for all others.
+            With several relations, this many along each, or a mapping by relation (a name, or PyTorch Geometric's
+            triple), with "*" for all others.
         batch: number of vertices that a step trains.
-        features: columns of a vertex, of 4 bytes each, optionally by kind; None for those of the named graph or the
-            ONNX model.
+        features: columns of a vertex, of 4 bytes each, optionally by kind; None for those of the named graph, the
+            ONNX model, or the `x` of a PyTorch Geometric object.
         kind: of the vertices that are trained; may be None if there is only one.
         vertices: their number, by kind; for other kinds, one more than the largest id.
         hidden, classes: columns between layers and of the result, for `sage`, `gcn` and `gat`.
@@ -156,7 +157,7 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
     others = by_name.pop(OTHERS, None)
     known = {}
     for name, hops in by_name.items():
-        relation = find_list(name, relations)
+        relation = find_list(list_name(name, "fan_outs"), relations)
         if relation is None:
             raise OptionError(
                 f"'fan_outs' has {name!r}, which is not a relation of the graph", f"it has {_list(relations)}"

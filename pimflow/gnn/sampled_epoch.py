@@ -186,7 +186,8 @@ class _Batch:
         self._drawn, self._loader, self._access, self._machine = drawn, loader, access, machine
         self.sampling_us = drawn.batch.edges / tier.sampled_edges_per_us
         copied_us = drawn.structure_bytes / (link.copy_gb_per_s * 1e3)
-        self.structure_us = sum(map(len, drawn.batch.hops)) * link.copy_us + copied_us
+        copies = sum(edges.num_edges > 0 for hop in drawn.batch.hops for edges in hop.values())
+        self.structure_us = copies * link.copy_us + copied_us
         self.issuing_us = tier.step_us
 
     def access(self, placement: Placement) -> Access:

@@ -82,7 +82,7 @@ def step_pricer(
         model_pricer = _TypedOnnxModel if found.is_typed else _OnnxModel
         return model_pricer(model, machine, costs, features, found)
     published = found.published
-    columns = {name: features.get(name) or (published.features if published else 0) for name in found.graph.vertices}
+    columns = {name: features.get(name) or found.features.get(name, 0) for name in found.graph.vertices}
     if not all(columns.values()):
         missing = ", ".join(name for name, count in columns.items() if not count)
         of = f" of {missing}" if found.is_typed else ""

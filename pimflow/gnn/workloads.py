@@ -12,7 +12,7 @@ from pimflow.options import graph_of
 from pimflow.records import dataclass
 from pimflow.sparse import Graph
 from pimflow.sparse.hashed import HashedGraph
-from pimflow.sparse.sampling import EDGES, Heterogeneous, InMemory, of_one_kind
+from pimflow.sparse.sampling import EDGES, VERTICES, Heterogeneous, InMemory, of_one_kind
 
 
 @dataclass(frozen=True)
@@ -59,12 +59,14 @@ class Workload:
         name: for readers.
         graph: from which neighbours are drawn.
         is_estimate: whether it is a random graph of a published graph's size.
+        features: columns of each kind's features, where they are known.
         published: the published facts; None for a user's graph.
     """
 
     name: str
     graph: Heterogeneous
     is_estimate: bool
+    features: Mapping[str, int]
     published: Published | None = None
 
     @property
@@ -91,18 +93,20 @@ def workload(graph: object, seed: int = 0, vertices: Mapping[str, int] | None = 
         GraphDataError: there is no such file or name, or the file does not hold a graph.
     """
     if not isinstance(graph, (str, Path)):
-        return _given("graph", _graph(graph), vertices or _counts(graph))
+        counts = {**_counts(graph), **(vertices or {})}
+        return _given("graph", _graph(graph), counts, _columns(graph))
     known = WORKLOADS.get(str(graph).lower())
     if known is not None:
         drawn = HashedGraph(known.vertices, known.edges, known.max_degree, seed)
-        return Workload(str(graph).lower(), of_one_kind(drawn, known.edges), is_estimate=True, published=known)
+        kinds = of_one_kind(drawn, known.edges)
+        return Workload(str(graph).lower(), kinds, True, {VERTICES: known.features}, known)
     path = Path(graph)
     if not path.exists() and not path.suffix:
         raise GraphDataError(
             f"no graph and no file is called {str(graph)!r}",
             f"{did_you_mean(str(graph), WORKLOADS)} give a file, or one of {', '.join(WORKLOADS)}".lstrip(),
         )
-    return _given(path.name, Graph.load(path), vertices or {})
+    return _given(path.name, Graph.load(path), vertices or {}, {})
 
 
 def _graph(given: object) -> Graph:
@@ -129,12 +133,21 @@ def _counts(graph: Any) -> Mapping[str, int]:
     return {kind: int(graph[kind].num_nodes) for kind in kinds if graph[kind].num_nodes is not None}
 
 
-def _given(name: str, graph: Graph, vertices: Mapping[str, int]) -> Workload:
+def _columns(graph: Any) -> Mapping[str, int]:
+    """Columns of features by kind, if a Data or HeteroData of PyTorch Geometric's has them as `x`."""
+    holders = {kind: graph[kind] for kind in getattr(graph, "node_types", ())} or {VERTICES: graph}
+    shapes: dict[str, tuple[int, ...]] = {
+        kind: getattr(getattr(holder, "x", None), "shape", ()) for kind, holder in holders.items()
+    }
+    return {kind: int(shape[1]) for kind, shape in shapes.items() if len(shape) == 2}
+
+
+def _given(name: str, graph: Graph, vertices: Mapping[str, int], features: Mapping[str, int]) -> Workload:
     if graph.relations:
-        return Workload(name, heterogeneous(graph, vertices, name), is_estimate=False)
+        return Workload(name, heterogeneous(graph, vertices, name), False, features)
     if vertices:
         raise GraphDataError(f"{name} has one edge list", "numbers of vertices by kind are for several lists")
-    return Workload(name, of_one_kind(InMemory(_square(graph)), graph.num_edges), is_estimate=False)
+    return Workload(name, of_one_kind(InMemory(_square(graph)), graph.num_edges), False, features)
 
 
 def _square(graph: Graph) -> Graph:

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from pimflow import gnn
 from pimflow.errors import GraphDataError
 from pimflow.gnn.kinds import heterogeneous
 from pimflow.gnn.workloads import workload
@@ -34,6 +35,7 @@ def test_files_use_names_and_pytorch_geometric_triples(tmp_path: Path) -> None:
 
     class Kind:
         num_nodes = 12
+        x = np.zeros((12, 7))
 
     class HeteroData:
         edge_index_dict = LISTS
@@ -46,6 +48,10 @@ def test_files_use_names_and_pytorch_geometric_triples(tmp_path: Path) -> None:
     known = workload(HeteroData()).graph
     assert known.vertices == {"paper": 12, "author": 12}
     assert list(known.relations) == list(stored)
+    assert workload(HeteroData(), vertices={"author": 20}).graph.vertices == {"paper": 12, "author": 20}
+    found = gnn.epoch(HeteroData(), kind="paper", fan_outs={("author", "writes", "paper"): (2,), "*": (0,)})
+    assert [kind.features for kind in found.loop.kinds] == [7, 7]
+    assert [one.fan_outs for one in found.loop.relations] == [(0,), (2,)]
 
 
 @pytest.mark.parametrize(
