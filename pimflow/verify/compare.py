@@ -32,7 +32,7 @@ from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
 from pimflow.records import dataclass
 from pimflow.runtime.execute.arena import Kernels, ShapeMismatch, run_in_arena
-from pimflow.runtime.execute.host_nodes import HostKernels
+from pimflow.runtime.execute.host_nodes import HostKernels, has_algorithm
 from pimflow.runtime.execute.nodes import Execute, run_nodes
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import NodeKernels, operands, random_inputs, read_inputs, run_graph
@@ -92,7 +92,11 @@ class Execution:
 
     def reference(self, graph: Graph) -> UnitReference:
         """The reference for the nodes of units, in the units' precision if programs are executed."""
-        return UnitReference(graph, {} if self.programs is None else self.units, self.operand)
+        if self.programs is None:
+            return UnitReference(graph, {}, self.operand)
+        host = self.host
+        by_host = frozenset(node.name for node in graph.nodes if host is not None and has_algorithm(host, graph, node))
+        return UnitReference(graph, self.units, self.operand, by_host=by_host)
 
     def outputs(
         self,

@@ -157,8 +157,9 @@ class Evidence:
         """Runs the graph in the precision of its units with `run`, and again with the errors that these may make."""
         same = run(reference)
         runs = [same]
-        for seed in range(MAX_JITTERED_RUNS if reference.units else 0):
-            jitter = UnitReference(self.graph, reference.units, reference.operand, jitter_seed=seed)
+        for seed in range(MAX_JITTERED_RUNS if reference.units or reference.by_host else 0):
+            units, by_host = reference.units, reference.by_host
+            jitter = UnitReference(self.graph, units, reference.operand, jitter_seed=seed, by_host=by_host)
             runs.append(run(jitter))
             if _are_within(self.expected, actual, runs) and _are_within(same, actual, runs[1:]):
                 break
@@ -178,7 +179,10 @@ class Evidence:
         self.measured_on_graph.add(what)
         if operands:
             self.unit_errors[what] = max(off.values())
-        self.pairs.append(_Pair("in the same precision, node by node", same, actual, _bounds(same, runs[1:])))
+        bounds = _bounds(same, runs[1:])
+        if reference.by_host:
+            bounds |= {name: max(self._own_step(name), bounds.get(name, DEFAULT_RTOL)) for name in same}
+        self.pairs.append(_Pair("in the same precision, node by node", same, actual, bounds))
 
     def find_cancelled(self, names: Collection[str]) -> None:
         """Finds the outputs among some that are cancelled sums, so that their bounds follow from their terms."""

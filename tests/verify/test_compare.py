@@ -19,6 +19,7 @@ from pimflow.errors import CommandOrderError, ModelError
 from pimflow.ir import Slice
 from pimflow.passes.md_dp_split import MdDpSplit
 from pimflow.runtime.execute import original, ort
+from pimflow.runtime.gpu.window_order import convolve
 from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target, override
 from pimflow.verify import compare, evidence
@@ -79,6 +80,26 @@ def test_a_model_of_16_bit_numbers_passes_by_its_own_precision(half: CompiledMod
     if options:
         assert 1e-4 < result.max_rel_err < result.rtol
         assert any("float16" in note and "the bound follows" in note for note in result.notes)
+
+
+@pytest.mark.parametrize("way", ["im2win", "im2col", "direct"])
+def test_16_bit_convolutions_of_the_gpus_own_algorithms(way: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sums in another order are rounded differently, by a step or by none; results in the wrong row are seen."""
+    random = np.random.default_rng(1)
+    weights = {name: (random.standard_normal((8, 8, 3, 3)) / 6).astype(np.float16) for name in ("w1", "w2")}
+    nodes = [
+        helper.make_node("Conv", ["x", "w1"], ["first"], pads=[1] * 4),
+        helper.make_node("Relu", ["first"], ["bent"]),
+        helper.make_node("Conv", ["bent", "w2"], ["y"], pads=[1] * 4),
+    ]
+    model = model_of(nodes, {"x": (1, 8, 20, 20)}, ["y"], weights, 17, TensorProto.FLOAT16)
+    compiled = pimflow.compile(model, policy="gpu", target="rtx3090", convolutions=way, check=False, use_cache=False)
+    for seed in range(12):
+        result = compiled.verify(pim="values", seed=seed)
+        assert result.passed, result.text()
+        assert result.rtol < 5e-3
+    monkeypatch.setattr("pimflow.runtime.gpu.backend.convolve", lambda *given: np.roll(convolve(*given), 1, 2))
+    assert not compiled.verify(pim="values").passed
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,11 @@ class HostKernels(NodeKernels):
 
     def run(self, node: Node, inputs: Sequence[Array | None]) -> list[Array]:
         """The node's results (one for each output that has a name)."""
-        if node.device not in (None, self.host.device) or not self.host.algorithm(self.graph, node):
+        if not has_algorithm(self.host, self.graph, node):
             return super().run(node, inputs)
         return [self.host.execute(self.graph, node, inputs)]
+
+
+def has_algorithm(host: HostBackend, graph: Graph, node: Node) -> bool:
+    """Whether a host computes a node by an algorithm of its own."""
+    return node.device in (None, host.device) and host.algorithm(graph, node) != ""
