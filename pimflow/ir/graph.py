@@ -202,8 +202,12 @@ class Graph:
     @property
     def constant_bytes(self) -> int:
         """Total size of all constants in bytes, as the model stores them."""
-        forms = ((array, self.packed_form(name)) for name, array in self.constants.items())
-        return sum(array.nbytes if packed is None else packed.bytes for array, packed in forms)
+        return sum(map(self.stored_bytes, self.constants))
+
+    def stored_bytes(self, name: str) -> int:
+        """Size of a constant in bytes, as the model stores it."""
+        packed = self.packed_form(name)
+        return self.constants[name].nbytes if packed is None else packed.bytes
 
     def activations(self, node: Node) -> Iterator[str]:
         """The inputs of a node that are not constants, in order."""

@@ -39,7 +39,6 @@ ACCESSES: Mapping[str, tuple[str, ...]] = {
 MARKS: tuple[Pass, ...] = (FuseEpilogues(residual=True), MovementElimination())
 """The marking passes of the clean-up, which are run again."""
 
-_MAX_TABLES = 8
 _MAX_PARTS = 1 << 10
 _WORTH_CUTTING = 0.99  # of the memory with half as many parts: above that, more parts hardly help
 
@@ -150,17 +149,21 @@ class _Forms:
         self._graph, self._costs, self._room, self._host_room = graph, costs, room, host_room
         self._accesses = ACCESSES[options.tables]
         self._fastest = Fastest.of(costs, options)
+        self._made: dict[int, tuple[int, Graph]] = {}  # by parts: the number of tables placed, and the graph
 
     def found(self, tables: Sequence[str]) -> list[Form] | Refusal:
         """Placements that fit, one per access, with as few tables in the host's memory as possible; or why there are
         none."""
-        least = None
-        for count in range(1, min(len(tables), _MAX_TABLES) + 1):
+        least, size, others = None, 0, self._graph.constant_bytes
+        for count, name in enumerate(tables, 1):
             chosen = tables[:count]
-            size = sum(_bytes(self._graph, name) for name in chosen)
+            size += _bytes(self._graph, name)
+            others -= self._graph.stored_bytes(name) if name in self._graph.constants else 0
             if size > self._host_room:
                 reason = f"tables of {gigabytes(size)} do not fit into the host's {gigabytes(self._host_room)}"
                 return Refusal(reason, size, self._host_room, "bytes of the host's memory")
+            if others > self._room and chosen != tables:
+                continue  # more tables have to leave, however the readers of these are cut
             forms, needed = self._of(chosen)
             if forms:
                 return forms
@@ -182,8 +185,15 @@ class _Forms:
 
     def _in_parts(self, tables: Sequence[str], parts: int) -> list[Form]:
         """A placement for every access: the graphs differ only in that."""
-        made = _run(_passes(tables, self._accesses[0], parts), self._graph)
+        made = _run(MARKS, self._placed(tables, parts))
         return [self._form(_passes(tables, access, parts), made, access, parts) for access in self._accesses]
+
+    def _placed(self, tables: Sequence[str], parts: int) -> Graph:
+        """The graph with some tables in the host's memory, before marking; it continues from fewer of them."""
+        count, graph = self._made.get(parts, (0, self._graph))
+        graph = _run([PlaceFeatures(name, self._accesses[0], parts) for name in tables[count:]], graph)
+        self._made[parts] = (len(tables), graph)
+        return graph
 
     def _form(self, passes: tuple[Pass, ...], made: Graph, access: str, parts: int) -> Form:
         graph = made.replace(nodes=[_fetching(node, access) for node in made.nodes])

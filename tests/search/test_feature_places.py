@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from scipy.optimize import linprog
 
 import pimflow
@@ -21,6 +22,7 @@ from pimflow.runtime.timeline import regions
 from pimflow.search.feature_places import has_room
 from pimflow.sparse.generate import power_law
 from pimflow.targets import Target, override
+from support.onnx_models import model_of
 
 EDGES = power_law(1000, 6_000, 100)
 MIB = 1 << 20
@@ -151,8 +153,6 @@ def test_invalid_requests_are_one_line_errors(options: dict[str, str], error: ty
 
 
 def test_embedding_tables_can_be_on_the_host() -> None:
-    from onnx import TensorProto, helper, numpy_helper
-
     random = np.random.default_rng(0)
     weights = {
         "table": random.standard_normal((20_000, 64)).astype(np.float32),
@@ -172,6 +172,46 @@ def test_embedding_tables_can_be_on_the_host() -> None:
     assert (table.table, table.bytes, table.bytes_read) == ("table", 20_000 * 256, 50 * 256)
     assert found.memory.arena_bytes + found.memory.weight_bytes < MIB
     assert found.verify(arena=True).passed
+
+
+def test_as_many_tables_as_necessary_leave_the_largest_first() -> None:
+    """As in a recommendation model, which has dozens of them."""
+    tables = {f"t{at}": np.ones((1000 + 10 * at, 16), np.float32) for at in range(12)}
+    nodes = [helper.make_node("Gather", [name, f"ids{name}"], [f"rows{name}"]) for name in tables]
+    nodes.append(helper.make_node("Concat", [f"rows{name}" for name in tables], ["y"], axis=1))
+    model = model_of(nodes, {f"ids{name}": (4,) for name in tables}, ["y"], tables)
+    for info in model.graph.input:
+        info.type.tensor_type.elem_type = TensorProto.INT64
+    for staying in (11, 2, 0):
+        room = sum(array.nbytes for array in [*tables.values()][:staying]) + 16_384
+        found = pimflow.compile(model, target=machine(room / MIB), policy="gpu", use_cache=False, check=False)
+        assert sorted(table.table for table in found.host_tables) == sorted([*tables][staying:])
+        assert found.memory.arena_bytes + found.memory.weight_bytes <= room
+
+
+def test_a_quantised_table_frees_the_bytes_that_it_took() -> None:
+    """On the GPU it takes 8 bits an element; its rows are fetched as the numbers that the model reads."""
+    random = np.random.default_rng(0)
+    constants = {
+        "quantised": random.integers(0, 255, (2000, 64), np.uint8),
+        "scale": np.array(0.1, np.float32),
+        "w": random.standard_normal((64, 8)).astype(np.float32),
+    }
+    nodes = [
+        helper.make_node("DequantizeLinear", ["quantised", "scale"], ["table"]),
+        helper.make_node("Gather", ["table", "ids"], ["rows"]),
+        helper.make_node("MatMul", ["rows", "w"], ["y"]),
+    ]
+    model = model_of(nodes, {"ids": (4,)}, ["y"], constants)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    resident, away = (
+        pimflow.compile(model, target="rtx3090", tables=tables, policy="gpu", use_cache=False)
+        for tables in ("gpu", "host")
+    )
+    assert resident.memory.weight_bytes == 2000 * 64 + 4 + 64 * 8 * 4
+    assert away.memory.weight_bytes == 64 * 8 * 4
+    (table,) = away.host_tables
+    assert (table.bytes, table.bytes_read) == (2000 * 256, 4 * 256)
 
 
 def least_transfer_us(model: CompiledModel) -> float:

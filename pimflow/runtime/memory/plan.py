@@ -408,7 +408,7 @@ class _Builder:
         )
 
     def _constant_bytes_in_host(self) -> int:
-        return sum(self.graph.constants[name].nbytes for name in self._in_host if name in self.graph.constants)
+        return sum(self.graph.stored_bytes(name) for name in self._in_host if name in self.graph.constants)
 
     def _spot(self, name: str, pieces: tuple[ArenaRegion, ...]) -> ValuePlace:
         frame, origin = self._spots[name]
