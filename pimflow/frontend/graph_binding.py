@@ -152,7 +152,9 @@ def bind_graph(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindin
     """
     found = graph_inputs(proto)
     if found is None:
-        raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
+        raise ModelError(
+            "the model has no edge list among its inputs (integers [2, E])", "give a graph network, or no graph"
+        )
     return _bound_to(found, adjacency, shapes)
 
 

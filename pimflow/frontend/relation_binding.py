@@ -49,7 +49,9 @@ def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBi
     constants = {tensor.name for tensor in proto.initializer}
     lists = tuple(filter(is_edge_list, (declared_input(info) for info in proto.input if info.name not in constants)))
     if not lists:
-        raise ModelError("the model has no edge list among its inputs (integers [2, E])", "leave --graph out")
+        raise ModelError(
+            "the model has no edge list among its inputs (integers [2, E])", "give a graph network, or no graph"
+        )
     found = _by_input(lists, adjacency)
     missing = [item.name for item in lists if item.name not in found]
     names = [relation.name for relation in adjacency.relations]

@@ -160,7 +160,8 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
         relation = find_list(list_name(name, "fan_outs"), relations)
         if relation is None:
             raise OptionError(
-                f"'fan_outs' has {name!r}, which is not a relation of the graph", f"it has {_list(relations)}"
+                f"'fan_outs' has {name!r}, which is not a relation of the graph, or of several lists",
+                f"name one of {_list(relations)}",
             )
         known[relation] = hops
     missing = [name for name in relations if name not in known]

@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
-from pimflow.bundle.source import model_source
+from pimflow.bundle.source import ZOO_PREFIX, model_source
 from pimflow.compiled import Machine
 from pimflow.compiled.original import read_model
 from pimflow.compiler import clean_up
-from pimflow.errors import OptionError, choice
+from pimflow.errors import OptionError, choice, did_you_mean
 from pimflow.frontend.binding import Declared, declared_input
 from pimflow.frontend.reading import read_source
 from pimflow.gnn.networks import LAYERS, Network
@@ -79,6 +79,7 @@ def step_pricer(
         ModelError: the model cannot be read, or lacks features of a kind.
     """
     if str(model) not in TYPED_LAYERS:
+        _check_model_name(str(model))
         model_pricer = _TypedOnnxModel if found.is_typed else _OnnxModel
         return model_pricer(model, machine, costs, features, found)
     published = found.published
@@ -93,6 +94,19 @@ def step_pricer(
         return _TypedNetwork(TypedNetwork(network, found.graph, kind, columns), costs)
     choice("network of one edge list", network.kind, LAYERS)
     return _NamedNetwork(network, costs)
+
+
+def _check_model_name(model: str) -> None:
+    """Refuse what is neither the name of a network nor looks like a model.
+
+    Raises:
+        OptionError: it is neither.
+    """
+    path = Path(model)
+    if not path.suffix and not model.lower().startswith(ZOO_PREFIX) and not path.exists():
+        near = did_you_mean(model, TYPED_LAYERS)
+        hint = f'{near} give an ONNX model, "{ZOO_PREFIX}NAME", or one of {", ".join(TYPED_LAYERS)}'.lstrip()
+        raise OptionError(f"no network and no file is called {model!r}", hint)
 
 
 class _NamedNetwork(StepPricer):
