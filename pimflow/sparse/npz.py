@@ -113,7 +113,7 @@ def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> Stor
         if version not in _HEADERS:
             raise GraphDataError(f"{path}: {name} has version {version} of numpy's format", "save it with numpy.savez")
         shape, by_columns, dtype = _HEADERS[version](file)
-        array = StoredArray(path, info, shape, dtype, by_columns, file.tell())
+        array = StoredArray(path, info, tuple(map(int, shape)), dtype, by_columns, file.tell())
     if dtype.hasobject:
         raise GraphDataError(f"{path}: {name} holds Python objects, which are never loaded", "save arrays of numbers")
     if array.offset + array.bytes != info.file_size:

@@ -27,6 +27,7 @@ _PIECE_BYTES = 1 << 24
 _BLANKS = bytes.maketrans(b",;\t\r", b"    ")
 _COMMENT = re.compile(rb"(?:[#%]|//)[^\n]*")
 _VERTICES = re.compile(rb"(?i)^\s*(?:[#%]|//).*?\b(?:num_)?nodes\b\s*[:=]?\s*(\d+)", re.MULTILINE)
+_LINE_FEED = b"\n"
 _NEWLINE, _DOT, _SPACE, _NINE = b"\n. 9"
 _EDGES_WANTED = "write a line with two vertex ids for every edge, or save edge_index, [2, E], with numpy.savez"
 
@@ -65,13 +66,38 @@ def _read_matrix(path: Path, progress: Progress) -> Edges:
     progress(f"reading {stated:,} entries of {path.name}")
     with _open(path) as file:
         try:
-            matrix = mmread(file, **which)
+            matrix = mmread(_TextFile(path, file), **which)
         except (ValueError, OverflowError, IndexError) as error:
             raise GraphDataError(
                 f"{path} is not a MatrixMarket file: {error}", "write it with scipy.io.mmwrite"
             ) from None
     num_src, num_dst = matrix.shape
     return Edges(matrix.row, matrix.col, num_src, num_dst, checks.matrix_weights(matrix.data))
+
+
+class _TextFile:
+    """A text file that ends with a line feed.
+
+    scipy 1.17 looks for the next line feed after a number that something follows, such as an exponent cut off, and
+    crashes if it finds none before a null byte or the end of the file.
+    """
+
+    def __init__(self, path: Path, file: IO[bytes]) -> None:
+        self._path, self._file, self._rest = path, file, _LINE_FEED
+
+    def read(self, size: int = -1) -> bytes:
+        """The next bytes of the file, then the line feed, then none.
+
+        Raises:
+            GraphDataError: it is not a text.
+        """
+        piece = self._file.read(size)
+        if b"\0" in piece:
+            raise _no_text(self._path)
+        if piece:
+            return piece
+        piece, self._rest = self._rest, b""
+        return piece
 
 
 def _stated_entries(path: Path, file: IO[bytes]) -> int:
@@ -198,7 +224,7 @@ def _read_list(path: Path, progress: Progress) -> Edges:
     for done, piece in _whole_lines(path):
         if not found.lines:
             if b"\0" in piece[:4096]:
-                raise GraphDataError(f"{path} is neither text nor an .npz file", _EDGES_WANTED)
+                raise _no_text(path)
             match = _VERTICES.search(piece[:65536])
             stated = int(match.group(1)) if match else None
         found.add(piece)
@@ -211,6 +237,10 @@ def _read_list(path: Path, progress: Progress) -> Edges:
     largest = max(int(src.max(initial=-1)), int(dst.max(initial=-1)))
     vertices = stated if stated is not None and stated > largest else None
     return Edges(src, dst, vertices, vertices, weight)
+
+
+def _no_text(path: Path) -> GraphDataError:
+    return GraphDataError(f"{path} is neither text nor an .npz file", _EDGES_WANTED)
 
 
 def _joined(pieces: list[Any], dtype: Any) -> npt.NDArray[Any]:

@@ -79,6 +79,16 @@ def test_a_matrix_of_matrix_market(field: str, symmetry: str, packed: bool, tmp_
 
 
 HEAD = "%%MatrixMarket matrix coordinate real general\n"
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_matrix_that_was_cut_off_in_a_number_crashes_nothing(packed: bool, tmp_path: Path) -> None:
+    """scipy's own reader reads past the end of the file."""
+    graph = load(tmp_path, HEAD + "2 2 2\n1 1 1\n1 2 2.5e", packed)
+    assert graph.weight is not None
+    assert graph.weight.tolist() == [1.0, 2.5]
+
+
 BAD = [
     ("0 1\n2 three\n", "line 2: 'three' where a vertex id, an integer, should be"),
     ("0 1\n2 1-2\n", "line 2: '1-2' where a number should be"),
@@ -101,6 +111,7 @@ BAD = [
     (b"\0\1\2\3\n", "is neither text nor an .npz file"),
     (gzip.compress(b"0 1\n" * 9999, mtime=0)[:40], "cannot be read: Compressed file ended"),
     ("%%MatrixMarket matrix array real general\n1 1\n1\n", "its first line is '%%matrixmarket matrix array"),
+    (HEAD + "2 2 2\n1 1 1\n1 2 2e\0\n", "is neither text nor an .npz file"),
     (HEAD + "2 2\n", "does not say how many rows, columns and entries"),
     (HEAD + "2 2 2\n1 1 1\n", "is not a MatrixMarket file: "),
     (HEAD + "2 2 1\n1 3 1\n", "is not a MatrixMarket file: "),
