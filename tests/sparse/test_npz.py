@@ -101,6 +101,9 @@ def test_damaged_files_are_one_line_errors(tmp_path: Path) -> None:
     np.savez(file, x=np.ones(3))
     with pytest.raises(GraphDataError, match=r"has no edge_index, .*: it has x float64 \[3\]; save"):
         Graph.load(file)
+    write_member(file, "edge_index.npy", header((2, True, 4)) + bytes(64))
+    with pytest.raises(GraphDataError, match=r"edge_index has shape \[2, 1, 4\]; it must be \[2, E\]"):
+        Graph.load(file)
     write_member(file, "archive/data.pkl", b"\x80\x04K\x01.")
     with pytest.raises(GraphDataError, match=r"data\.pkl is not an array of numpy's; save edge_index"):
         Graph.load(file)
