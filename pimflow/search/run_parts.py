@@ -123,6 +123,7 @@ class End:
         self._places_kept = places_kept
         self._roots: set[str] = set()
         self._complete: list[bool] = []
+        self._chained: list[bool] = []
         self._behind: list[list[list[int]]] = []
         self._grids: dict[int, Grid] = {}
         fits = min(stage_rows, default=0) > 0 and sum(stage_rows) == node_rows(graph, node)
@@ -170,6 +171,19 @@ class End:
     def same_rows(self, place: int, other: int) -> Sequence[bool]:
         """By stage, whether the nodes at two places make the same rows."""
         return [rows == others for rows, others in zip(self.layers[place].rows, self.layers[other].rows, strict=True)]
+
+    def is_chain(self, size: int) -> bool:
+        """Whether the last `size` nodes read one another in turn, the parts of each stage those of the same stage."""
+        for place in range(len(self._chained), size):
+            self._chained.append(not place or (self._chained[-1] and self._feeds_next(place)))
+        return self._chained[size - 1]
+
+    def _feeds_next(self, place: int) -> bool:
+        """Whether in every stage the next node reads rows that the one at a place makes in that stage."""
+        node, rows, *_ = self.layers[place]
+        reader = self.layers[place - 1]
+        operands = [index for index, name in enumerate(reader.node.inputs) if name in node.outputs]
+        return all(_reads(made, operands, own) for made, own in zip(reader.made, rows, strict=True))
 
     def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
         """The devices of the nodes of a run with this end; None if it has only one stage and nothing is divided in
@@ -243,3 +257,9 @@ def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Share
         parts += [(host, (start, start + count)), (device, (start + count, stop))]
     made = [(where, rows) for where, rows in parts if rows[0] < rows[1]]
     return Shares(tuple([where for where, _ in made]), tuple([rows for _, rows in made]))
+
+
+def _reads(made: RowPart | None, operands: Sequence[int], rows: tuple[int, int]) -> bool:
+    """Whether a part is known to read some of the given rows of one of its operands."""
+    spans = [made.spans[index] for index in operands] if made else []
+    return any(max(span[0], rows[0]) < min(span[1], rows[1]) for span in spans if isinstance(span, tuple))

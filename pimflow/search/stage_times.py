@@ -13,7 +13,8 @@ from itertools import compress, repeat
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, devices_of
+from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, by_stage, devices_of
+from pimflow.search.two_stages import Schedules, Step
 
 
 class Part(Protocol):
@@ -42,6 +43,10 @@ class Parts(Protocol):
         """
 
 
+Chains = tuple[Step | None, Step | None]
+"""The parts of two stages that take time, each of which waits for the one before it in its stage."""
+
+
 class _Tail(NamedTuple):
     """The last nodes of a run on some devices.
 
@@ -51,6 +56,7 @@ class _Tail(NamedTuple):
         workers: by place, the devices that work on the node; none if it takes no time.
         least_us: by place, the shortest part of the node.
         node_behind_us: by place, the minimum time that follows any part of the node.
+        chains: the parts of two stages over nodes that read one another in turn; None for other runs.
     """
 
     busy_us: Mapping[str, float]
@@ -58,9 +64,10 @@ class _Tail(NamedTuple):
     workers: tuple[Sequence[str], ...]
     least_us: tuple[float, ...]
     node_behind_us: tuple[float, ...]
+    chains: Chains | None
 
 
-_NO_TAIL = _Tail({}, {}, (), (), ())
+_NO_TAIL = _Tail({}, {}, (), (), (), (None, None))
 
 
 class StageTimes:
@@ -74,6 +81,7 @@ class StageTimes:
         self._parts = parts
         self._host = host
         self._tails: dict[tuple[End, Sequence[Where], str], _Tail] = {}
+        self._schedules = Schedules()
 
     def lower_bound_us(self, pipeline: Pipeline) -> float:
         """A lower bound on the length of any schedule of the parts; 0 if the rows of the stages cannot be derived."""
@@ -85,10 +93,13 @@ class StageTimes:
             return 0.0
         tail = self._tail(end, places, pipeline.choice)
         before_us = _before_us(end, tail, len(places))
-        return max(
+        busiest_us = max(
             [before_us.get(device, 0.0) + us + tail.behind_us.get(device, 0.0) for device, us in tail.busy_us.items()],
             default=0.0,
         )
+        if tail.chains is None or math.isinf(busiest_us):
+            return busiest_us
+        return max(busiest_us, self._schedules.shortest_us(*tail.chains))
 
     def _tail(self, end: End, devices: Sequence[Where], choice: str) -> _Tail:
         key = (end, devices, choice)
@@ -103,10 +114,13 @@ class StageTimes:
         parts = self._parts.stage_parts(end, devices, choice, shared)
         busy_us, behind_us = dict(tail.busy_us), dict(tail.behind_us)
         workers, least_us, node_behind_us = list(tail.workers), list(tail.least_us), list(tail.node_behind_us)
+        chains = tail.chains if end.stages == 2 and end.is_chain(size) else None
         for place in range(shared, size):
             layer, where = end.layers[place], devices[size - 1 - place]
             us, at = _times(parts[size - 1 - place], where, layer)
             after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
+            if chains is not None:
+                chains = _with_front(chains, us, where)
             least_us.append(min(us))
             node_behind_us.append(after_us)
             workers.append(devices_of(where) if max(us) > 0 else ())
@@ -117,8 +131,21 @@ class StageTimes:
             for device in workers[place]:
                 if after_us < behind_us.get(device, math.inf):
                     behind_us[device] = after_us
-        known = self._tails[key] = _Tail(busy_us, behind_us, tuple(workers), tuple(least_us), tuple(node_behind_us))
+        known = self._tails[key] = _Tail(
+            busy_us, behind_us, tuple(workers), tuple(least_us), tuple(node_behind_us), chains
+        )
         return known
+
+
+def _with_front(chains: Chains, us: Sequence[float], where: Where) -> Chains | None:
+    """The chains of two stages with the parts of a node in front; None if devices share its rows within a stage."""
+    if isinstance(where, Shares):
+        return None
+    one, other = (
+        Step(own_us, device, rest) if own_us > 0 else rest
+        for own_us, device, rest in zip(us, by_stage(where, 2), chains, strict=True)
+    )
+    return one, other
 
 
 def _times(parts: Sequence[Part], where: Where, layer: Layer) -> tuple[list[float], Iterable[str]]:

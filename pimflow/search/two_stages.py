@@ -1,0 +1,69 @@
+"""A lower bound on the time of pipelines of two stages over a chain of nodes: the shortest schedule of two chains.
+
+Each stage is a chain of parts that run one after the other, each on a given device, and a device runs one part at a
+time. That is a job shop with two jobs. In the plane whose axes are the progress of each job, a schedule is a path from
+the origin to the end of both: diagonal where both run, parallel to an axis where only one does, and around every
+rectangle in which both would use the same device (S. B. Akers, "A graphical approach to production scheduling
+problems", Operations Research 4, 1956). The shortest path turns at corners of rectangles only, so it is found from one
+corner to the next.
+"""
+
+from __future__ import annotations
+
+
+class Step:
+    """A part of a chain, and those behind it. Chains with the same end share its steps, which are equal only to
+    themselves.
+
+    Args:
+        us: how long the part takes; more than 0.
+        device: where it runs.
+        rest: the step behind it; None at the end of the chain.
+    """
+
+    __slots__ = ("device", "left_us", "rest", "us")
+
+    def __init__(self, us: float, device: str, rest: Step | None) -> None:
+        self.us = us
+        self.device = device
+        self.rest = rest
+        self.left_us = us + _left_us(rest)
+
+
+class Schedules:
+    """The shortest schedules of two chains; chains with the same ends share what is known of these."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[Step, Step], float] = {}
+
+    def shortest_us(self, one: Step | None, other: Step | None) -> float:
+        """The makespan of the shortest schedule of two chains without pre-emption."""
+        if one is None or other is None:
+            return _left_us(one) + _left_us(other)
+        found = self._known.get((one, other))
+        if found is None:
+            found = self._known[one, other] = self._from_corner(one, other)
+        return found
+
+    def _from_corner(self, one: Step, other: Step) -> float:
+        """Both chains run until one ends or they meet at a device; there either goes first, and the other begins
+        after."""
+        passed, one_us, other_us = 0.0, one.us, other.us
+        while one.device != other.device:
+            if one_us <= other_us:
+                passed, other_us, rest = passed + one_us, other_us - one_us, one.rest
+                if rest is None:
+                    return passed + other_us + _left_us(other.rest)
+                one, one_us = rest, rest.us
+            else:
+                passed, one_us, rest = passed + other_us, one_us - other_us, other.rest
+                if rest is None:
+                    return passed + one_us + _left_us(one.rest)
+                other, other_us = rest, rest.us
+        first_us = one_us + self.shortest_us(one.rest, other)
+        return passed + min(first_us, other_us + self.shortest_us(one, other.rest))
+
+
+def _left_us(step: Step | None) -> float:
+    """The time of a step and all behind it."""
+    return 0.0 if step is None else step.left_us
