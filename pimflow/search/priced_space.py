@@ -147,6 +147,8 @@ class Search:
         """Such covers through other joined decisions."""
         self._varied: dict[int, int] = {}
         """By place of a candidate that has been varied, the number of its variations."""
+        self._shallow: dict[int, Candidate] = {}
+        """By place, the pipelines that have not been refined."""
         self._found = (math.inf, 0)
         """The cost of the cheapest cover, and how many candidates had been refined when it was found."""
         self._joined: set[Candidate] = set()
@@ -440,11 +442,23 @@ class Search:
             us = _above(parts_cost) if _is_as_cheap(us, parts_cost) else us
             entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
             self.pool.add(entry, shifts)
+        if isinstance(decisions[0], Pipeline):
+            self._shallow[self.entered] = candidate
+            if exactly or us is None or math.isinf(us):  # it will never be refined
+                self._deepen(self.entered)
 
     def _refine_in_pool(self, entry: Entry[Decisions]) -> None:
+        """Refine the first candidate of a stretch; the first time, enter its deeper versions as well."""
         self.pool.take(entry)
         self.refine(entry)
         self.pool.add(entry)
+        self._deepen(entry.place)
+
+    def _deepen(self, place: int) -> None:
+        """Enter the deeper versions of a pipeline, once."""
+        candidate = self._shallow.pop(place, None)
+        if candidate is not None:
+            self.vary(self._candidates.deeper(candidate))
 
     def min_kept(self, payload: Decisions) -> Mapping[str, int]:
         """A lower bound on what decisions store in the memories of units, by device: nodes share nothing there."""

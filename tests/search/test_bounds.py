@@ -272,7 +272,7 @@ def test_few_candidates_are_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
         price_space(graph, find_policy("auto"), FakeCosts(), PriceCache(None, ""), prune=prune)
         for prune in (True, False)
     )
-    assert pruned.priced == whole.priced, "candidates are counted even if they are pruned"
+    assert 0.5 * whole.priced < pruned.priced < whole.priced, "pipelines get more stages where fewer were worth a look"
     assert pruned.pricer.built < 0.25 * whole.pricer.built
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from fractions import Fraction
 from itertools import pairwise
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -80,7 +81,7 @@ def test_patterns_are_the_three_of_pimflow() -> None:
 def test_auto_offers_everything_that_pimflow_offers() -> None:
     graph = inverted_residuals()
     smaller = {one.decisions for one in candidates_of(graph, "pimflow")[1]}
-    larger = {one.decisions for one in candidates_of(graph, "auto")[1]}
+    larger = {one.decisions for one in with_deeper(*candidates_of(graph, "auto"))}
     assert smaller < larger
     assert {type(one[0]) for one in larger} == {OnDevice, SplitRows, SplitColumns, SplitK, Pipeline}
     lengths = {len(one[0].run) for one in larger if isinstance(one[0], Pipeline)}
@@ -89,6 +90,41 @@ def test_auto_offers_everything_that_pimflow_offers() -> None:
     assert stages == {1, 2, 3, 4, 5}
     listed = {one[0].stage_rows for one in larger if isinstance(one[0], Pipeline) and not one[0].bottom_first}
     assert {(7, 7), (5, 9), (4, 5, 5)} <= listed, "equal stages, and two with the first half as large"
+
+
+def with_deeper(candidates: Candidates, offered: Iterable[Candidate]) -> list[Candidate]:
+    """The candidates that the search enters if it looks at all of them."""
+    found = list(offered)
+    for one in found:
+        found += candidates.deeper(one)
+    return found
+
+
+def test_pipelines_are_deepened_by_one_stage_at_a_time() -> None:
+    """Long runs to the second lowest number of stages, and there also with a short first stage."""
+    candidates, offered = candidates_of(inverted_residuals(2, 30), "auto")
+    listed = [(one, only) for one in offered for only in one.decisions if isinstance(only, Pipeline)]
+    by_length = sorted(listed, key=lambda pair: pair[0].stop - pair[0].start)
+
+    def deeper(listed: tuple[Candidate, Pipeline], rows: tuple[int, ...], **changes: Any) -> list[tuple[int, ...]]:
+        refined = replace(listed[0], decisions=(replace(listed[1], stage_rows=rows, **changes),))
+        found = [decision for one in candidates.deeper(refined) for decision in one.decisions]
+        return [decision.stage_rows for decision in found if isinstance(decision, Pipeline)]
+
+    short, long = by_length[0], by_length[-1]
+    assert deeper(short, (15, 15)) == [(10, 10, 10)]
+    assert deeper(short, (10, 10, 10)) == [(7, 7, 8, 8)]
+    assert deeper(short, (6, 6, 6, 6, 6)) == [], "five stages are the most"
+    assert deeper(long, (15, 15)) == [(10, 10, 10)]
+    assert deeper(long, (10, 10, 10)) == [(6, 12, 12)]
+    for one in (short, long):
+        on_host = ((15, 0), *((),) * (len(one[1].run) - 1))
+        assert deeper(one, (14, 16)) == [], "only equal stages"
+        assert deeper(one, (15, 15), bottom_first=True) == []
+        assert deeper(one, (15, 15), host_rows=on_host) == []
+    assert not any(list(candidates.deeper(one)) for one in offered if not isinstance(one.decisions[0], Pipeline))
+    candidates.scene.exhaustive = True
+    assert deeper(short, (15, 15)) == [], "every version is listed"
 
 
 def feed_forward(rows: int) -> Graph:

@@ -168,6 +168,10 @@ class Candidates:
         yield from edges.variations(self.scene, chosen)
         yield from concurrent.variations(self.scene, chosen)
 
+    def deeper(self, refined: Candidate) -> Iterator[Candidate]:
+        """Versions of a pipeline in more stages, which are worth a closer look only if it was."""
+        yield from pipelines.deeper(self.scene, self.policy, refined)
+
     def probes(self, near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
         """A few versions of a pipeline that show whether there is a better one; each once."""
         if not any(space.runs == "any" for space in self.policy.spaces):

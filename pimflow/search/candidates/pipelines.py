@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache
-from itertools import combinations, pairwise, permutations, product
+from itertools import chain, combinations, pairwise, permutations, product
 
 from pimflow.ir import Conv2d, Decision, Pipeline
 from pimflow.ir.analysis.regions import GrowingRun, node_rows
@@ -52,7 +52,7 @@ def runs(scene: Scene, space: Space, destination: Destination) -> Iterator[Candi
     """Any run of neighbours that two devices share.
 
     In a small graph, every version of every run (`versions` counts them); otherwise all nodes that can leave the host
-    do, or every second one, in equal stages, and `variations` finds the others.
+    do, or every second one, in as few equal stages as allowed, and `deeper` and `variations` find the others.
     """
     if space.runs != "any":
         return
@@ -171,7 +171,7 @@ def _pipelines(
 ) -> Iterator[Candidate]:
     rows, placed = node_rows(scene.graph, run[-1].nodes[-1]), placed_on(scene, run, devices)
     long = sum(map(is_heavy, run)) > SHORT_RUN
-    for stages in space.stages[:2] if long else space.stages:  # `variations` deepens the long ones that pay off
+    for stages in space.stages if space.runs == "patterns" else space.stages[:1]:
         options = equal_stages(rows, stages)
         for stage_rows in options if space.runs == "patterns" else options[-1:]:  # `variations` finds the others
             yield _pipeline(run, placed, stage_rows, destination, bottom_first=bottom_first)
@@ -225,6 +225,27 @@ def variations(scene: Scene, policy: Policy, chosen: Interval[tuple[Decision, ..
         if other == scene.host or scene.can_run(scene.graph.node(name), destination):
             devices = (*pipeline.devices[:place], other, *pipeline.devices[place + 1 :])
             yield Candidate(chosen.start, chosen.stop, (replace(pipeline, devices=devices),))
+
+
+def deeper(scene: Scene, policy: Policy, refined: Candidate) -> Iterator[Candidate]:
+    """Of a pipeline in equal stages that was worth a closer look, the version with one stage more.
+
+    Long runs are offered in the two lowest numbers of stages only, and in the second one with a first stage half as
+    large as the others too; `variations` deepens those that pay off.
+    """
+    pipeline = refined.decisions[0]
+    if scene.exhaustive or not isinstance(pipeline, Pipeline) or pipeline.bottom_first or pipeline.host_rows:
+        return
+    rows, count = sum(pipeline.stage_rows), len(pipeline.stage_rows)
+    counts = sorted({number for space in policy.spaces if space.runs == "any" for number in space.stages})
+    if count not in counts or pipeline.stage_rows != equal_stages(rows, count)[-1]:
+        return
+    at, long = counts.index(count), sum(map(is_heavy, scene.units_within(refined.start, refined.stop))) > SHORT_RUN
+    offered = [equal_stages(rows, more)[-1:] for more in (counts[:2] if long else counts)[at + 1 : at + 2]]
+    if long and at == 1:
+        offered.append(half_first(rows, count))
+    for stage_rows in chain.from_iterable(offered):
+        yield Candidate(refined.start, refined.stop, (replace(pipeline, stage_rows=stage_rows),))
 
 
 def shorter_first(near: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
