@@ -179,7 +179,7 @@ class Search:
                 self.out_of_time = True
                 return
             self._enter(candidate, each=True)
-            self._progress.priced(self.entered - before, total)
+            self._progress.priced(min(self.entered - before, total), total)  # some enter deeper ones at once
 
     def enter_switches(self, steps: Iterable[tuple[int, int, int]], switch_cost: float) -> None:
         """Add the steps between points of the line during which nothing runs."""
