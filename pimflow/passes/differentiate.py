@@ -23,7 +23,7 @@ from pimflow.ir import (
     TypedLinear,
     TypedSpmm,
 )
-from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Tape, is_float, renamed
+from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Gradients, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
 from pimflow.onnxio.captures import capture_count
 from pimflow.passes.base import Pass, PassResult
@@ -412,14 +412,18 @@ class _Writer:
                 self._propagate(node, output_gradients)
 
     def _propagate(self, node: Node, gradients: tuple[str, ...]) -> None:
-        rule = GRADIENTS.find(node.op)
-        made = (
-            Refusal(f"{node.kind} has no gradient rule") if rule is None else rule(self.tape, node, node.op, gradients)
-        )
+        made = self._gradients(node, gradients)
         if isinstance(made, Refusal):
             raise ModelError(f"{node.name!r} has no gradient: {made.reason}", made.remedy or self._remedy(node))
         for name, gradient in zip(node.inputs, made, strict=False):
             self.tape.add_gradient(name, gradient)
+
+    def _gradients(self, node: Node, gradients: tuple[str, ...]) -> Gradients:
+        rule = GRADIENTS.find(node.op)
+        if rule is None:
+            return Refusal(f"{node.kind} has no gradient rule")
+        unsized = None if isinstance(node.op, OnnxOp) else self.tape.unsized(node)  # of an OnnxOp, its rule says more
+        return unsized or rule(self.tape, node, node.op, gradients)
 
     def _remedy(self, node: Node) -> str:
         """What to do about a node without a gradient."""

@@ -290,6 +290,17 @@ def test_an_output_of_sizes_that_depend_on_data_has_no_loss(loss: Loss) -> None:
         training_step(unsized, Differentiate(loss=loss))
 
 
+def test_products_of_sizes_that_depend_on_data_have_no_gradient() -> None:
+    """As in RGCN without a graph, whose products read means over edges that a mask selects."""
+    build = Builder()
+    row = build.onnx("Compress", build.input(1, 4), build.input(4, dtype="bool"), shape=(1, 4), axis=1)
+    product = build.matmul(row, 4)
+    graph = build.graph(product)
+    unsized = graph.replace(values={**graph.values, row: replace(graph.value(row), shape=None)})
+    with pytest.raises(ModelError, match="has no gradient: MatMul: the sizes of its operands or results depend"):
+        training_step(unsized, Differentiate())
+
+
 def test_an_unknown_parameter_name() -> None:
     with pytest.raises(OptionError, match=r"'weigths' is not an input or constant of floats.*did you mean 'weights'"):
         training_step(classifier(), Differentiate(wrt=("weigths",)))

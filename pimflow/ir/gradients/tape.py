@@ -112,9 +112,7 @@ def _onnx_gradient(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
     if rule is None:
         domain = f"{op.domain}." if op.domain else ""
         return Refusal(f"{domain}{op.op_type} has no gradient rule")
-    if any(name and tape.value(name).shape is None for name in (*node.inputs, *node.outputs)):
-        return Refusal(f"{op.op_type}: the sizes of its operands or results depend on data")
-    return rule(tape, node, op, gradients)
+    return tape.unsized(node) or rule(tape, node, op, gradients)
 
 
 def is_float(dtype: str) -> bool:
@@ -196,8 +194,9 @@ class Tape:
 
     def written_out(self, node: Node, write: Callable[[], Sequence[str] | Refusal]) -> tuple[Node, ...]:
         """The nodes that `write` writes, with a model node's results as theirs; that node itself if `write` refuses."""
-        if any(name and self.value(name).shape is None for name in (*node.inputs, *node.outputs)):
-            self.refused[node.name] = Refusal(f"{node.kind}: the sizes of its operands or results depend on data")
+        unsized = self.unsized(node)
+        if unsized is not None:
+            self.refused[node.name] = unsized
             return (node,)
         with self.recording(node.name) as written:
             made = write()
@@ -230,6 +229,12 @@ class Tape:
     def shape(self, name: str) -> Shape:
         """A value's static shape; () if it has none."""
         return self.value(name).shape or ()
+
+    def unsized(self, node: Node) -> Refusal | None:
+        """The refusal of a node that reads or makes a value without a static shape; None if it does not."""
+        if all(not name or self.value(name).shape is not None for name in (*node.inputs, *node.outputs)):
+            return None
+        return Refusal(f"{node.kind}: the sizes of its operands or results depend on data")
 
     def dtype(self, name: str) -> str:
         """A value's element type."""
