@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
 
-from pimflow.api.training_steps import Step, StepBuilder
+from pimflow.api.training_steps import Step, StepBuilder, bytes_left
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
 from pimflow.data import Limits
-from pimflow.errors import choice
+from pimflow.errors import OptionError, choice
 from pimflow.options import OptionKeywords, Options, read_argument, takes_options
 from pimflow.passes.differentiate import Differentiate, Loss, Optimiser
 from pimflow.report.basis import gpu_basis
@@ -21,6 +22,7 @@ from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
 from pimflow.runtime.offload.run import SimulatedPlan, keep_all, simulate
 from pimflow.runtime.offload.spill import channel_of, require_drives
+from pimflow.sparse.memory import size_text
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
 
@@ -67,7 +69,8 @@ def train(
         A row per saved activation.
 
     Raises:
-        PimflowError: as for `compile`; or an operator has no gradient, or the machine has nothing to offload to.
+        PimflowError: as for `compile`; or an operator has no gradient, the machine has nothing to offload to, or it has
+            less memory than `limit_gib`.
     """
     loss = choice("loss", read_argument("loss", str, loss), get_args(Loss))
     optimiser = choice("optimiser", read_argument("optimiser", str, optimiser), get_args(Optimiser))
@@ -77,8 +80,10 @@ def train(
     source, parsed = model_source(model), Options.of(**options)
     machine = Machine.of(parsed)
     ssd = _drives(machine.target, activations)
-    limit_bytes = None if limit is None else round(limit * _GIB)
+    limit_bytes = None if limit is None else round(min(limit * _GIB, sys.maxsize))
     steps = StepBuilder(source, parsed, machine.costs, Differentiate(loss, optimiser=optimiser), limit_bytes).cheapest()
+    if limit_bytes is not None:
+        _check_limit(limit_bytes, max(steps, key=lambda step: step.state_bytes), machine.target)
     channel, requirements = (
         channel_of(machine.target),
         Requirements(activations != "recompute", activations != "offload", slower),
@@ -107,6 +112,18 @@ def _drives(target: Target, activations: Activations) -> Ssd | None:
     if activations in ("offload", "rule"):
         require_drives(target)
     return None if target.memory is None else target.memory.ssd
+
+
+def _check_limit(limit_bytes: int, step: Step, target: Target) -> None:
+    """Check that a machine has as much memory for the activations of a step as they may take.
+
+    Raises:
+        OptionError: it has less.
+    """
+    left = bytes_left(target, step.state_bytes)
+    if left is not None and limit_bytes > left:
+        problem = f"{target.name!r} has {size_text(left)} for activations, less than the limit of"
+        raise OptionError(f"{problem} {size_text(limit_bytes)}", "lower it, or set memory.gpu.capacity_gib")
 
 
 def _planned(

@@ -28,6 +28,7 @@ from pimflow.runtime.offload.trace import Trace, trace_of
 from pimflow.search.pricing import host_alone
 from pimflow.search.relational_form import once_per_graph, training_form
 from pimflow.search.room import Price
+from pimflow.targets import Target
 
 CLEAN_UP = PassManager((RemoveDeadCode(), FoldConstants(learnt_apart=True), RemoveIdentity(), RemoveDeadCode()))
 """Cleans up a model to be trained: norms stay, and weights are not folded into one another."""
@@ -133,10 +134,12 @@ class StepBuilder:
         return Step(elements, trace, state, self._available(state))
 
     def _available(self, state_bytes: int) -> int | None:
-        memory = self.costs.target.memory
-        if self.limit_bytes is not None or memory is None:
-            return self.limit_bytes
-        return max(0, memory.gpu.usable_bytes - state_bytes)
+        return bytes_left(self.costs.target, state_bytes) if self.limit_bytes is None else self.limit_bytes
+
+
+def bytes_left(target: Target, state_bytes: int) -> int | None:
+    """The GPU memory that a step's state leaves for activations; None if a target does not describe that memory."""
+    return None if target.memory is None else max(0, target.memory.gpu.usable_bytes - state_bytes)
 
 
 def _differentiated(graph: Graph, model: Graph, options: Differentiate) -> TrainingStep:

@@ -260,6 +260,10 @@ def test_mistakes_are_named() -> None:
     for limit, told in ((0.0, "0.0; it must be above 0"), (math.nan, "nan; it must be finite")):
         with pytest.raises(OptionError, match=f"'limit_gib' is {told}"):
             pimflow.train("zoo:toy", limit_gib=limit)
+    for limit in (39.25, 1e300):
+        with pytest.raises(OptionError, match="'a100-ssd' has 39.2 GiB for activations, less than the limit of"):
+            pimflow.train("zoo:toy", target="a100-ssd", limit_gib=limit)
+    assert pimflow.train("zoo:toy", limit_gib=1e300).fits
     build = Builder()
     winner = build.onnx("Hardmax", build.matmul(build.input(2, 4), 4), name="winner")
     with pytest.raises(ModelError, match="'winner' has no gradient: Hardmax has no gradient rule"):
