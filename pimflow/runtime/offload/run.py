@@ -381,16 +381,17 @@ class _Simulation:
                 self._allocate(transfer.buffer, transfer.begin_us)
 
     def _recompute(self, buffer: int, before: int) -> None:
-        """Runs kernels of the forward pass again; temporary results are freed after the last rerun that reads them."""
+        """Runs kernels of the forward pass again; temporary results, and copies of what is on the SSDs, are freed after
+        the last rerun that reads them."""
         kernels = [self.trace.kernels[place] for place in self.plan.recomputed[buffer]]
-        there = set(self.alive)
+        there, away = set(self.alive), self.plan.offloaded - self.alive - self.requested
         for step, place in enumerate(self.plan.recomputed[buffer]):
             begin = self._execute(place, again=True)
             self.reruns.append(Rerun(place, begin, self.now))
             self.recompute_us += kernels[step].time_us
             read = {other for kernel in kernels[step + 1 :] for other in kernel.reads}
             for other in sorted(self.alive - there - read):
-                if not self._stays(other, before):
+                if other in away or not self._stays(other, before):
                     self._free(other, self.now)
 
     def _stays(self, buffer: int, before: int) -> bool:

@@ -130,6 +130,31 @@ def test_by_products_of_a_recomputation_are_freed() -> None:
     ]
 
 
+def test_by_products_that_are_offloaded_are_freed_until_they_are_loaded() -> None:
+    """A pooling makes its maxima and their places; the former are recomputed while the latter are on the SSDs."""
+    buffers = tuple(Buffer(name, size, size) for name, size in (("x", 10), ("maxima", 10), ("places", 40), ("y", 40)))
+    kernels = (
+        Kernel("x", 1.0, (), (0,)),
+        Kernel("pool", 1.0, (0,), (1, 2)),
+        Kernel("y", 100.0, (1,), (3,)),
+        Kernel("y'", 1.0, (3,), ()),
+        Kernel("maxima'", 1.0, (1,), ()),
+        Kernel("x'", 1.0, (0,), ()),
+        Kernel("places'", 1.0, (0, 2), ()),
+    )
+    trace = Trace(kernels, 3, buffers)
+    run = simulate(trace, ActivationPlan(((2, 6),), {1: (1,)}), Channel(10.0, 10.0))
+    moved = [(what.what, what.time_us) for what in run.log if what.which == 2 and what.bytes]
+    assert moved == [
+        ("allocate", 1.0),
+        ("free", 6.0),
+        ("allocate", 103.0),
+        ("free", 104.0),
+        ("allocate", 106.0),
+        ("free", 111.0),
+    ]
+
+
 def test_a_store_after_the_awaited_one_may_be_cancelled() -> None:
     """The fifth layer waits for the first store; the third's, requested back before the second ends, never begins."""
     plan = ActivationPlan(((2, 5), (1, 8), (0, 9)), limit_bytes=4_000_000)
