@@ -120,6 +120,10 @@ class Moment(NamedTuple):
     bytes: int = 0
 
 
+Event = tuple[float, EventKind, int, int]
+"""The values of a moment."""
+
+
 @dataclass(frozen=True)
 class Rerun:
     """A rerun of a kernel, given by its place in the trace."""
@@ -143,8 +147,8 @@ class Run:
         transfers: stores and loads, in order.
         starts_us, ends_us: start and end of each kernel of the trace.
         reruns: kernels that ran again, in order.
-        log: all events in order of time; simultaneous events are in causal order, and a kernel's operands are in memory
-            until its results are.
+        events: all events in order of time; simultaneous events are in causal order, and a kernel's operands are in
+            memory until its results are.
     """
 
     time_us: float
@@ -157,7 +161,12 @@ class Run:
     starts_us: tuple[float, ...]
     ends_us: tuple[float, ...]
     reruns: tuple[Rerun, ...]
-    log: tuple[Moment, ...]
+    events: tuple[Event, ...]
+
+    @cached_property
+    def log(self) -> tuple[Moment, ...]:
+        """The events, with names for their values: a search simulates far more runs than it looks into."""
+        return tuple(map(Moment._make, self.events))
 
     def bytes_of(self, kind: Kind, trace: Trace) -> int:
         """The total bytes of all stores, or of all loads."""
@@ -295,10 +304,10 @@ class _Simulation:
                 self._free(buffer, self.now)
             self.starts.append(self._execute(place, again=False))
             self.ends.append(self.now)
-        log = tuple(map(Moment._make, sorted(self._full_log(), key=itemgetter(0))))  # transfers are logged late
+        events = tuple(sorted(self._full_log(), key=itemgetter(0)))  # transfers are logged late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.ends))
-        return Run(*times, *peak_of(log), tuple(self.queue.order), *spans, tuple(self.reruns), log)
+        return Run(*times, *peak_of(events), tuple(self.queue.order), *spans, tuple(self.reruns), events)
 
     def _quiet_until(self, place: int) -> int:
         """The first kernel from `place` on at which the plan requires something or a transfer is pending; at latest the
@@ -324,7 +333,7 @@ class _Simulation:
         self.alive.update(chain.from_iterable(trace.begins[place:following]))
         self.alive.difference_update(chain.from_iterable(trace.ends[place:following]))
 
-    def _full_log(self) -> Iterator[tuple[float, EventKind, int, int]]:
+    def _full_log(self) -> Iterator[Event]:
         """All events in the order in which they were logged."""
         sizes = self.trace.sizes
         for entry in self.log:
@@ -436,7 +445,7 @@ class _Simulation:
     def _with_room(self, start: float, place: int) -> float:
         """When there is room for the buffers that a kernel allocates: it waits for one store after the other."""
         self._release(start)
-        if self.limit_bytes == math.inf:
+        if self.limit_bytes == math.inf or not self.leaving:
             return start
         taken = [buffer for buffer in self.trace.accessed[place] if buffer not in self.alive]
         size = sum(self.trace.sizes[buffer] for buffer in taken)
@@ -478,14 +487,14 @@ class _Simulation:
             self.queue.request(self.now, "store", buffer)
 
 
-def peak_of(log: Iterable[Moment]) -> tuple[int, float]:
+def peak_of(events: Iterable[Event]) -> tuple[int, float]:
     """The maximum of live bytes, and its time."""
     alive = peak = 0
     when = 0.0
-    for moment in log:
-        alive += moment.bytes
+    for time_us, _, _, size in events:
+        alive += size
         if alive > peak:
-            peak, when = alive, moment.time_us
+            peak, when = alive, time_us
     return peak, when
 
 
