@@ -1,6 +1,9 @@
 """The best plan for a training step: from the search, from a search in stages, both with final exchanges, and from
 paging with decreasing limits.
 
+If both offloading and recomputing are allowed, all of this is also done for each alone: a mixed search may end at a
+plan that is worse than one of a single kind.
+
 A search that goes directly from keeping everything to little memory takes the changes that save most, however slow they
 are. In stages, each plan is as fast as possible within its limit before the next stage starts from it. A plan for less
 memory is also valid for more, so the last stage starts from a plan for less than is requested. This makes it likely
@@ -39,6 +42,15 @@ def plan_activations(trace: Trace, channel: Channel | None, requirements: Requir
         requirements: the requirements for the plan.
     """
     requirements = requirements or Requirements()
+    wanted = [requirements]
+    if channel is not None and requirements.offload and requirements.recompute:
+        wanted += [replace(requirements, recompute=False), replace(requirements, offload=False)]
+    found = (_best_of_kind(trace, channel, kind) for kind in wanted)
+    return min(found, key=lambda plan: requirements.key(trace, plan))
+
+
+def _best_of_kind(trace: Trace, channel: Channel | None, requirements: Requirements) -> SimulatedPlan:
+    """The best plan found by searches for plans that offload, that recompute, or that mix both."""
     plans = [search_plan(trace, channel, requirements)]
     limit = requirements.limit_bytes
     if limit is not None and trace.working_set_bytes <= limit < keep_all(trace).run.peak_bytes:

@@ -303,8 +303,8 @@ class _Search:
         yield from (
             choice for choice in self._evictions(buffer, offloaded, recomputed) if choice != _choice(found.plan)
         )
-        yield offloaded, recomputed
         bare = self._evaluate_fully(offloaded, recomputed)
+        yield offloaded, recomputed
         more = bare.run.peak_bytes - max(self.requirements.limit_bytes or 0, found.run.peak_bytes - 1)
         sizes = self.trace.sizes
         others = [other for other in self._at_the_peak(bare) if sizes[other] >= more and other != buffer]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise, product
 
 import pytest
@@ -87,6 +88,20 @@ def test_the_plan_beats_all_simple_choices(seed: int) -> None:
         key=lambda each: requirements.key(trace, each),
     )
     assert plan_activations(trace, channel, requirements).run.time_us <= best.run.time_us
+
+
+@pytest.mark.parametrize("seed", [9, 12, 17, 35, 37])
+def test_a_mixture_is_never_worse_than_one_kind(seed: int) -> None:
+    """For each of these chains, the mixed search alone ends at a plan that is slower or needs more memory."""
+    trace = random_chain(seed, layers=8)
+    peak = simulate(trace, ActivationPlan()).peak_bytes
+    for channel, limit in product(
+        (Channel(200.0, 200.0, 10.0, 8000.0), Channel(400.0, 400.0, 10.0, 8000.0)), (None, peak // 2, 5 * peak // 8)
+    ):
+        both = Requirements(slower_percent=5.0, limit_bytes=limit)
+        kinds = (both, replace(both, recompute=False), replace(both, offload=False))
+        mixed, *single = (both.key(trace, plan_activations(trace, channel, kind)) for kind in kinds)
+        assert mixed <= min(single)
 
 
 def test_more_memory_is_never_slower_and_more_time_never_needs_more_memory() -> None:
