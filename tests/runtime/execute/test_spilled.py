@@ -46,6 +46,6 @@ def test_a_wrong_plan_gives_wrong_values(fault: str) -> None:
         wrong = replace(spill, stays=tuple(replace(s, offset=0) if s is busiest else s for s in spill.stays))
     else:
         log = tuple(moment._replace(what="run", which=0) if moment.what == "loaded" else moment for moment in run.log)
-        wrong = replace(spill, found=replace(spill.found, run=replace(run, log=log)))
+        wrong = replace(spill, found=replace(spill.found, run=replace(run, events=log)))
     expected, actual = results(model, spill), results(model, wrong)
     assert any(not np.array_equal(actual[name], array) for name, array in expected.items())
