@@ -37,9 +37,12 @@ def paging_plan(
     taken = [sum(trace.buffers[buffer].bytes for buffer in touched) for touched in trace.accessed]
     room = np.array([limit_bytes - size for size in taken], np.int64)
     leaving = _leaving(trace, room)
-    plan = ActivationPlan(_schedule_loads(trace, channel, leaving, room), limit_bytes=limit_bytes)
-    run = simulate_within(trace, plan, channel, limits or RunLimits())
-    return None if run is None else SimulatedPlan(plan, run)
+    for loads in (_schedule_loads(trace, channel, leaving, room), _latest_loads(leaving)):
+        plan = ActivationPlan(loads, limit_bytes=limit_bytes)
+        run = simulate_within(trace, plan, channel, limits or RunLimits())
+        if run is not None and run.peak_bytes <= limit_bytes:
+            return SimulatedPlan(plan, run)
+    return None
 
 
 def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:
@@ -60,6 +63,12 @@ def _leaving(trace: Trace, room: _Bytes) -> list[Gap]:
         else:
             room[span] -= size
     return leaving
+
+
+def _latest_loads(leaving: list[Gap]) -> tuple[tuple[int, int], ...]:
+    """Loads requested only when a buffer is needed. An earlier load may begin while buffers that have left wait behind
+    it to be stored, and are still in memory; none waits behind these."""
+    return tuple((buffer, following) for buffer, _, following in sorted(leaving, key=lambda gap: (gap[2], gap[0])))
 
 
 def _schedule_loads(trace: Trace, channel: Channel, leaving: list[Gap], room: _Bytes) -> tuple[tuple[int, int], ...]:
