@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, get_args, get_type_hints
 
 from pimflow import plugins
 from pimflow.errors import OptionError, choose_one
@@ -141,7 +142,17 @@ def _pass_of(spec: Spec) -> Pass:
     if kind is None:
         known = (*PASSES, *plugins.names(plugins.PASSES, own_names()), *PIPELINES)
         raise OptionError(f"unknown pass {spec.name!r}", choose_one(spec.name, known))
-    return kind.of(spec.options)
+    return kind.of(_as_meant(kind, spec.options))
+
+
+def _as_meant(kind: type[Pass], options: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The options, where the word `none` is text if that is one of an option's choices."""
+    if None not in options.values():
+        return options
+    choices = {name: get_args(hint) for name, hint in get_type_hints(kind).items()}
+    return {
+        name: "none" if value is None and "none" in choices.get(name, ()) else value for name, value in options.items()
+    }
 
 
 def every_pass() -> tuple[type[Pass], ...]:

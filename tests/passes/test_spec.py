@@ -76,6 +76,13 @@ def test_options_are_read_by_the_types_of_the_fields() -> None:
     assert parse_pipeline(text) == (ApplyPlan(Plan("p", (OnDevice("a", "gpu"),), 1.0, 2.5)),)
 
 
+def test_none_is_a_word_where_it_is_one_of_the_choices() -> None:
+    plain, *others = parse_pipeline('differentiate,differentiate{optimiser=none},differentiate{optimiser="none"}')
+    assert others == [plain, plain]
+    with pytest.raises(OptionError, match="'loss' is None"):
+        parse_pipeline("differentiate{loss=none}")
+
+
 def test_an_empty_text_is_no_pass() -> None:
     assert parse_pipeline(" \n") == ()
 
