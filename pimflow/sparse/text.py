@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import io
 import re
 import warnings
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ def _read_matrix(path: Path, progress: Progress) -> Edges:
     progress(f"reading {stated:,} entries of {path.name}")
     with _open(path) as file:
         try:
-            matrix = mmread(_TextFile(path, file), **which)
+            matrix = mmread(io.BufferedReader(_TextFile(path, file), _PIECE_BYTES), **which)
         except (ValueError, OverflowError, IndexError) as error:
             raise GraphDataError(
                 f"{path} is not a MatrixMarket file: {error}", "write it with scipy.io.mmwrite"
@@ -75,7 +76,7 @@ def _read_matrix(path: Path, progress: Progress) -> Edges:
     return Edges(matrix.row, matrix.col, num_src, num_dst, checks.matrix_weights(matrix.data))
 
 
-class _TextFile:
+class _TextFile(io.RawIOBase):
     """A text file that ends with a line feed.
 
     scipy 1.17 looks for the next line feed after a number that something follows, such as an exponent cut off, and
@@ -85,19 +86,23 @@ class _TextFile:
     def __init__(self, path: Path, file: IO[bytes]) -> None:
         self._path, self._file, self._rest = path, file, _LINE_FEED
 
-    def read(self, size: int = -1) -> bytes:
+    def readable(self) -> bool:
+        """It is."""
+        return True
+
+    def readinto(self, buffer: Any) -> int:
         """The next bytes of the file, then the line feed, then none.
 
         Raises:
             GraphDataError: it is not a text.
         """
-        piece = self._file.read(size)
+        piece = self._file.read(len(buffer))
         if b"\0" in piece:
             raise _no_text(self._path)
-        if piece:
-            return piece
-        piece, self._rest = self._rest, b""
-        return piece
+        if not piece:
+            piece, self._rest = self._rest, b""
+        buffer[: len(piece)] = piece
+        return len(piece)
 
 
 def _stated_entries(path: Path, file: IO[bytes]) -> int:
