@@ -84,13 +84,14 @@ HEAD = "%%MatrixMarket matrix coordinate real general\n"
 @pytest.mark.parametrize("packed", [False, True])
 def test_a_matrix_that_was_cut_off_in_a_number_crashes_nothing(packed: bool, tmp_path: Path) -> None:
     """scipy's reader would read past the end of the file; that of 1.10 refuses such a number."""
-    try:
-        graph = load(tmp_path, HEAD + "2 2 2\n1 1 1\n1 2 2.5e", packed)
-    except GraphDataError as error:
-        assert "could not convert string to float: b'2.5e'" in error.what
-    else:
-        assert graph.weight is not None
-        assert graph.weight.tolist() == [1.0, 2.5]
+
+    def found() -> str:
+        try:
+            return str(load(tmp_path, HEAD + "2 2 2\n1 1 1\n1 2 2.5e", packed).weight)
+        except GraphDataError as error:
+            return error.what
+
+    assert found().endswith(("[1.  2.5]", "could not convert string to float: b'2.5e'"))
 
 
 BAD = [
