@@ -85,6 +85,31 @@ def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
     assert covered == [one.start for one in chosen]
 
 
+@given(st.data())
+@settings(max_examples=300)
+def test_after_any_changes_the_cover_is_that_of_a_new_pool(data: st.DataObject) -> None:
+    """Candidates come, get dearer or cheaper, or tie with others; a new pool has looked for no cover before."""
+    size = data.draw(st.integers(1, 7))
+    period = data.draw(st.integers(1, size))
+    pool: Pool[int] = Pool(size)
+    entries: list[Entry[int]] = []
+    for place in data.draw(st.permutations(range(data.draw(st.integers(1, 16))))):
+        start = data.draw(st.integers(0, period - 1))
+        entries.append(Entry(place, start, data.draw(st.integers(start + 1, size)), place, data.draw(COSTS)))
+        pool.add(entries[-1], range(0, size - entries[-1].stop + 1, period))
+        for _ in range(data.draw(st.integers(0, 3))):
+            pool.cheapest()
+            first = pool.first(*data.draw(st.sampled_from([(entry.start, entry.stop) for entry in entries])))
+            assert first is not None
+            pool.take(first)
+            first.us = data.draw(COSTS)
+            pool.add(first)
+        fresh: Pool[int] = Pool(size)
+        for entry in entries:
+            fresh.add(entry, range(0, size - entry.stop + 1, period))
+        assert pool.cheapest() == fresh.cheapest()
+
+
 def test_hopeless_candidates_are_not_priced() -> None:
     intervals = [Interval(0, 1, 1.0, 0), Interval(1, 2, 1.0, 1), Interval(0, 2, 9.0, 2), Interval(0, 1, 3.0, 3)]
     assert lazily(2, intervals, [0.5, 0.5, 0.5, 0.5], 9.0, 2)[1] == {0, 1}
