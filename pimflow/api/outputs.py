@@ -22,6 +22,7 @@ from pimflow.report.explaining import explain_node
 from pimflow.report.explanation import Explanation
 from pimflow.report.measures import origin_of
 from pimflow.search.progress import receiver_of
+from pimflow.search.solver import learning
 from pimflow.verify.verification import Verification
 
 
@@ -64,8 +65,9 @@ def explain(
     """
     opened, name = opened_model("compiled", compiled), read_argument("node", str, node)
     machine = opened.machine
-    graph = original_graph(opened)
-    return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, receiver_of(progress))
+    graph, tell = original_graph(opened), receiver_of(progress)
+    with learning(opened.options, costs=machine.costs):
+        return explain_node(graph, opened.plan, opened.report, name, machine.costs, machine.measured, tell)
 
 
 def verify_output(folder: str | Path, *, progress: Callable[[str], None] | None = None, **how: Any) -> Verification:

@@ -26,6 +26,7 @@ from pimflow.report.page.run import Content, Run
 from pimflow.report.tuning import Tuning
 from pimflow.runtime.costs import CostModel
 from pimflow.search.progress import receiver_of
+from pimflow.search.solver import learning
 from pimflow.sparse import Graph as Adjacency
 from pimflow.targets.schema.upmem import UpmemSpec
 
@@ -126,9 +127,13 @@ class _ContentBuilder:
 
     def run(self, label: str, compiled: CompiledModel, name: str = "") -> Run:
         """The data of one compiled model; `name` is prefixed to the model's name."""
-        costs, report = compiled.machine.costs, compiled.report
         self.tell("reading the original")
         graph = original_graph(compiled)
+        with learning(compiled.options, costs=compiled.machine.costs):
+            return self._run_of(label, compiled, name, graph)
+
+    def _run_of(self, label: str, compiled: CompiledModel, name: str, graph: Graph) -> Run:
+        costs, report = compiled.machine.costs, compiled.report
         inspection = inspect_graph(graph, costs, compiled.source.text, compiled.source.sha256)
         facts = slice_facts(compiled.graph, report, costs.serving(compiled.graph))
         network = None if compiled.network is None else NetworkReport.of(compiled.network, graph, costs)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from pimflow.errors import ArgumentError, TargetError
 from pimflow.ir import Graph, Node, OnDevice, Plan, Refusal
 from pimflow.ir.expansion import is_expandable
 from pimflow.passes import PassManager
+from pimflow.records import dataclass
 from pimflow.report.explanation import FACTORS, Need, Verdict
 from pimflow.report.measures import measure
 from pimflow.runtime.costs import CostModel
@@ -28,22 +29,40 @@ def compare_with_host(region: Graph, anchor: Node, device: str, costs: CostModel
     return Verdict(device, "", found, standing="" if isinstance(report, Refusal) else report.standing)
 
 
+@dataclass(frozen=True, eq=False)
+class Slower:
+    """A node on which a unit is slower than the host.
+
+    Args:
+        region: the node with everything fused into it.
+        anchor: the node.
+        time_us: the unit's time.
+    """
+
+    region: Graph
+    anchor: Node
+    time_us: float
+
+
 def break_even_needs(
-    region: Graph,
-    anchor: Node,
+    nodes: Sequence[Slower],
     device: str,
     costs: CostModel,
     measured: MeasuredTable | None,
-    time_us: float,
     progress: Callable[[str], None] = lambda text: None,
-) -> tuple[Need, ...]:
-    """Keys that would make a unit as fast as the host on a node for which it is slower, the best first."""
-    needs: list[Need] = []
-    for key, value in _numeric_keys(costs.target, device).items():
-        progress(f"{device}: {key}")
-        need = _smallest_change(region, anchor, device, costs.target, measured, key, value, time_us)
-        needs += [need] if need is not None else []
-    return tuple(sorted(needs, key=lambda need: need.time_us))
+) -> list[tuple[Need, ...]]:
+    """For each of some nodes on which a unit is slower, the keys that would make it as fast as the host, best first.
+
+    Machines are slow to describe and to time, so each is made once for all nodes.
+    """
+    needs: list[list[Need]] = [[] for _ in nodes]
+    keys = _numeric_keys(costs.target, device) if nodes else {}
+    for number, (key, value) in enumerate(keys.items(), 1):
+        progress(f"what would change decisions: {key}, {number} of {len(keys)} keys")
+        changes = _smallest_changes(nodes, device, costs.target, measured, key, value)
+        for found, need in zip(needs, changes, strict=True):
+            found.extend([] if need is None else [need])
+    return [tuple(sorted(found, key=lambda need: need.time_us)) for found in needs]
 
 
 def rewritten(region: Graph, plan: Plan, costs: CostModel) -> Graph:
@@ -78,28 +97,34 @@ def _numeric_keys(target: Target, device: str) -> Mapping[str, float]:
     return found
 
 
-def _smallest_change(
-    region: Graph,
-    anchor: Node,
-    device: str,
-    target: Target,
-    measured: MeasuredTable | None,
-    key: str,
-    value: float,
-    before_us: float,
-) -> Need | None:
-    """The smallest change of one key that is enough; None if none of the tried ones is."""
+def _smallest_changes(
+    nodes: Sequence[Slower], device: str, target: Target, measured: MeasuredTable | None, key: str, value: float
+) -> list[Need | None]:
+    """For each node, the smallest change of one key that is enough; None if none of the tried ones is."""
+    needs: list[Need | None] = [None] * len(nodes)
     for direction in (1, -1):
-        candidates = list(_values_to_try(target, measured, key, value, direction))
-        if not any(_can_be_enough(region, anchor, device, costs) for _, costs in candidates):
+        if None in needs:
+            machines = list(_values_to_try(target, measured, key, value, direction))
+            needs = [
+                need or _smallest_change(node, device, key, value, machines)
+                for need, node in zip(needs, nodes, strict=True)
+            ]
+    return needs
+
+
+def _smallest_change(
+    node: Slower, device: str, key: str, value: float, machines: Sequence[tuple[float, CostModel]]
+) -> Need | None:
+    """The first of the machines, which differ in one key, on which a unit is as fast as the host."""
+    for after, costs in machines:
+        if not _can_be_enough(node, device, costs):
             continue
-        for after, costs in candidates:
-            time_us = _unit_time_us(region, anchor, device, costs)
-            if isinstance(time_us, Refusal) or time_us > before_us * _NOTICEABLE:
-                break
-            host_us = costs.host_only().node_cost(region, anchor).time_us
-            if time_us <= host_us:
-                return Need(key, value, after, time_us, host_us)
+        time_us = _unit_time_us(node.region, node.anchor, device, costs)
+        if isinstance(time_us, Refusal) or time_us > node.time_us * _NOTICEABLE:
+            break
+        host_us = costs.host_only().node_cost(node.region, node.anchor).time_us
+        if time_us <= host_us:
+            return Need(key, value, after, time_us, host_us)
     return None
 
 
@@ -116,9 +141,9 @@ def _values_to_try(
             return
 
 
-def _can_be_enough(region: Graph, anchor: Node, device: str, costs: CostModel) -> bool:
+def _can_be_enough(node: Slower, device: str, costs: CostModel) -> bool:
     """Whether a unit could be as fast as the host, by the lower bound of its product; checked before any search."""
-    work, unit = costs.work(region, anchor, device), costs.units[device]
+    work, unit = costs.work(node.region, node.anchor, device), costs.units[device]
     if isinstance(work, Refusal):
         return False
-    return unit.lower_bound_us(work, unit.choices[-1]) <= costs.host_only().node_cost(region, anchor).time_us
+    return unit.lower_bound_us(work, unit.choices[-1]) <= costs.host_only().node_cost(node.region, node.anchor).time_us

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from pimflow.errors import ArgumentError, did_you_mean
 from pimflow.ir import (
@@ -22,7 +22,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.ir.plan import Single, singles
-from pimflow.report.break_even import break_even_needs, compare_with_host, rewritten
+from pimflow.report.break_even import Slower, break_even_needs, compare_with_host, rewritten
 from pimflow.report.explanation import Alternative, Explanation, Need, Verdict
 from pimflow.report.measures import measure
 from pimflow.report.plan_report import PlanReport
@@ -34,7 +34,7 @@ from pimflow.search.candidates import Candidates
 from pimflow.search.order import Unit, execution_order, units_of
 from pimflow.search.policy import TENTHS, Policy, Space
 from pimflow.search.price_cache import PriceCache
-from pimflow.search.pricing import Pricer
+from pimflow.search.pricing import Pricer, content_text
 from pimflow.targets import TargetRecord
 
 
@@ -96,13 +96,31 @@ def price_nodes(
         progress: called with a line of text from time to time.
     """
     found: dict[str, tuple[Alternative, ...]] = {}
+    known: dict[str, tuple[Alternative, ...]] = {}
     for unit in units_of(execution_order(graph)):
         name = unit.anchor.name
         if name in names:
             progress(f"pricing alternatives: {len(found)} of {len(names)} nodes")
             region, anchor, decision = _region_of(graph, plan, unit)
-            found[name] = tuple(_alternatives(region, anchor, decision, costs))
+            key = _content_key(region, _own_decision(decision, anchor), costs.target.host)
+            if key not in known:
+                known[key] = tuple(_alternatives(region, anchor, decision, costs))
+            found[name] = known[key]
     return found
+
+
+def _content_key(region: Graph, decision: Single, host: str) -> str:
+    """Everything that a region's alternatives depend on: the nodes without their names, and the decision on them."""
+    inside = [decision] if region.node_by_name.keys() >= set(decision.nodes) else []
+    decided = {name for one in inside for name in one.nodes}
+    others = [OnDevice(node.name, host) for node in region.nodes if node.name not in decided]
+    text = content_text(region, frozenset(region.outputs), [*inside, *others])
+    return text if inside else f"{text}\nwith others"
+
+
+def _own_decision(decision: Decision, anchor: Node) -> Single:
+    """The part of a region's decision that is about a node."""
+    return next(item for item in singles(decision) if anchor.name in item.nodes)
 
 
 def compare_units(
@@ -116,8 +134,8 @@ def compare_units(
 ) -> dict[str, tuple[Verdict, ...]]:
     """The verdicts of `explain_node` on the units except the host for some nodes, by name.
 
-    Finding out what would change a decision is slow. It is done once for equal work, and for the first `most` kinds of
-    work in the order of `names`.
+    What would change a decision takes long to find out: it is done once for equal work, and for the first `most` kinds
+    of work in the order of `names`.
 
     Args:
         graph, plan, costs, measured, progress: see `explain_node`.
@@ -125,22 +143,48 @@ def compare_units(
         most: the maximum number of kinds of work to examine.
     """
     units = {unit.anchor.name: unit for unit in units_of(execution_order(graph))}
-    known_needs: dict[Any, tuple[Need, ...]] = {}
-    found: dict[str, tuple[Verdict, ...]] = {}
+    compared: dict[str, dict[str, _Compared]] = {}
+    examined: dict[str, dict[Any, Slower]] = {device: {} for device in costs.units}
     for name in filter(units.__contains__, names):
         region, anchor, _ = _region_of(graph, plan, units[name])
-        host_us = costs.host_only().node_cost(region, anchor).time_us
-        verdicts = [compare_with_host(region, anchor, device, costs) for device in costs.units]
-        for index, verdict in enumerate(verdicts):
-            if verdict.time_us is None or verdict.time_us <= host_us:
-                continue
-            key = verdict.device, costs.work(region, anchor, verdict.device), host_us
-            if key not in known_needs and len(known_needs) < most:
-                progress(f"what would change the decision on {name}: {len(known_needs) + 1} of {most}")
-                known_needs[key] = break_even_needs(region, anchor, verdict.device, costs, measured, verdict.time_us)
-            verdicts[index] = replace(verdict, needs=known_needs.get(key))
-        found[name] = tuple(verdicts)
-    return found
+        compared[name] = {device: _compare(region, anchor, device, costs) for device in costs.units}
+        for device, found in compared[name].items():
+            if found.slower is not None and sum(map(len, examined.values())) < most:
+                examined[device].setdefault(found.work, found.slower)
+    needs = {
+        device: dict(zip(nodes, break_even_needs([*nodes.values()], device, costs, measured, progress), strict=True))
+        for device, nodes in examined.items()
+    }
+    return {
+        name: tuple([found.with_needs(needs[device].get(found.work)) for device, found in by_device.items()])
+        for name, by_device in compared.items()
+    }
+
+
+class _Compared(NamedTuple):
+    """How a unit compares with the host for a node.
+
+    Args:
+        verdict: without what would change it.
+        work: the unit's work and the host's time; nodes with equal ones have the same break-even values.
+        slower: the node, if the unit is slower.
+    """
+
+    verdict: Verdict
+    work: Any
+    slower: Slower | None
+
+    def with_needs(self, needs: tuple[Need, ...] | None) -> Verdict:
+        """The verdict with what would change it, if anything has to."""
+        return self.verdict if self.slower is None else replace(self.verdict, needs=needs)
+
+
+def _compare(region: Graph, anchor: Node, device: str, costs: CostModel) -> _Compared:
+    host_us = costs.host_only().node_cost(region, anchor).time_us
+    verdict = compare_with_host(region, anchor, device, costs)
+    time_us = verdict.time_us
+    slower = None if time_us is None or time_us <= host_us else Slower(region, anchor, time_us)
+    return _Compared(verdict, (costs.work(region, anchor, device), host_us), slower)
 
 
 def _region_of(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decision]:
@@ -151,7 +195,7 @@ def _region_of(graph: Graph, plan: Plan, unit: Unit) -> tuple[Graph, Node, Decis
 
 
 def _alternatives(region: Graph, anchor: Node, region_decision: Decision, costs: CostModel) -> Iterator[Alternative]:
-    host, chosen = costs.target.host, next(item for item in singles(region_decision) if anchor.name in item.nodes)
+    host, chosen = costs.target.host, _own_decision(region_decision, anchor)
     alone = Plan("explain", tuple(OnDevice(node.name, host) for node in region.nodes), 0.0, 0.0, host=host)
     on_host = isinstance(chosen, OnDevice) and chosen.device == host
     for what, model, is_chosen in (("alone", costs.host_only(), on_host), ("beside the others", costs, False)):
@@ -223,7 +267,8 @@ def _verdict(
     measured: MeasuredTable | None,
     progress: Callable[[str], None],
 ) -> Verdict:
-    verdict = compare_with_host(region, anchor, device, costs)
-    if verdict.time_us is None or verdict.time_us <= costs.host_only().node_cost(region, anchor).time_us:
-        return verdict
-    return replace(verdict, needs=break_even_needs(region, anchor, device, costs, measured, verdict.time_us, progress))
+    found = _compare(region, anchor, device, costs)
+    if found.slower is None:
+        return found.verdict
+    (needs,) = break_even_needs([found.slower], device, costs, measured, progress)
+    return found.with_needs(needs)

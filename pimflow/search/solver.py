@@ -20,7 +20,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
@@ -211,6 +212,15 @@ def stream_cache(options: Options, content_key: str) -> StreamCache:
     """The instruction streams that an earlier run wrote for the same programs; none if `content_key`, which
     identifies the programs, is empty."""
     return StreamCache(_folder(options, None) if content_key else None, content_key)
+
+
+@contextmanager
+def learning(options: Options, *, costs: Costs) -> Iterator[None]:
+    """Meanwhile units know what they have learnt about work in earlier runs; then what they have learnt since is
+    saved."""
+    records = unit_records(costs, _folder(options, None))
+    yield
+    _keep_learnt(records)
 
 
 def save_unit_records(options: Options, *, costs: Costs) -> None:

@@ -86,7 +86,7 @@ def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
 
 
 @given(st.data())
-@settings(max_examples=300)
+@settings(max_examples=150)
 def test_after_any_changes_the_cover_is_that_of_a_new_pool(data: st.DataObject) -> None:
     """Candidates come, get dearer or cheaper, or tie with others; a new pool has looked for no cover before."""
     size = data.draw(st.integers(1, 7))
