@@ -29,11 +29,13 @@ from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.solver import gaps_between, open_cache, solve_for
-from pimflow.search.weighted import Spent
+from pimflow.search.weighted import Spent, WeightedPricer
 from pimflow.targets import TargetRecord
 
 _GAIN = 1e-9
 """The minimum gain of a new point over its neighbours, as a share; smaller gains are due to rounding."""
+_SHOWN = 30
+"""The number of points from which a table leaves some out."""
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,13 @@ def front_points(
     require_offered(policy, costs.units)
     table = open_cache(options, costs) if prices is None else prices
 
+    shared = WeightedPricer(graph, costs, table, ENERGY)
+
     def best(objective: Objective) -> FrontPoint:
-        return point_of(
-            solve_for(
-                graph, replace(policy, objective=objective), options, costs=costs, prices=table, progress=progress
-            )
-        )
+        chosen = replace(policy, objective=objective)
+        pricer = shared.weighing(objective) if objective.mj else None
+        plan = solve_for(graph, chosen, options, costs=costs, prices=table, progress=progress, pricer=pricer)
+        return point_of(plan)
 
     def point_of(plan: Plan) -> FrontPoint:
         rewritten = PassManager(rewrites(plan, costs)).run(graph).graph
@@ -99,7 +102,7 @@ def front_points(
     fastest, lowest_energy = best(LATENCY), best(ENERGY)
     corners = _undominated((fastest, *_corners_between(fastest, lowest_energy, best), lowest_energy))
     progress("search: between the corners of the front")
-    gaps = gaps_between(graph, policy, [corner.plan for corner in corners], options, costs=costs, prices=table)
+    gaps = gaps_between(graph, policy, [corner.plan for corner in corners], options, shared)
     found = [
         point_of(plan)
         for left, right in pairwise(corners)
@@ -196,24 +199,38 @@ class Front(Records):
             "points": self.records(),
         }
 
-    def text(self) -> str:
-        """The machine, and a table with a line per point."""
+    def text(self, *, verbose: bool = False) -> str:
+        """The machine, and a table of the points: all of them if `verbose` or if they are few, otherwise about
+        `_SHOWN`."""
         about = "\n".join(f"{what:<9} {text}" for what, text in (("model", self.model), *self.machine.lines()))
         moved = any(point.fitted.differs(point.time_us) for point in self.points)
         header = ("time (us)", "energy (mJ)", "speedup", "energy", "decisions off the host", *(HEADER if moved else ()))
-        rows = [
-            (*_cells(row), *(point.fitted.cells() if moved else ()))
-            for row, point in zip(self.records(), self.points, strict=True)
-        ]
+        shown = self.points if verbose else _spread(self.points)
+        rows = [(*_cells(self._row(point)), *(point.fitted.cells() if moved else ())) for point in shown]
         table = render_table(header, rows, right=range(len(header)))
         notes = [FITTED] if moved else []
         notes += [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
         notes += [
             f"left out: plans that are not faster than one of these and save at most {self.within_percent:g} % energy"
         ]
+        if len(shown) < len(self.points):
+            notes += [f"{len(self.points) - len(shown):,} points between these are not shown; -v shows them"]
         cut_short = sum(not point.plan.complete for point in self.points)
         notes += [f"search for {cut_short} of {len(self.points)} points{CUT_SHORT}"] if cut_short else []
         return "\n".join([about, "", table, *(wrapped(note, "  ") for note in notes)])
+
+
+def _spread(points: tuple[FrontPoint, ...]) -> list[FrontPoint]:
+    """Points spread over the front, if there are many: in each of `_SHOWN` equal steps of energy the fastest one; and
+    the last."""
+    first_mj, last_mj = points[0].fitted.energy_mj, points[-1].fitted.energy_mj
+    step_mj = (first_mj - last_mj) / _SHOWN
+    if len(points) <= _SHOWN + 1 or step_mj <= 0:
+        return [*points]
+    steps = [int((first_mj - point.fitted.energy_mj) / step_mj) for point in points[:-1]]
+    return [point for point, step, before in zip(points, steps, [-1, *steps], strict=False) if step > before] + [
+        points[-1]
+    ]
 
 
 def _cells(row: Row) -> tuple[str, ...]:

@@ -77,13 +77,14 @@ def price_space(
     budget_s: float | None = None,
     progress: Tell = silent,
     prune: bool = True,
+    pricer: Pricer | None = None,
 ) -> PricedSpace:
     """Price a policy's candidates, then variations of the best plan's pipelines, until none are left or time is up.
 
     With `prune`, only candidates that may be in the cheapest plan are priced, according to `bounds` (`pool`). The
-    result is the same.
+    result is the same. `pricer` is one to use instead of a new one.
     """
-    pricer = pricer_of(policy.objective, graph, costs, prices)
+    pricer = pricer or pricer_of(policy.objective, graph, costs, prices)
     candidates = Candidates(graph, policy, pricer, exhaustive=prune, once=prune)
     what = policy.name if prune else f"{policy.name}, nothing pruned"
     search_progress = SearchProgress(what, progress, budget_s)

@@ -23,6 +23,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import field, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -45,7 +46,7 @@ from pimflow.search.policy import ENERGY, LATENCY, THROUGHPUT, Policy, find_poli
 from pimflow.search.pool import Taken
 from pimflow.search.price_cache import PriceCache, code_fingerprint, open_user_cache, user_folder
 from pimflow.search.priced_space import Decisions, PricedSpace, price_space
-from pimflow.search.pricing import Costs, host_alone, rewrites
+from pimflow.search.pricing import Costs, Pricer, host_alone, rewrites
 from pimflow.search.progress import Tell, silent
 from pimflow.search.run_cache import RunCache
 from pimflow.search.stream_cache import StreamCache
@@ -103,8 +104,12 @@ def solve_for(
     costs: Costs,
     prices: PriceCache | None = None,
     progress: Tell = silent,
+    pricer: Pricer | None = None,
 ) -> Plan:
-    """Like `solve`, for the given policy instead of the one in the options, and without the fallback to the host."""
+    """Like `solve`, for the given policy instead of the one in the options, and without the fallback to the host.
+
+    `pricer` is one to use instead of a new one, except for throughput.
+    """
     started = time.perf_counter()
     scope = cache_scope(costs)
     folder = _folder(options, prices)
@@ -113,7 +118,7 @@ def solve_for(
     plan = plans.plan_of(graph, chosen, costs.target.host)
     if plan is None:
         prices = PriceCache(folder, scope) if prices is None else prices
-        search = _balance if chosen.objective == THROUGHPUT else _search
+        search = _balance if chosen.objective == THROUGHPUT else partial(_search, pricer=pricer)
         plan = search(graph, chosen, costs, prices, options.time_budget_s, progress)
         _keep_learnt(records)
         if plan.complete:
@@ -156,12 +161,12 @@ def _energy_mj(plan: Plan, graph: Graph, costs: Costs) -> float:
 
 
 def gaps_between(
-    graph: Graph, policy: Policy, corners: Sequence[Plan], options: Options, *, costs: Costs, prices: PriceCache
+    graph: Graph, policy: Policy, corners: Sequence[Plan], options: Options, pricer: WeightedPricer
 ) -> Gaps:
     """A search for plans between those that are optimal at some energy price, with the time budget of the options."""
     from pimflow.search.between import Gaps
 
-    return Gaps(graph, policy, WeightedPricer(graph, costs, prices, ENERGY), corners, options.time_budget_s)
+    return Gaps(graph, policy, pricer, corners, options.time_budget_s)
 
 
 class BoundCosts(least_times.Costs, Protocol):
@@ -248,10 +253,16 @@ def unit_records(costs: Costs, folder: Path | None) -> list[tuple[Unit, PriceCac
 
 
 def _search(
-    graph: Graph, chosen: Policy, costs: Costs, prices: PriceCache, budget_s: float | None, progress: Tell
+    graph: Graph,
+    chosen: Policy,
+    costs: Costs,
+    prices: PriceCache,
+    budget_s: float | None,
+    progress: Tell,
+    pricer: Pricer | None = None,
 ) -> Plan:
     """The cheapest plan, or the best one found within the time budget, if there is one."""
-    space = price_space(graph, chosen, costs, prices, budget_s, progress)
+    space = price_space(graph, chosen, costs, prices, budget_s, progress, pricer=pricer)
     complete = not space.search.out_of_time
     if not complete:
         space = _retry_without_runs(space, graph, chosen, costs, prices, budget_s or 0.0, progress)

@@ -7,6 +7,7 @@ the regions' makespans. So the cheapest cover by energy is the plan whose whole 
 from __future__ import annotations
 
 import math
+from copy import copy
 
 from pimflow.ir import Decision, Graph
 from pimflow.records import dataclass
@@ -30,13 +31,24 @@ class WeightedPricer(Pricer):
         super().__init__(graph, costs, prices)
         self._objective = objective
         self._energies = key_of(repr(sorted(costs.target.values.items())))
+        self._listed: dict[tuple[Decision, ...], Spent | None] = {}
+        self._exact: dict[tuple[Decision, ...], Spent] = {}
+
+    def weighing(self, objective: Objective) -> WeightedPricer:
+        """A pricer by another objective; both share what either computes, so a search continues from the other's
+        bounds."""
+        other = copy(self)
+        other._objective = objective
+        return other
 
     def least(self, decisions: tuple[Decision, ...]) -> float:
         """A lower bound on the cost of the decisions before anything is laid out."""
         if len(decisions) > 1:
             return self._weighted(self.least_spent(decisions))
-        time_us = super().least(decisions)
-        return self._weighted(self._with_static(time_us, self._bounds.listed_mj(decisions[0])))
+        if decisions not in self._listed:
+            time_us = super().least(decisions)
+            self._listed[decisions] = self._with_static(time_us, self._bounds.listed_mj(decisions[0]))
+        return self._weighted(self._listed[decisions])
 
     def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Lower bounds on the time and energy of the decisions so far; None if they cannot be carried out."""
@@ -52,11 +64,15 @@ class WeightedPricer(Pricer):
     def refine(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """The cost of the decisions, refined from `least`, and whether it is the price (None: they cannot be carried
         out)."""
+        spent = self._exact.get(decisions)
+        if spent is not None:
+            return self._weighted(spent), True
         known = self._weighted(self.least_spent(decisions))
         if known > least:
             return known, False
         spent = self._from_parts(decisions)
         if spent is not None:
+            self._exact[decisions] = spent
             self._keep_spent(self.content_text(decisions), spent)
             return self._weighted(spent), True
         self._bounds.tighten(decisions)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -10,6 +11,7 @@ import pimflow
 from pimflow.errors import OptionError
 from pimflow.ir import Graph
 from pimflow.options import Options
+from pimflow.report.fitted_cost import FittedCost
 from pimflow.report.front import front_points
 from pimflow.search.policy import policy_of
 from support.costs import FakeCosts
@@ -115,6 +117,24 @@ def test_front_of_a_model() -> None:
     assert rows[-1]["energy_mj"] == pytest.approx(ends[1].report.result.energy_mj)
     assert all(row["speedup"] == pytest.approx(front.baseline_us / row["time_us"]) for row in rows)
     assert front.title in repr(front)
+
+
+def test_a_long_table_has_points_from_all_over_the_front() -> None:
+    front = pimflow.front("zoo:toy", policy="md-dp", check=False)
+    energies = [10.0, 9.98, 9.97, 8.5, *(8.0 - 0.03 * step for step in range(200)), 1.9995]
+    points = tuple(
+        replace(front.points[0], fitted=FittedCost(50.0 + place, energy_mj, True), energy_mj=energy_mj)
+        for place, energy_mj in enumerate(energies)
+    )
+    short, long = (replace(front, points=points).text(verbose=verbose) for verbose in (False, True))
+    shown = [float(line.split()[1]) for line in short.splitlines() if line.count(" %") == 1 and "left" not in line]
+    assert len(shown) <= 31
+    assert (shown[0], shown[-1]) == (10.0, 2.0)
+    for energy_mj in energies:
+        assert any(energy_mj - 8 / 30 <= other for other in shown if other <= energy_mj + 8 / 30)
+    assert f"{len(energies) - len(shown)} points between these are not shown" in short
+    assert long.count("\n") - short.count("\n") == len(energies) - len(shown) - 1
+    assert "not shown" not in long
 
 
 def test_a_front_has_no_other_objective() -> None:

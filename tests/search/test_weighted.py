@@ -17,9 +17,9 @@ from pimflow.runtime.costs import CostModel
 from pimflow.search import solver
 from pimflow.search.candidates import Candidates
 from pimflow.search.chain import Interval
-from pimflow.search.policy import ENERGY, LATENCY, Policy, find_policy, policies
+from pimflow.search.policy import ENERGY, LATENCY, Objective, Policy, find_policy, policies
 from pimflow.search.price_cache import PriceCache
-from pimflow.search.solver import solve
+from pimflow.search.solver import solve, solve_for
 from pimflow.search.weighted import WeightedPricer
 from pimflow.targets import load_target, override
 from support.costs import FakeCosts
@@ -167,3 +167,19 @@ def test_a_cached_plan_is_not_used_for_other_energies(tmp_path: Path, monkeypatc
 def test_an_objective_is_part_of_a_policy() -> None:
     policy: Policy = find_policy("auto")
     assert policy.objective == LATENCY
+
+
+@pytest.mark.parametrize("name", GRAPHS)
+def test_pricers_that_share_what_they_know_find_equally_cheap_plans(name: str) -> None:
+    """A front continues with one pricer; searches by several objectives, one after the other, end where new ones do."""
+    costs, graph = FakeCosts(), PassManager(CLEANUP).run(GRAPHS[name]).graph
+    options = Options.of(target=costs.target, use_cache=False)
+    shared = WeightedPricer(graph, costs, PriceCache(None, "shared"), ENERGY)
+    for objective in (ENERGY, Objective("both", 1.0, 3.0), Objective("rather time", 10.0, 1.0)):
+        policy = replace(find_policy("pimflow"), objective=objective)
+        known, fresh = (
+            solve_for(graph, policy, options, costs=costs, pricer=pricer)
+            for pricer in (shared.weighing(objective), None)
+        )
+        runs = [whole_run(graph, plan.decisions, costs) for plan in (known, fresh)]
+        assert len({objective.cost(run.makespan_us, run.total_energy_mj) for run in runs}) == 1

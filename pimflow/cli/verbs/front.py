@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import Progress, show
+from pimflow.cli.output import Progress, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model, number
 from pimflow.cli.stdin import given_model
 from pimflow.data import Limits
@@ -30,16 +30,20 @@ def add(verbs: Any) -> None:
         help="leave out slower plans that save at most this much energy over one shown (default: 0.01; 0: none)",
     )
     add_json(parser)
+    parser.add_argument("-v", "--verbose", action="store_true", help="print all plans, not only some of many")
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Search at a series of energy prices, then between them, and print a line for every plan."""
+    """Search at a series of energy prices, then between them, and print a line per plan."""
     import pimflow
 
     with Progress(quiet=arguments.quiet) as progress:
         found = pimflow.front(
             given_model(arguments.model), within_percent=arguments.within, progress=progress, **keywords_of(arguments)
         )
-    show("front", found, arguments)
+    if arguments.json:
+        print_json("front", found.as_json(), arguments.command)
+    elif not arguments.quiet:
+        say(found.text(verbose=arguments.verbose))
     return 0
