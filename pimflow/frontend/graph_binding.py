@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Sequence
 
 import numpy as np
 import onnx
@@ -17,6 +17,9 @@ _EDGE_WORDS = ("edge", "rel")
 _VERTEX_SYMBOLS = ("n", "v", "nodes", "num_nodes", "n_nodes", "vertices", "num_vertices")
 _INTEGERS = ("int64", "int32")
 _SAME_ELEMENTS = ("Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze")
+
+Place = tuple[Declared, int]
+"""An input, and one of its axes."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,15 @@ class BoundGraph:
         """Whether no remaining input has one row per edge, so that edges may be reordered."""
         weighted = self.inputs.weight is None or self.adjacency.weight is not None
         return weighted and not self.inputs.edges
+
+    @property
+    def misfit(self) -> ShapeError | None:
+        """Why the model may not run on the graph: it has one table of vertices, without rows for all destinations."""
+        places = _of_vertices(self.inputs, self.shapes, None)
+        rows = {_given_size(*place, self.shapes) for place in places}
+        if len(_tables(places)) != 1 or None in rows or self.adjacency.num_dst <= self.adjacency.num_src:
+            return None
+        return _one_table(places, self.adjacency, self.shapes)
 
     def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
         """The inputs that become constants, with edges in the given order or (`in_rows`) in that of `col`."""
@@ -179,7 +191,7 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
     if adjacency.num_src == vertices:
         pairs += [(item, axis, vertices) for item, axis in _of_vertices(found, shapes, vertices)]
     else:
-        _check_sources(found, adjacency, shapes)
+        _check_tables(found, adjacency, shapes)
     mismatched = [(item, axis) for item, axis, size in pairs if _given_size(item, axis, shapes) not in (None, size)]
     if mismatched:
         _refuse_other_size(found, adjacency, shapes)
@@ -194,23 +206,48 @@ def _sizes(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> d
     return sizes
 
 
-def _check_sources(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> None:
+def _check_tables(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBindings) -> None:
     """Checks that one of the given numbers of rows is that of the sources of a bipartite graph.
 
     Raises:
-        ShapeError: none is.
+        ShapeError: none is, or the model has one table of vertices, whose number of rows is not given.
     """
-    rows = {_given_size(item, 0, shapes) for item in found.vertices}
-    if rows and None not in rows and adjacency.num_src not in rows:
+    places = _of_vertices(found, shapes, None)
+    rows = {_given_size(*place, shapes) for place in places}
+    if len(_tables(places)) == 1 and adjacency.num_src not in rows:
+        raise _one_table(places, adjacency, shapes)
+    if found.vertices and None not in rows and adjacency.num_src not in rows:
         known = " and ".join(f"{size:,}" for size in sorted(size for size in rows if size is not None))
         raise ShapeError(
-            f"the model is for {known} vertices, the edges of the graph go from {adjacency.num_src:,} vertices to "
-            f"{adjacency.num_dst:,} others",
+            f"the model is for {known} vertices, {_edges_between(adjacency)}",
             "bind the sizes of its inputs to these, or give a graph of its own size",
         )
 
 
-def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None) -> list[tuple[Declared, int]]:
+def _tables(places: Sequence[Place]) -> set[object]:
+    """The tables of vertices among inputs: those with one symbol or number of rows are of the same vertices."""
+    return {_dim(place) or place for place in places}
+
+
+def _one_table(places: Sequence[Place], adjacency: Adjacency, shapes: ShapeBindings) -> ShapeError:
+    """The error for a bipartite graph and a model with one table of vertices."""
+    spelled = ", ".join(f"{item.name} {_spelled(item)}" for item, _ in places)
+    size = _given_size(*places[0], shapes)
+    rows = "" if size is None else f" ({size:,} rows)"
+    other = "otherwise give a model that also reads a table of destinations"
+    if size is None:
+        other = f"if only sources have rows, bind these: {_typed(places[0], adjacency.num_src)}"
+    return ShapeError(
+        f"the model has one table of vertices, {spelled}{rows}, and {_edges_between(adjacency)}",
+        f"if both are vertices of one kind, make the graph square (one number as num_nodes); {other}",
+    )
+
+
+def _edges_between(adjacency: Adjacency) -> str:
+    return f"the edges of the graph go from {adjacency.num_src:,} vertices to {adjacency.num_dst:,} others"
+
+
+def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None) -> list[Place]:
     """Inputs with their vertex axis: that of rows or, in batches [B, N, F] and the like, an unambiguous later one.
 
     Args:
@@ -241,7 +278,7 @@ def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None
     return free or [(item, len(item.dims or ()) - 2) for item in found.others if len(item.dims or ()) > 2]
 
 
-def _dim(place: tuple[Declared, int]) -> int | str:
+def _dim(place: Place) -> int | str:
     item, axis = place
     return (item.dims or ())[axis]
 
@@ -250,7 +287,7 @@ def _spelled(item: Declared) -> str:
     return f"[{', '.join(str(dim) if dim != '' else '?' for dim in item.dims or ())}]"
 
 
-def _typed(place: tuple[Declared, int], size: int) -> str:
+def _typed(place: Place, size: int) -> str:
     """The option that binds a size."""
     item, axis = place
     dims = item.dims or ()

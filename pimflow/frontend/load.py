@@ -33,6 +33,7 @@ from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
 
 if TYPE_CHECKING:
+    from pimflow.frontend.recovery import Recovered
     from pimflow.frontend.relation_binding import BoundRelations
 
 SORTED_EDGES = 1 << 18
@@ -143,6 +144,19 @@ def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
     both = next((name for name in given.fixed if name in bound.arrays()), None)
     if both is not None:
         raise OptionError(f"input {both!r} is fixed, but also bound to the graph", "leave one out")
+    try:
+        recovered = _recovered(given, bound)
+    except ModelError as error:
+        if bound.misfit is not None:
+            raise bound.misfit from error
+        raise
+    if bound.misfit is not None and recovered.never_runs:
+        raise bound.misfit
+    return Loaded(_typed(recovered.inferred), bound.adjacency, (*bound.notes, *recovered.notes))
+
+
+def _recovered(given: Source, bound: BoundGraph | BoundRelations) -> Recovered:
+    """The model with its aggregations as sparse ops, and with values that depend on the bound graph as constants."""
     from pimflow.frontend.recovery import recover
 
     opaque = merge_equal_nodes(import_graph(given, bound.shapes, annotations=False))
@@ -150,8 +164,7 @@ def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
     inferred = _inferred(given, opaque, bound.arrays(in_rows=in_rows))
     if in_rows and not _is_of_vertices(inferred.graph, bound.adjacency):
         inferred = _inferred(given, opaque, bound.arrays())
-    recovered = recover(inferred, inferred.bound)
-    return Loaded(_typed(recovered.inferred), bound.adjacency, (*bound.notes, *recovered.notes))
+    return recover(inferred, inferred.bound)
 
 
 def _is_of_vertices(graph: Graph, adjacency: Adjacency) -> bool:

@@ -31,6 +31,7 @@ class BoundRelations:
     lists: tuple[Declared, ...]
     notes: tuple[str, ...] = ()
     may_be_sorted = False
+    misfit = None
 
     def arrays(self, *, in_rows: bool = False) -> dict[str, Array]:
         """The inputs that become constants, with edges in the order in which they were given."""

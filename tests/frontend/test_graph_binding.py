@@ -258,3 +258,42 @@ def test_a_bipartite_graph_leaves_the_numbers_of_rows_to_the_user() -> None:
         bind_graph(model.graph, graph, {"S": 5, "D": 9})
     with pytest.raises(ShapeError, match=r"for 20 and 9 vertices, the graph has 20 .* sources and how many destina"):
         bind_graph(model.graph, Adjacency.from_edge_index(pairs, 20, None, kinds), {"S": 20, "D": 9})
+
+
+@pytest.mark.parametrize("name", ["gcn-ts", "gat-dynamo", "gin-ts", "graphconv-ts", "transformer-ts"])
+@pytest.mark.parametrize(("sizes", "rows"), [((20, 9), 9), ((9, 20), 20), ((9, 20), 9), ((20, 9), None)])
+def test_a_bipartite_graph_needs_a_model_with_rows_for_its_destinations(
+    name: str, sizes: tuple[int, int], rows: int | None
+) -> None:
+    """ONNX Runtime would name the scatter, of the node's own zeros, that an edge leaves."""
+    graph = Adjacency.from_edge_index(np.stack([PAIRS[0] % sizes[0], PAIRS[1] % sizes[1]]), sizes)
+    spelled = "" if rows is None else rf" \({rows} rows\)"
+    hint = "--shape num_nodes=20" if rows is None else "give a model that also reads a table of destinations"
+    with pytest.raises(
+        ShapeError,
+        match=rf"^the model has one table of vertices, x \[num_nodes, 12\]{spelled}, and the edges of the graph go "
+        rf"from {sizes[0]} vertices to {sizes[1]} others; if both are .* make the graph square \(.*\); .*{hint}$",
+    ):
+        load_with_graph(str(FOLDER / f"{name}.onnx"), {} if rows is None else {"num_nodes": rows}, graph)
+
+
+@pytest.mark.parametrize("groups", [4, 50])
+def test_a_model_with_one_table_may_have_results_for_other_vertices(groups: int) -> None:
+    """A readout: edges lead from vertices to the groups that they are added up for."""
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "zero"], ["src"]),
+        helper.make_node("Gather", ["edge_index", "one"], ["dst"]),
+        helper.make_node("Gather", ["x", "src"], ["rows"]),
+        helper.make_node("Unsqueeze", ["dst", "axis"], ["column"]),
+        helper.make_node("Shape", ["rows"], ["shape"]),
+        helper.make_node("Expand", ["column", "shape"], ["index"]),
+        helper.make_node("ScatterElements", ["zeros", "index", "rows"], ["out"], axis=0, reduction="add"),
+    ]
+    constants = {"zero": np.array(0), "one": np.array(1), "axis": np.array([1]), "zeros": np.zeros((groups, 4), "f")}
+    model = model_of(nodes, {"x": ("N", 4), "edge_index": (2, "E")}, ["out"], constants, 18)
+    model.graph.input[1].type.tensor_type.elem_type = LONG
+    pairs = np.stack([PAIRS[0], np.arange(60) % groups])
+    loaded = load_with_graph(model, {"N": 20}, Adjacency.from_edge_index(pairs, (20, groups)))
+    given = random_inputs(loaded.graph, 0)
+    expected = run_original(model, {**given, "edge_index": pairs})["out"]
+    assert relative_error(run_graph(loaded.graph, given)["out"], expected) < 1e-5

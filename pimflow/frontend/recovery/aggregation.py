@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.frontend.recovery.edges import EdgeValues
-from pimflow.frontend.recovery.rewriter import Ints, Rewriter, Rows, Segments, is_in_range
+from pimflow.frontend.recovery.rewriter import OUT_OF_RANGE, Ints, Rewriter, Rows, Segments, is_in_range
 from pimflow.frontend.recovery.typed import Typed, TypedRows, match_typed, sizes_of, write_typed
 from pimflow.frontend.structure import along_rows, compact, is_uniform
 from pimflow.ir import Elementwise, Node, Refusal, Reshape, SegmentReduce, Spmm
@@ -107,7 +107,7 @@ class Aggregations:
         if where is None:
             return Refusal(f"{node.name}: its index differs between columns")
         if not is_in_range(where.index, shape[where.axis]):
-            return Refusal(f"{node.name}: its index is out of range")
+            return Refusal(f"{node.name}: {OUT_OF_RANGE}")
         if base not in rewriter.known and kind != "sum" and not dtype.startswith("float"):
             return Refusal(f"{node.name}: its {kind} starts from integers that are computed when the model runs")
         segments = rewriter.segments(where.index, shape[where.axis])

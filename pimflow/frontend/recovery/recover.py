@@ -9,7 +9,7 @@ import numpy as np
 from pimflow.errors import ModelError
 from pimflow.frontend.inference import Inferred
 from pimflow.frontend.recovery.aggregation import Aggregations
-from pimflow.frontend.recovery.rewriter import SCATTERS, Ints, Rewriter, fold_known_values
+from pimflow.frontend.recovery.rewriter import OUT_OF_RANGE, SCATTERS, Ints, Rewriter, fold_known_values
 from pimflow.frontend.recovery.typed import match_typed, write_product
 from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Graph, Node, Spmm
@@ -25,6 +25,11 @@ class Recovered(NamedTuple):
 
     inferred: Inferred
     notes: tuple[str, ...]
+
+    @property
+    def never_runs(self) -> bool:
+        """Whether a scatter or gather that was left has a known index that is out of range."""
+        return any(note.endswith(OUT_OF_RANGE) for note in self.notes)
 
 
 def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
@@ -143,7 +148,7 @@ def _why_unrecovered(rewriter: Rewriter, node: Node) -> str:
         return f"{node.name}: it picks along axis {axis}, not rows of vertices or edges"
     if node.kind == "Gather" and index.ndim != 1:
         return f"{node.name}: its index has {index.ndim} dims, so it is not a list of rows"
-    return f"{node.name}: its index is out of range"
+    return f"{node.name}: {OUT_OF_RANGE}"
 
 
 def _readers(rewriter: Rewriter, name: str) -> int:

@@ -22,6 +22,9 @@ Ints = npt.NDArray[Any]
 SCATTERS = frozenset({"ScatterElements", "ScatterND"})
 """Operators that can reduce rows of edges into rows of destinations."""
 
+OUT_OF_RANGE = "its index is out of range"
+"""Why a scatter or gather by a known index stays as it is, and cannot run."""
+
 _SOURCES = "col"
 
 _COPYING = frozenset(
