@@ -192,12 +192,17 @@ class Graph:
         `num_nodes`. Any other mapping holds the edge lists of a heterogeneous graph.
 
         Raises:
-            GraphDataError: the arrays are not those of a graph.
+            GraphDataError: the arrays are not those of a graph, or those of a graph of either kind.
         """
-        from pimflow.sparse.reading import PYG_NAMES
+        from pimflow.sparse.reading import PYG_NAMES, is_edge_list
+        from pimflow.sparse.relations import is_one_of_several, list_name
 
         given = {name: arrays[name] for name in PYG_NAMES if name in arrays}
-        if "edge_index" not in given or len(given) == 1 < len(arrays):
+        if "edge_index" not in given:
+            return cls.from_edge_lists(arrays, where=where)
+        named = {list_name(name, where): array for name, array in arrays.items() if name not in PYG_NAMES}
+        others = [name for name, array in named.items() if is_edge_list(name, _as_array(array, f"{where}: {name}"))]
+        if is_one_of_several(others, [*given][1:], where):
             return cls.from_edge_lists(arrays, where=where)
         return cls.from_pyg(SimpleNamespace(**given), where=where)
 
@@ -301,8 +306,8 @@ class Graph:
 
         An .npz file has `edge_index` [2, E] and optionally `edge_weight`, `edge_type` and `num_nodes`; or it is a scipy
         sparse matrix, or was written by `save`; otherwise its integer arrays [2, E] are the edge lists of a
-        heterogeneous graph, by name. Text, plain or gzip, is in the MatrixMarket format or has one line per edge:
-        source, destination and optionally a weight.
+        heterogeneous graph, by name (`edge_index` may be one of them, if nothing belongs to it). Text, plain or gzip,
+        is in the MatrixMarket format or has one line per edge: source, destination and optionally a weight.
 
         Args:
             path: the file.

@@ -6,7 +6,7 @@ import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +99,17 @@ def open_arrays(path: Path, wanted: frozenset[str] | None = None) -> dict[str, S
             "use a machine with more memory",
         )
     return arrays
+
+
+def forms_in(path: Path) -> Iterator[tuple[str, StoredArray | None]]:
+    """The names of all arrays of an .npz file, each with the array, or with None if it cannot be opened."""
+    with zipfile.ZipFile(path) as archive:
+        for info in archive.infolist():
+            try:
+                array = _opened(path, archive, info)
+            except (GraphDataError, *DAMAGED):
+                array = None
+            yield info.filename.removesuffix(".npy"), array
 
 
 def _opened(path: Path, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> StoredArray:

@@ -13,8 +13,8 @@ from pimflow.data import open_file
 from pimflow.errors import GraphDataError
 from pimflow.sparse import checks
 from pimflow.sparse.forms import EdgeLists, Edges, Progress, Relation, Rows, check_memory, too_large
-from pimflow.sparse.npz import DAMAGED, StoredArray, open_arrays
-from pimflow.sparse.relations import states_kinds
+from pimflow.sparse.npz import DAMAGED, StoredArray, forms_in, open_arrays
+from pimflow.sparse.relations import is_one_of_several, states_kinds
 from pimflow.sparse.text import read_text
 
 PYG_NAMES = ("edge_index", "edge_weight", "edge_type", "num_nodes")
@@ -52,16 +52,18 @@ def _from_npz(path: Path) -> Edges | Rows | EdgeLists:
     arrays = open_arrays(path, frozenset(PYG_NAMES + SCIPY_NAMES + OWN_NAMES))
     where = str(path)
     if "edge_index" in arrays:
-        return _from_edge_index(arrays, where)
+        others = [name for name, array in forms_in(path) if name not in PYG_NAMES and is_edge_list(name, array)]
+        if not is_one_of_several(others, [name for name in PYG_NAMES[1:] if name in arrays], where):
+            return _from_edge_index(arrays, where)
+        return _from_lists(open_arrays(path, frozenset(("edge_index", *others))), where)
     if "rowptr" in arrays:
         return _from_own(arrays, where)
     if "format" in arrays:
         return _from_scipy(arrays, where)
     every = open_arrays(path)
-    lists = {name: array for name, array in every.items() if _is_edge_list(array) or states_kinds(name)}
+    lists = {name: array for name, array in every.items() if is_edge_list(name, array)}
     if lists:
-        check_memory(sum(array.shape[-1] for array in lists.values() if array.shape), where)
-        return EdgeLists({name: array.read() for name, array in lists.items()})
+        return _from_lists(lists, where)
     held = ", ".join(f"{name} {array.dtype.name} {list(array.shape)}" for name, array in list(every.items())[:_SHOWN])
     raise GraphDataError(
         f"{path} has no edge_index, and is not a scipy sparse matrix: it has {held or 'no arrays'}",
@@ -105,8 +107,16 @@ def _relations(arrays: Arrays, where: str) -> tuple[Relation, ...]:
     return tuple(Relation(name, *sizes) for name, sizes in zip(names.tolist(), ends.tolist(), strict=True))
 
 
-def _is_edge_list(array: StoredArray) -> bool:
-    return len(array.shape) == 2 and array.shape[0] == 2 and array.dtype.kind in "iu"
+def is_edge_list(name: str, array: StoredArray | npt.NDArray[Any] | None) -> bool:
+    """Whether an array is an edge list: by its name or, if it can be opened, by its form, integers [2, E]."""
+    if states_kinds(name):
+        return True
+    return array is not None and len(array.shape) == 2 and array.shape[0] == 2 and array.dtype.kind in "iu"
+
+
+def _from_lists(lists: Arrays, where: str) -> EdgeLists:
+    check_memory(sum(array.shape[-1] for array in lists.values() if array.shape), where)
+    return EdgeLists({name: array.read() for name, array in lists.items()})
 
 
 def _from_scipy(arrays: Arrays, where: str) -> Edges | Rows:

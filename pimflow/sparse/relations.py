@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -52,6 +52,28 @@ def states_kinds(name: str) -> bool:
     """Whether a list's name states the kinds that it joins."""
     parts = name.split(SEPARATOR)
     return len(parts) == 3 and all(parts)
+
+
+def is_one_of_several(others: Sequence[str], beside: Sequence[str], where: str) -> bool:
+    """Whether `edge_index` is the name of one edge list among several, and not that of the edges of the whole graph.
+
+    Args:
+        others: the names of other edge lists. One that ends in "_index", such as PyTorch Geometric's edge_label_index,
+            picks from the graph and is no list of it.
+        beside: the names of what belongs to the edges of a whole graph: weights, types, the number of vertices.
+        where: the source of the data, for error messages.
+
+    Raises:
+        GraphDataError: the arrays are those of a whole graph and of a heterogeneous one.
+    """
+    lists = [name for name in others if states_kinds(name) or not name.endswith("_index")]
+    if (lists and beside) or any(map(states_kinds, lists)):
+        whole = " and ".join(("edge_index", *beside))
+        raise GraphDataError(
+            f"{where} has {whole}, as for a model with one edge list, but also the edge lists {', '.join(lists)}",
+            "leave out what the model does not read",
+        )
+    return bool(lists)
 
 
 def list_name(name: object, where: str) -> str:

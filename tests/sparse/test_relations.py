@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +58,34 @@ def test_a_file_has_an_array_for_every_list_and_a_saved_graph_is_read_again(tmp_
     renamed = Graph.from_edge_lists(dict(zip(("writes", "cites"), lists.values(), strict=True)))
     assert renamed.sha256 != graph.sha256, "names are part of the content"
     assert renamed.structure_sha256 == graph.structure_sha256
+
+
+@pytest.mark.parametrize(
+    ("others", "lists"),
+    [
+        (["paper__cites__paper"], "edge_index, .* but also the edge lists paper__cites__paper; leave out"),
+        (["num_nodes", "cites", "writes"], "edge_index and num_nodes, .* but also the edge lists cites, writes; leave"),
+        (["cites"], "cites edge_index"),
+        (["edge_label_index", "num_nodes"], ""),
+        (["edge_label_index", "labels"], ""),
+    ],
+)
+def test_edge_index_is_a_list_of_several_or_refused_beside_them(others: list[str], lists: str, tmp_path: Path) -> None:
+    """Never the whole graph while other lists are ignored; PyTorch Geometric's pairs to predict are no edges of it."""
+    pairs = np.array([[3, 0, 1], [1, 2, 0]])
+    known: Any = {"num_nodes": np.array(7), "labels": np.ones((2, 3), np.float32)}
+    arrays: Any = {"edge_index": pairs, **{name: known.get(name, pairs) for name in others}}
+    np.savez(tmp_path / "graph.npz", **arrays)
+    reads: dict[str, Callable[[], Graph]] = {
+        "graph.npz": lambda: Graph.load(tmp_path / "graph.npz"),
+        "graph": lambda: Graph.from_mapping(arrays),
+    }
+    for where, read in reads.items():
+        if ";" in lists:
+            with pytest.raises(GraphDataError, match=f"{where} has {lists}"):
+                read()
+        else:
+            assert sorted(relation.name for relation in read().relations) == lists.split()
 
 
 def test_invalid_graphs_are_refused(tmp_path: Path) -> None:
