@@ -1,16 +1,18 @@
 """Where to place large tables, by price: in the GPU's memory or in the host's, and how to fetch rows from there.
 
 A model that fits into the GPU's memory is left alone: rows are nearest there. Otherwise tables are moved to the host's
-memory, the largest first, until the rest fits; their readers are cut into as few parts as that requires. Each way of
-fetching rows is tried, and the cheapest one is used. This is decided before plans are made, with every node on the
-device that runs it fastest.
+memory, the largest first, until the rest fits; their readers are cut into as few parts as that requires. Numbers of
+tables that cannot free as much as is missing are not tried. Each way of fetching rows is tried, and the cheapest one is
+used. This is decided before plans are made, with every node on the device that runs it fastest.
 """
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import NamedTuple
 
 from pimflow.errors import OptionError, TargetError
@@ -22,11 +24,11 @@ from pimflow.passes import FuseEpilogues, MovementElimination, Pass, PassRecord,
 from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import tiers_of
-from pimflow.runtime.memory import plan_memory
+from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory
 from pimflow.runtime.memory.tiers import gigabytes, gpu_bytes
 from pimflow.search.fastest import Fastest
 from pimflow.search.pricing import Costs, rewrites
-from pimflow.search.room import needed_bytes
+from pimflow.search.room import memory_in_order, needed_bytes
 
 ACCESSES: Mapping[str, tuple[str, ...]] = {
     "auto": ("gather", "zero-copy", "zero-copy-plain"),
@@ -59,6 +61,7 @@ class Form:
         access: how the rows of all its tables are fetched.
         parts: into how many parts the readers are cut.
         needed_bytes: the peak use of the GPU's memory.
+        live_bytes: a lower bound on it, however the arena is packed.
         time_us: the total time of all nodes, each on the device that runs it fastest.
     """
 
@@ -66,6 +69,7 @@ class Form:
     access: str
     parts: int
     needed_bytes: int
+    live_bytes: int
     time_us: float
 
 
@@ -142,6 +146,39 @@ def _bytes(graph: Graph, name: str) -> int:
     return value.elements * (element_bytes(value.dtype) or 0)
 
 
+def _cut_readers(graph: Graph, table: str) -> list[Node]:
+    """The readers of a table that may be cut into parts: all that do not just read rows of it."""
+    return [node for node in graph.users(table) if not (reads_rows(node) and node.inputs[0] == table)]
+
+
+def _most_freed(graph: Graph, table: str) -> int:
+    """An upper bound on the bytes of the GPU's memory that a table frees if it leaves: its own, those of indices and
+    other constants of its readers, and those of values that are cut with these."""
+    names = {table: None}
+    for reader in graph.users(table):
+        names.update((name, None) for name in reader.inputs if graph.is_constant(name))
+    for reader in _cut_readers(graph, table):
+        names.update(dict.fromkeys(_chained(graph, reader)))
+    return sum(graph.stored_bytes(name) if graph.is_constant(name) else _aligned(graph, name) for name in names)
+
+
+def _chained(graph: Graph, node: Node) -> Iterator[str]:
+    """The values that may be cut together with a node: its outputs, and what the sole readers of these make of them."""
+    yield from filter(None, node.outputs)
+    while len(node.outputs) == 1 and len(graph.users(node.output)) == 1:
+        (node,) = graph.users(node.output)
+        yield from filter(None, node.outputs)
+
+
+def _aligned(graph: Graph, name: str) -> int:
+    return -(-_bytes(graph, name) // ALIGNMENT) * ALIGNMENT
+
+
+def _live_bytes(memory: MemoryPlan) -> int:
+    """What is alive at the peak, and the weights: a lower bound on the bytes needed, however the arena is packed."""
+    return memory.live_bytes + memory.weight_bytes
+
+
 class _Forms:
     """Tries placements for one graph."""
 
@@ -154,33 +191,56 @@ class _Forms:
     def found(self, tables: Sequence[str]) -> list[Form] | Refusal:
         """Placements that fit, one per access, with as few tables in the host's memory as possible; or why there are
         none."""
-        least, size, others = None, 0, self._graph.constant_bytes
-        for count, name in enumerate(tables, 1):
-            chosen = tables[:count]
-            size += _bytes(self._graph, name)
-            others -= self._graph.stored_bytes(name) if name in self._graph.constants else 0
-            if size > self._host_room:
-                reason = f"tables of {gigabytes(size)} do not fit into the host's {gigabytes(self._host_room)}"
-                return Refusal(reason, size, self._host_room, "bytes of the host's memory")
-            if others > self._room and chosen != tables:
-                continue  # more tables have to leave, however the readers of these are cut
-            forms, needed = self._of(chosen)
-            if forms:
-                return forms
-            least = needed if least is None else min(least, needed)
-        assert least is not None, "there is a table"
+        sizes = [*accumulate(_bytes(self._graph, name) for name in tables)]
+        freed = [*accumulate((_most_freed(self._graph, name) for name in tables), initial=0)]
+        most, needed = bisect_right(sizes, self._host_room), []
+        live = _live_bytes(memory_in_order(self._graph, self._costs))
+        count = max(self._next(0, live, freed), self._fewest(tables))
+        while count <= most:
+            tried = self._of(tables[:count])
+            fitting = [form for form in tried if form.needed_bytes <= self._room]
+            if fitting:
+                return fitting
+            needed += [form.needed_bytes for form in tried]
+            count = self._next(count, min(form.live_bytes for form in tried), freed)
+        if most < len(tables):
+            reason = f"tables of {gigabytes(sizes[most])} do not fit into the host's {gigabytes(self._host_room)}"
+            return Refusal(reason, sizes[most], self._host_room, "bytes of the host's memory")
+        least = min(needed)
         reason = f"with tables in the host's memory the GPU needs {gigabytes(least)}, {gigabytes(least - self._room)}"
         return Refusal(f"{reason} more than it has", least, self._room, "bytes of the GPU's memory")
 
-    def _of(self, tables: Sequence[str]) -> tuple[list[Form], int]:
-        """Placements that fit with the fewest parts, and the least memory that any placement needs."""
+    def _fewest(self, tables: Sequence[str]) -> int:
+        """The fewest tables beside which the other constants fit; all if they never do."""
+        graph = self._graph
+        stored = (graph.stored_bytes(name) if graph.is_constant(name) else 0 for name in tables)
+        missing = graph.constant_bytes - self._room
+        return min(bisect_left([*accumulate(stored, initial=0)], missing), len(tables))
+
+    def _next(self, count: int, live_bytes: int, freed: Sequence[int]) -> int:
+        """The next number of tables to try after one that does not fit: the least that may free what is missing. If
+        none does, all tables, for the sake of the message, and then one more than there are.
+
+        Args:
+            count: the number that does not fit.
+            live_bytes: what is alive at the peak with that number of tables in the host's memory.
+            freed: by number of tables, the most bytes that they free.
+        """
+        every = len(freed) - 1
+        enough = max(count + 1, bisect_left(freed, freed[count] + live_bytes - self._room))
+        return min(enough, every if count < every else every + 1)
+
+    def _of(self, tables: Sequence[str]) -> list[Form]:
+        """Placements with ever more parts, until some fit or more parts hardly help."""
+        tried: list[Form] = []
         parts, least = 1, math.inf
         while True:
             forms = self._in_parts(tables, parts)
+            tried += forms
             needed = min(form.needed_bytes for form in forms)
-            fitting = [form for form in forms if form.needed_bytes <= self._room]
-            if fitting or needed > _WORTH_CUTTING * least or parts >= _MAX_PARTS:
-                return fitting, round(min(needed, least))
+            is_last = parts >= _MAX_PARTS or not any(_cut_readers(self._graph, name) for name in tables)
+            if needed <= self._room or needed > _WORTH_CUTTING * least or is_last:
+                return tried
             least, parts = needed, 2 * parts
 
     def _in_parts(self, tables: Sequence[str], parts: int) -> list[Form]:
@@ -197,9 +257,10 @@ class _Forms:
 
     def _form(self, passes: tuple[Pass, ...], made: Graph, access: str, parts: int) -> Form:
         graph = made.replace(nodes=[_fetching(node, access) for node in made.nodes])
-        needed = needed_bytes(graph, self._costs)
+        memory = memory_in_order(graph, self._costs)
+        needed = gpu_bytes(memory)
         time_us = self._fastest.us(graph) if needed <= self._room else 0.0
-        return Form(passes, access, parts, needed, time_us)
+        return Form(passes, access, parts, needed, _live_bytes(memory), time_us)
 
 
 def _passes(tables: Sequence[str], access: str, parts: int) -> tuple[Pass, ...]:

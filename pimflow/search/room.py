@@ -8,7 +8,7 @@ from typing import NamedTuple
 from pimflow.ir import Graph
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.runtime.costs import CostModel
-from pimflow.runtime.memory import ALIGNMENT, plan_memory
+from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.search.fastest import Fastest
 from pimflow.search.order import execution_order
@@ -52,8 +52,13 @@ class Price(NamedTuple):
 
 def needed_bytes(graph: Graph, costs: CostModel) -> int:
     """The GPU's peak memory use with the nodes run one after the other, in the order of plans."""
+    return gpu_bytes(memory_in_order(graph, costs))
+
+
+def memory_in_order(graph: Graph, costs: CostModel) -> MemoryPlan:
+    """The memory of a graph whose nodes run one after the other, in the order of plans."""
     ordered = graph.replace(nodes=execution_order(graph))
-    return gpu_bytes(plan_memory(ordered, costs.host_only().workspaces(ordered)))
+    return plan_memory(ordered, costs.host_only().workspaces(ordered))
 
 
 def _fits(graph: Graph, costs: CostModel) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -13,13 +14,18 @@ from scipy.optimize import linprog
 import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.errors import OptionError, TargetError
-from pimflow.ir import Graph, OnDevice, Parallel, Plan
+from pimflow.ir import Builder, GatherRows, Graph, OnDevice, Parallel, Plan
 from pimflow.ir.analysis.host_tables import fetches, in_host
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.options import Options
+from pimflow.passes import PlaceFeatures
+from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import FeatureAccess, TableRead
+from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.memory.tiers import gigabytes
 from pimflow.runtime.timeline import regions
-from pimflow.search.feature_places import has_room
+from pimflow.search.feature_places import MARKS, feature_places, has_room
+from pimflow.search.room import memory_in_order, needed_bytes
 from pimflow.sparse.generate import power_law
 from pimflow.targets import Target, override
 from support.onnx_models import model_of
@@ -187,6 +193,71 @@ def test_as_many_tables_as_necessary_leave_the_largest_first() -> None:
         found = pimflow.compile(model, target=machine(room / MIB), policy="gpu", use_cache=False, check=False)
         assert sorted(table.table for table in found.host_tables) == sorted([*tables][staying:])
         assert found.memory.arena_bytes + found.memory.weight_bytes <= room
+
+
+def lookups(sizes: Sequence[int], ids: int, given: Collection[int] = ()) -> Graph:
+    """Tables of 16 columns with their numbers of rows, constants or (those in `given`) inputs, and rows of each,
+    picked by ids that are constants for every second one, side by side."""
+    build, random = Builder("lookups"), np.random.default_rng(0)
+    picked = []
+    for at, rows in enumerate(sizes):
+        array = np.ones((rows, 16), np.float32)
+        table = build.input(*array.shape, name=f"t{at}") if at in given else build.constant(array, f"t{at}")
+        index = random.integers(0, rows, ids)
+        by = build.constant(index, f"ids{at}") if at % 2 else build.input(ids, name=f"ids{at}", dtype="int64")
+        picked.append(build.relu(build.op(GatherRows(), table, by)))
+    return build.graph(build.concat(1, *picked))
+
+
+def placed(graph: Graph, mib: float) -> tuple[list[str], str]:
+    """The tables that leave, and what a record says."""
+    options = Options.of(target=machine(mib), policy="gpu")
+    chosen = feature_places(graph, CostModel(options.target), options)
+    notes = [note for record in chosen.records for note in record.notes]
+    return [step.table for step in chosen.passes if isinstance(step, PlaceFeatures)], "".join(notes)
+
+
+def least_bytes(graph: Graph, tables: Sequence[str]) -> int:
+    """The least that the GPU needs with some tables in the host's memory, in one of the ways to fetch rows."""
+    forms = []
+    for access in ("gather", "zero-copy"):
+        form = graph
+        for step in (*(PlaceFeatures(name, access) for name in tables), *MARKS):
+            form = step.run(form).graph
+        forms.append(form)
+    return min(needed_bytes(form, CostModel(machine(1000))) for form in forms)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_fewer_tables_would_do(seed: int) -> None:
+    """All numbers of tables are tried here, the largest first."""
+    random = np.random.default_rng(seed)
+    sizes = random.integers(20, 3000, 7).tolist()
+    graph = lookups(sizes, int(random.integers(1, 300)), random.choice(7, 3, replace=False).tolist())
+    order = sorted(range(7), key=lambda at: (-sizes[at], graph.is_constant(f"t{at}"), at))
+    needed = [least_bytes(graph, [f"t{at}" for at in order[:count]]) for count in range(8)]
+    for room in (needed[0] - 1, *random.integers(needed[-1] // 2, needed[0], 5).tolist()):
+        fewest = next((count for count, size in enumerate(needed) if size <= room), 0)
+        names, note = placed(graph, room / MIB)
+        assert names == [f"t{at}" for at in order[:fewest]]
+        assert fewest or f"the GPU needs {gigabytes(min(needed))}" in note
+
+
+@pytest.mark.parametrize("share", [0.97, 1.05])
+def test_numbers_of_tables_that_cannot_be_enough_are_not_tried(share: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With 150 tables, rows that are picked take most of the memory, so each number of tables could be tried."""
+    graph = lookups(range(100, 250), 800)
+    least = least_bytes(graph, [f"t{at}" for at in range(150)])
+    planned: list[Graph] = []
+
+    def counted(graph: Graph, costs: CostModel) -> MemoryPlan:
+        planned.append(graph)
+        return memory_in_order(graph, costs)
+
+    monkeypatch.setattr("pimflow.search.feature_places.memory_in_order", counted)
+    names, _ = placed(graph, share * least / MIB)
+    assert (0 < len(names) < 150) == (share > 1)
+    assert len(planned) < 12
 
 
 def test_a_quantised_table_frees_the_bytes_that_it_took() -> None:
