@@ -9,6 +9,7 @@ from dataclasses import replace
 from pimflow.bundle.source import ModelSource
 from pimflow.compiled.original import read_model
 from pimflow.errors import ModelError, PimflowError
+from pimflow.frontend import Loaded
 from pimflow.ir import Graph
 from pimflow.ir.gradients.tape import SCATTER_OPSET
 from pimflow.options import Options
@@ -86,13 +87,13 @@ class StepBuilder:
         Raises:
             ModelError: the model has no parameters, or an operator has no gradient.
         """
-        graph = read_model(self.source, self.read_options).graph
+        loaded = read_model(self.source, self.read_options)
         try:
-            return self._steps(graph)
+            return self._steps(loaded)
         except ModelError:
-            for source, unroll in self._other_forms(graph):
+            for source, unroll in self._other_forms(loaded.graph):
                 with suppress(PimflowError):  # the error for the model as given helps more
-                    return self._steps(read_model(source, self.read_options, unroll=unroll).graph)
+                    return self._steps(read_model(source, self.read_options, unroll=unroll))
             raise
 
     def _other_forms(self, graph: Graph) -> Iterator[tuple[ModelSource, bool]]:
@@ -105,15 +106,15 @@ class StepBuilder:
                 if unroll or source is newer:
                     yield source, unroll
 
-    def _steps(self, model: Graph) -> tuple[Step, ...]:
-        graph = CLEAN_UP.run(model).graph
+    def _steps(self, model: Loaded) -> tuple[Step, ...]:
+        graph = CLEAN_UP.run(model.graph).graph
         exported = self._step(graph, model)  # before any other form, whose errors would name nodes made by passes
         fastest = self._fastest_step(graph, model, exported, fitting=False)
         if not fastest.price(keep_all(fastest.trace)).is_too_large:
             return (fastest,)
         return tuple(dict.fromkeys((fastest, self._fastest_step(graph, model, exported, fitting=True))))
 
-    def _fastest_step(self, graph: Graph, model: Graph, exported: Step, *, fitting: bool) -> Step:
+    def _fastest_step(self, graph: Graph, model: Loaded, exported: Step, *, fitting: bool) -> Step:
         """The step in the fastest form; with `fitting`, in the fastest that fits into memory, or that lacks least."""
 
         def price(form: Graph) -> Price:
@@ -123,7 +124,7 @@ class StepBuilder:
         passes = training_form(graph, once_per_graph(price), self.read_options)
         return self._step(PassManager(passes).run(graph).graph, model) if passes else exported
 
-    def _step(self, graph: Graph, model: Graph) -> Step:
+    def _step(self, graph: Graph, model: Loaded) -> Step:
         """The step for all parameters of the model, from which `graph` was made."""
         made = _differentiated(graph, model, self.options)
         alone = host_alone(OPTIMISE.run(made.graph).graph, self.costs)
@@ -142,17 +143,15 @@ def bytes_left(target: Target, state_bytes: int) -> int | None:
     return None if target.memory is None else max(0, target.memory.gpu.usable_bytes - state_bytes)
 
 
-def _differentiated(graph: Graph, model: Graph, options: Differentiate) -> TrainingStep:
+def _differentiated(graph: Graph, model: Loaded, options: Differentiate) -> TrainingStep:
     """A step for all parameters of a model, from which `graph` was made.
 
     Raises:
         ModelError: it has none, or an operator has no gradient.
     """
-    names = parameters(graph, model)
+    names, name = parameters(graph, model.graph, model.of_graph), model.graph.name
     if not names and not any(graph.users(name) for name in graph.inputs):
-        raise ModelError(
-            f"{model.name!r} computes the same for every input: there is nothing to train", "export it again"
-        )
+        raise ModelError(f"{name!r} computes the same for every input: there is nothing to train", "export it again")
     if not names:
-        raise ModelError(f"{model.name!r} has no parameters to train", "give a model with weights")
+        raise ModelError(f"{name!r} has no parameters to train", "give a model with weights")
     return training_step(graph, replace(options, wrt=names))

@@ -79,6 +79,7 @@ class Loaded:
         is_estimate: whether the bound graph is a random one of the requested size.
         has_external_data: whether weights are in other files than the model.
         outlined: the model of a large file, without the weights that `graph` has; None for any other.
+        of_graph: names of the constants that depend on the bound graph, such as norms: none of them is a parameter.
     """
 
     graph: Graph
@@ -87,6 +88,7 @@ class Loaded:
     is_estimate: bool = False
     has_external_data: bool = False
     outlined: SplitModel | None = None
+    of_graph: frozenset[str] = frozenset()
 
 
 def load_with_graph(
@@ -152,7 +154,8 @@ def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
         raise
     if bound.misfit is not None and recovered.never_runs:
         raise bound.misfit
-    return Loaded(_typed(recovered.inferred), bound.adjacency, (*bound.notes, *recovered.notes))
+    notes = (*bound.notes, *recovered.notes)
+    return Loaded(_typed(recovered.inferred), bound.adjacency, notes, of_graph=recovered.of_graph)
 
 
 def _recovered(given: Source, bound: BoundGraph | BoundRelations) -> Recovered:

@@ -15,11 +15,14 @@ from pimflow.ir import (
     BatchNorm,
     Conv2d,
     Elementwise,
+    GatherPairs,
+    GatherRows,
     Gemm,
     Graph,
     Node,
     OnnxOp,
     Refusal,
+    Sddmm,
     TypedLinear,
     TypedSpmm,
 )
@@ -107,13 +110,14 @@ def training_step(graph: Graph, options: Differentiate) -> TrainingStep:
     return _Writer(without_bag_loops(graph), options, targets).write()
 
 
-def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
+def parameters(graph: Graph, model: Graph | None = None, given: Collection[str] = ()) -> tuple[str, ...]:
     """The constants that are trained, in the order in which nodes read them.
 
     Args:
         graph: the graph to train.
         model: the same graph before constants were folded: a constant that was not computed from a parameter (zeros to
             add to) is not trained.
+        given: constants of the model that are data; so is what was computed from them alone.
 
     Returns:
         names of constants.
@@ -129,17 +133,23 @@ def parameters(graph: Graph, model: Graph | None = None) -> tuple[str, ...]:
         is_trained = is_unmasked if node.op.onnx_name in _SCALED or capture_count(node) else is_trainable
         for position in _trained_positions(graph, node):
             for name in _sources(graph, node.inputs[position]):
-                if is_trained(graph, name) and (model is None or _is_made_of_parameters(model, name, is_trained)):
+                if is_trained(graph, name) and (
+                    model is None or _is_made_of_parameters(model, name, is_trained, given)
+                ):
                     found[name] = None
     return tuple(found)
 
 
-def _is_made_of_parameters(model: Graph, name: str, is_trained: Callable[[Graph, str], bool]) -> bool:
+def _is_made_of_parameters(
+    model: Graph, name: str, is_trained: Callable[[Graph, str], bool], given: Collection[str]
+) -> bool:
     """Whether a constant that may be the result of folding was computed from the elements of a trainable constant."""
     waiting, seen = [name], {name}
     while waiting:
         current = waiting.pop()
         producer = model.producer(current)
+        if current in given:
+            continue
         if producer is None and (current not in model.values or is_trained(model, current)):
             return True
         reads = () if producer is None or producer.kind in ("Shape", "Size") else producer.inputs
@@ -162,12 +172,12 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
     elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear, TypedSpmm)) or _multiplies(op):
         yield from range(min(count, 3))
         yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
-    elif isinstance(op, OnnxOp) and op.op_type in _TABLES:
+    elif picks_rows(op):
         yield 0
     elif captured := capture_count(node):
         yield from range(count - captured, count)
     elif op.is_sparse:
-        yield 0  # the weights of edges belong to the graph
+        yield from range(2 if isinstance(op, GatherPairs | Sddmm) else 1)  # weights of edges belong to the graph
     elif _reads_learnt(graph, node):
         yield from range(count)
 
@@ -177,6 +187,11 @@ def _reads_learnt(graph: Graph, node: Node) -> bool:
     if node.op.onnx_name in _SCALED and not all(map(graph.is_constant, node.inputs)):
         return True
     return combines_learnt(node.op, [{name} if is_unmasked(graph, name) else set() for name in node.inputs])
+
+
+def picks_rows(op: Op) -> bool:
+    """Whether an op looks up rows or elements of its first operand."""
+    return isinstance(op, GatherRows) or (isinstance(op, OnnxOp) and op.op_type in _TABLES)
 
 
 def combines_learnt(op: Op, learnt: Sequence[Collection[str]]) -> bool:

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pimflow.ir import Array, Graph, GraphEditor, Node, Refusal
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate, packed_form
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.differentiate import combines_learnt, is_trainable, is_unmasked
+from pimflow.passes.differentiate import combines_learnt, is_trainable, is_unmasked, picks_rows
 from pimflow.records import dataclass
 
 
@@ -20,7 +20,8 @@ class FoldConstants(Pass):
 
     Args:
         max_bytes: size of the largest constant to create, unless its inputs are nearly as large.
-        learnt_apart: whether products and sums of separately trainable constants stay, as training needs them.
+        learnt_apart: whether products and sums of separately trainable constants, and gathers that repeat their rows,
+            stay, as training needs them.
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -62,17 +63,23 @@ class _Learnt:
         self._sources: dict[str, frozenset[str]] = {}
 
     def stays(self, node: Node) -> bool:
-        """Whether a node combines several trainable constants; otherwise the sources of its results are recorded."""
+        """Whether a node combines several trainable constants, or picks rows of one more than once; otherwise the
+        sources of its results are recorded."""
         made_of = [self._of(node, name) for name in node.inputs]
-        if combines_learnt(node.op, made_of):
+        if combines_learnt(node.op, made_of) or (any(made_of[:1]) and self._repeats(node)):
             return True
         self._sources.update(dict.fromkeys(node.outputs, frozenset().union(*made_of)))
         return False
 
+    def _repeats(self, node: Node) -> bool:
+        """Whether a node gathers more elements than its table has: each is one parameter, however often it is read."""
+        values = self._graph.values
+        return picks_rows(node.op) and values[node.output].elements > values[node.inputs[0]].elements
+
     def _of(self, node: Node, name: str) -> frozenset[str]:
         if name in self._sources or not self._graph.is_constant(name):
             return self._sources.get(name, frozenset())
-        is_learnt = is_trainable if node.op.is_contraction else _is_shaped
+        is_learnt = is_trainable if node.op.is_contraction or picks_rows(node.op) else _is_shaped
         return frozenset((name,)) if is_learnt(self._graph, name) else frozenset()
 
 

@@ -12,11 +12,18 @@ from onnx import helper
 
 import pimflow
 import pimflow_zoo
+from pimflow.api.training_steps import CLEAN_UP
+from pimflow.bundle.source import model_source
+from pimflow.compiled.original import read_model
 from pimflow.errors import ModelError, OptionError, TargetError
 from pimflow.ir import Builder
 from pimflow.onnxio.export import to_onnx
+from pimflow.options import Options
+from pimflow.passes import RELATIONAL
+from pimflow.passes.differentiate import parameters as find_parameters
 from pimflow.report.training import Activations, Training
 from pimflow.runtime.offload.channel import Channel
+from pimflow.search.relational_form import Form
 from pimflow.sparse import Graph
 from support.drives import Drives
 from support.offload import Clock
@@ -54,6 +61,43 @@ def test_initial_zeros_of_sums_are_not_parameters() -> None:
     """A loop over relations starts from such zeros, which constant folding creates."""
     trained = pimflow.train("zoo:rgcn", activations="keep")
     assert trained.parameters == pimflow_zoo.entry("rgcn").parameters
+
+
+TYPED = Graph.from_edge_index(
+    np.random.default_rng(0).integers(0, 40, (2, 300)), 40, None, np.random.default_rng(1).integers(0, 3, 300)
+)
+LISTS = Graph.from_edge_lists(
+    {name: np.random.default_rng(2).integers(0, 30, (2, 200)) for name in ("cites", "writes", "written")}
+)
+
+
+@pytest.mark.parametrize(
+    ("model", "graph", "parameters"),
+    [
+        ("tests/data/gnn/rgcn-fast-blocks-ts.onnx", TYPED, 3 * 4 * 3 * 2 + 12 * 8 + 8),
+        ("tests/data/gnn/rgcn-ts.onnx", TYPED, 1109),
+        ("tests/data/gnn/film-typed-ts.onnx", TYPED, 1200),
+        ("tests/data/gnn/hetero/gat-dynamo.onnx", LISTS, 8 * (6 + 6) + 8 * (4 + 6) + 4 * 8 + 8),
+        ("zoo:hgt", None, pimflow_zoo.entry("hgt").parameters - 2),
+    ],
+)
+def test_parameters_do_not_depend_on_the_form_of_relations(model: str, graph: Graph | None, parameters: int) -> None:
+    """Means over the edges of each type are data, priors of a type are read by many edges, and both tables of pairs are
+    trained. Single numbers, of which HGT has two, are never counted."""
+    sizes = {"num_paper": 30, "num_author": 30} if graph is LISTS else {}
+    loaded = read_model(model_source(model), Options.of(graph=graph, shapes=sizes))
+    graphs = Form(RELATIONAL, is_trained=True).variants(CLEAN_UP.run(loaded.graph).graph, RELATIONAL)
+    assert len(graphs) > 1
+    for form in graphs.values():
+        names = find_parameters(form, loaded.graph, loaded.of_graph)
+        assert sum(form.value(name).elements for name in names) == parameters
+
+
+def test_means_over_the_edges_of_each_type_are_not_trained_in_any_form() -> None:
+    model = "tests/data/gnn/rgcn-fast-blocks-ts.onnx"
+    for relations in ("never", "always", "auto"):
+        step = pimflow.train(model, graph=TYPED, activations="keep", relations=relations, use_cache=False)
+        assert step.parameters == 176
 
 
 @pytest.mark.parametrize("export", ["film-typed-ts", "rgat-ts"])

@@ -42,7 +42,9 @@ class EdgeValues:
         rewriter = self._rewriter
         array = rewriter.known.get(name)
         if array is not None:
-            return rewriter.in_csr_order("edge_values", array, segments)
+            made = rewriter.in_csr_order("edge_values", array, segments)
+            rewriter.of_graph.update({made} if name in rewriter.structural else ())
+            return made
         rows = rewriter.rows(name)
         if rows is not None:
             return self._gathered(rows, segments, name)

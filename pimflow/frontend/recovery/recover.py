@@ -21,10 +21,17 @@ _GATHERS = frozenset({"Gather", "GatherND"})
 
 
 class Recovered(NamedTuple):
-    """A graph with sparse ops, and the reasons for scatters and gathers left in it, each as "node: reason"."""
+    """A graph with sparse ops.
+
+    Args:
+        inferred: the graph.
+        notes: the reasons for scatters and gathers left in it, each as "node: reason".
+        of_graph: names of its constants that depend on the bound graph.
+    """
 
     inferred: Inferred
     notes: tuple[str, ...]
+    of_graph: frozenset[str]
 
     @property
     def never_runs(self) -> bool:
@@ -70,7 +77,8 @@ def recover(inferred: Inferred, bound: frozenset[str]) -> Recovered:
     known = {name: array for name, array in inferred.known.items() if name in graph.values}
     kept = {node.name for node in graph.nodes if inferred.graph.node_by_name.get(node.name) is node}
     forms = {name: form for name, form in inferred.forms.items() if name in kept}
-    return Recovered(inferred._replace(graph=graph, forms=forms, known=known | dict(graph.constants)), tuple(notes))
+    made = inferred._replace(graph=graph, forms=forms, known=known | dict(graph.constants))
+    return Recovered(made, tuple(notes), frozenset(rewriter.of_graph.intersection(graph.constants)))
 
 
 def _refuse_lost_duplicates(rewriter: Rewriter) -> None:

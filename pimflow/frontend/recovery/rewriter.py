@@ -81,6 +81,7 @@ class Rewriter:
         structural: names of those of them that depend on the bound graph.
 
     Attributes:
+        of_graph: names of the constants, original or written, that hold values which depend on the bound graph.
         pending: nodes written that have no place in the graph yet.
         typed: products by type that were written: the result of each, and the row of every edge in it.
     """
@@ -95,6 +96,7 @@ class Rewriter:
         self._keys: dict[tuple[object, ...], tuple[Array, str]] = {}
         self._arranged: dict[tuple[object, ...], tuple[Array, str]] = {}
         self._written: dict[str, Node] = {}
+        self.of_graph = set(structural)
         self.pending: list[Node] = []
         self.typed: dict[tuple[str, ...], tuple[str, Ints]] = {}
 
@@ -310,11 +312,13 @@ def _make_output(rewriter: Rewriter, node: Node) -> None:
     """Makes a known graph output an Identity of a constant, because outputs need a producer."""
     array = rewriter.known[node.output]
     name = rewriter.editor.new_constant(f"{node.output}_known", np.ascontiguousarray(array))
+    rewriter.of_graph.add(name)
     rewriter.editor.replace_node(node.name, (replace(node, op=OnnxOp("Identity"), inputs=(name,)),))
 
 
 def _make_expanded(rewriter: Rewriter, node: Node) -> None:
     array = rewriter.known[node.output]
     small = rewriter.constant(f"{node.output}_compact", compact(array))
+    rewriter.of_graph.add(small)
     shape = rewriter.constant(f"{node.output}_shape", np.array(array.shape, np.int64))
     rewriter.editor.replace_node(node.name, (replace(node, op=OnnxOp("Expand"), inputs=(small, shape)),))

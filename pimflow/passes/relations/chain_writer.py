@@ -321,7 +321,7 @@ class ChainWriter:
                 operands.append(stacked[-1].name)
             elif not any(given) or self._are_equal(given):
                 operands.append(given[0])
-            elif isinstance(first.op, Elementwise) and self._constants(nodes, position) is not None:
+            elif isinstance(first.op, Elementwise) and self._may_be_rows(nodes, position):
                 constants.append(position)
                 operands.append("")
             else:
@@ -361,13 +361,20 @@ class ChainWriter:
         is_first = not isinstance(nodes[0].op, Elementwise) and given == _inputs(nodes, 0)
         return is_first or all(len(a) == len(b) and a[0] == b[0] for a, b in zip(own, made, strict=True))
 
+    def _may_be_rows(self, nodes: Sequence[Node], position: int) -> bool:
+        """Whether an operand is a constant of each relation that may become a row of one: not if it is one number and
+        weights are trained, because numbers are not, and rows of them would be."""
+        arrays = self._constants(nodes, position)
+        return arrays is not None and (self._fold or all(array.size > 1 for array in arrays))
+
     def _are_equal(self, given: Names) -> bool:
         if len(set(given)) == 1:
             return True
         arrays = [self._graph.constants.get(name) for name in given]
         first = arrays[0]
-        may_be_one = self._fold or (first is not None and first.dtype.kind != "f")
-        return may_be_one and first is not None and all(_equal(first, array) for array in arrays[1:])
+        if first is None or not (self._fold or first.dtype.kind != "f" or first.size == 1):
+            return False
+        return all(_equal(first, array) for array in arrays[1:])
 
     def _by_relation(self, nodes: Sequence[Node], position: int) -> str:
         """Constants that each relation applies to all of its rows, as one row per relation."""
