@@ -339,12 +339,13 @@ class PimSpec(Unit):
 
     @property
     def with_less(self) -> tuple[PimSpec, ...]:
-        """The same channels with one of the hardware options off, or one buffer less per channel."""
+        """The same channels with one of the hardware options off; if they share a pool of buffers, also with one less
+        per channel."""
         less: dict[str, Any] = {
             "buffer_parts": 1,
             "buffer_pool": False,
             "any_slot_any_column": False,
-            "buffers_per_channel": max(self.buffers_per_channel - 1, 1),
+            "buffers_per_channel": max(self.buffers_per_channel - self.buffer_pool, 1),
         }
         return tuple(replace(self, **{key: value}) for key, value in less.items() if getattr(self, key) != value)
 

@@ -202,18 +202,29 @@ class MappingSearch:
             return race.result()
         ranked = candidates(problem, self.profile)
         timed: list[Candidate] = []
-        for parts in sorted({entry.buffer_parts for entry in ranked}):
-            timed += self._try_auto(race, [entry for entry in ranked if entry.buffer_parts == parts])
-        race.try_mappings(map(_reopening, likely))
-        race.try_rebalanced()
-        race.try_mappings(entry.mapping for entry in _underrated(ranked, timed, race))
-        race.try_other_order()
-        race.try_rebalanced()
+        for able in self._by_buffers(ranked):
+            for parts in sorted({entry.buffer_parts for entry in able}):
+                timed += self._try_auto(race, [entry for entry in able if entry.buffer_parts == parts])
+            race.try_mappings(map(_reopening, likely))
+            race.try_rebalanced()
+            race.try_mappings(entry.mapping for entry in _underrated(able, timed, race))
+            race.try_other_order()
+            race.try_rebalanced()
         race.try_mappings(self._with_fewer_options(problem))
         if race.best is None:
             race.try_mappings(entry.mapping for entry in ranked)
             race.try_mappings(map(_reopening, newton))
         return race.result()
+
+    def _by_buffers(self, ranked: list[Candidate]) -> list[list[Candidate]]:
+        """The candidates of machines with one buffer per channel, two, and so on: all that those machines would try is
+        tried here too, so no buffer makes the choice slower. With a pool, that depends on the number of groups as well:
+        there, `_with_fewer_options` has these machines."""
+        pim = self.profile.pim
+        if pim.buffer_pool:
+            return [ranked]
+        most = range(1, pim.buffers_per_channel + 1)
+        return [[entry for entry in ranked if entry.fills_held <= held * entry.buffer_parts] for held in most]
 
     def _with_fewer_options(self, problem: MatrixProblem) -> Iterator[Mapping]:
         """The choices of `auto` on machines with one hardware option less, so no option makes the choice slower."""

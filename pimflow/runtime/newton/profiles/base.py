@@ -75,7 +75,7 @@ class LeastGaps(NamedTuple):
 
 
 class LeastVisits(NamedTuple):
-    """Minimum cycles from COMP to COMP by what lies between them, if a channel holds one buffer.
+    """Minimum cycles from COMP to COMP by what lies between them, if one buffer per channel is filled at a time.
 
     Args:
         comp: nothing.
@@ -151,7 +151,7 @@ class TimingProfile(ABC):
         return LeastGaps()
 
     def least_visits(self) -> LeastVisits | None:
-        """Minimum waits of COMPs; None if none are known or a channel holds several buffers."""
+        """Minimum waits of COMPs of mappings that fill one buffer per channel at a time; None if none are known."""
         return None
 
     def least_bus_cycles(self, filled_bytes: float, results: float) -> float:

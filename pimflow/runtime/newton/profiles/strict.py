@@ -67,8 +67,6 @@ class StrictProfile(TimingProfile):
     def least_visits(self) -> LeastVisits | None:
         """As `visit_costs`, without changes of mode."""
         pim, timing = self.pim, self.pim.timing.strict
-        if pim.fills_per_channel * pim.buffer_parts > 1:
-            return None
         burst = timing.burst_cycles
         first = (pim.bank_groups - 1) * timing.t_faw + timing.t_rcd
         reading = burst * (timing.bursts(pim.banks * pim.result_bytes) - 1)

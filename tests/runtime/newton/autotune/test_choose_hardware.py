@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import pytest
 
-from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.ir import Refusal
@@ -19,7 +19,7 @@ from pimflow.runtime.newton.breakdown import cycle_breakdown
 from pimflow.runtime.newton.cost import PimCost
 from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.runtime.newton.timing.streams import StreamTimer
-from pimflow.targets import load_target, target_names
+from pimflow.targets import PimSpec, load_target, target_names
 from support.newton.problems import chosen
 from support.newton.timing import timer, total_cycles
 
@@ -77,6 +77,20 @@ def test_no_option_makes_a_choice_slower(sizes: tuple[int, int, int]) -> None:
     for less, more in product(machines, machines):
         if all(a <= b for a, b in zip(less, more, strict=True)):
             assert taken[more] <= taken[less], (less, more)
+
+
+def _costs(problem: MatrixProblem, machines: Sequence[PimSpec], timing: str) -> Iterator[PimCost]:
+    for pim in machines:
+        yield chosen(problem, TARGET.with_units(pim=pim), "auto", timing)
+
+
+@pytest.mark.parametrize("others", [{}, {"buffer_parts": 2}, {"buffer_pool": True}], ids=["plain", "halves", "pool"])
+@pytest.mark.parametrize("timing", ["strict", "artifact"])
+def test_no_buffer_makes_a_choice_slower(timing: str, others: dict[str, Any]) -> None:
+    for layer in (LAYER, ConvProblem(1, 70, 200, 9, 13, (1, 1)), MatmulProblem(9, 64, 33, 4, True, False)):
+        machines = [replace(TARGET.pim, buffers_per_channel=held, **others) for held in range(1, 5)]
+        times_us = [cost.time_us for cost in _costs(layer, machines, timing)]
+        assert times_us == sorted(times_us, reverse=True)
 
 
 def test_a_kernel_divides_its_buffers_or_leaves_them_whole() -> None:
