@@ -103,6 +103,7 @@ def train(
         step.parameters,
         step.state_bytes,
         step.available,
+        step.state_missing_bytes,
         None if ssd is None else Endurance.of(found.run, step.trace, ssd),
     )
 
@@ -121,6 +122,9 @@ def _check_limit(limit_bytes: int, step: Step, target: Target) -> None:
         OptionError: it has less.
     """
     left = bytes_left(target, step.state_bytes)
+    if left is not None and left < 0:
+        problem = f"{target.name!r} lacks {size_text(-left)} for weights, gradients, state, inputs and results alone"
+        raise OptionError(problem, "set memory.gpu.capacity_gib")
     if left is not None and limit_bytes > left:
         problem = f"{target.name!r} has {size_text(left)} for activations, less than the limit of"
         raise OptionError(f"{problem} {size_text(limit_bytes)}", "lower it, or set memory.gpu.capacity_gib")

@@ -47,16 +47,19 @@ class Step:
         trace: its kernels, including the Pads of the host's library.
         state_bytes: memory that is in use throughout.
         available: bytes that activations may take; None if no limit is known.
+        state_missing_bytes: what the GPU's memory lacks for the state alone.
     """
 
     parameters: int
     trace: Trace
     state_bytes: int
     available: int | None
+    state_missing_bytes: int = 0
 
     def price(self, found: SimulatedPlan) -> Price:
         """The price of a plan of its activations: whether, and by how much, it exceeds the available memory; time."""
-        missing = 0 if self.available is None else max(0, found.run.peak_bytes - self.available)
+        excess = 0 if self.available is None else max(0, found.run.peak_bytes - self.available)
+        missing = excess + self.state_missing_bytes
         return Price(missing > 0, found.run.time_us, missing)
 
 
@@ -132,15 +135,15 @@ class StepBuilder:
         trace = trace_of(clean, made.forward, self.costs)
         state = clean.constant_bytes + sum(buffer.bytes for buffer in trace.buffers if buffer.fixed)
         elements = sum(made.graph.value(name).elements for name in made.gradients)
-        return Step(elements, trace, state, self._available(state))
-
-    def _available(self, state_bytes: int) -> int | None:
-        return bytes_left(self.costs.target, state_bytes) if self.limit_bytes is None else self.limit_bytes
+        left = bytes_left(self.costs.target, state)
+        available = self.limit_bytes if self.limit_bytes is not None or left is None else max(0, left)
+        return Step(elements, trace, state, available, 0 if left is None else max(0, -left))
 
 
 def bytes_left(target: Target, state_bytes: int) -> int | None:
-    """The GPU memory that a step's state leaves for activations; None if a target does not describe that memory."""
-    return None if target.memory is None else max(0, target.memory.gpu.usable_bytes - state_bytes)
+    """The GPU memory that a step's state leaves for activations, negative if the state alone does not fit; None if a
+    target does not describe that memory."""
+    return None if target.memory is None else target.memory.gpu.usable_bytes - state_bytes
 
 
 def _differentiated(graph: Graph, model: Loaded, options: Differentiate) -> TrainingStep:

@@ -63,6 +63,7 @@ class Training(Records):
         parameters: number of trained elements.
         state_bytes: weights, gradients, the optimiser's state, inputs and results.
         available_bytes: GPU memory that is left for activations; None if the machine does not say.
+        state_missing_bytes: what the GPU's memory lacks for the state alone.
         endurance: endurance of the drives; None without SSDs.
     """
 
@@ -78,6 +79,7 @@ class Training(Records):
     parameters: int
     state_bytes: int
     available_bytes: int | None
+    state_missing_bytes: int
     endurance: Endurance | None
 
     @property
@@ -88,7 +90,7 @@ class Training(Records):
     @property
     def fits(self) -> bool:
         """Whether activations fit at their peak, in addition to the state."""
-        return self.missing_bytes == 0
+        return self.missing_bytes == self.state_missing_bytes == 0
 
     @property
     def missing_bytes(self) -> int:
@@ -122,6 +124,7 @@ class Training(Records):
             "available_bytes": self.available_bytes,
             "fits": self.fits,
             "missing_bytes": self.missing_bytes,
+            "state_missing_bytes": self.state_missing_bytes,
             "least_bytes": trace.working_set_bytes,
             "kept": {
                 "time_us": kept.time_us,
@@ -189,11 +192,18 @@ class Training(Records):
             f"  {self.activations:12s}  {planned}: {waits}",
         ]
         if self.available_bytes is not None:
-            verdict = "fit" if self.fits else f"do not fit, {size_text(self.missing_bytes)} are missing{self._needed()}"
-            lines.append(f"  GPU memory    {size_text(self.available_bytes)} are left for activations: they {verdict}")
+            lines.append(f"  GPU memory    {self._verdict(self.available_bytes)}")
         if self.endurance is not None:
             lines.append(f"  SSD           {_life(self.endurance)}")
         return lines
+
+    def _verdict(self, available_bytes: int) -> str:
+        """Whether the activations fit, and what is missing."""
+        if self.state_missing_bytes:
+            alone = f"gradients, state, inputs and results alone do not fit, {size_text(self.state_missing_bytes)}"
+            return f"weights, {alone} are missing, and {size_text(self.found.run.peak_bytes)} more for activations"
+        verdict = "fit" if self.fits else f"do not fit, {size_text(self.missing_bytes)} are missing{self._needed()}"
+        return f"{size_text(available_bytes)} are left for activations: they {verdict}"
 
     def _needed(self) -> str:
         """The memory that one kernel needs, if that alone is too much."""

@@ -277,6 +277,23 @@ def test_a_step_that_does_not_fit_gets_a_plan_that_does(kept: Training) -> None:
     assert not trained("keep", limit_gib=limit).fits
 
 
+def test_what_is_missing_includes_what_weights_and_gradients_lack() -> None:
+    """A GPU that is a MiB too small for them, whatever becomes of activations."""
+    state = pimflow.train("zoo:resnet-18", activations="keep").state_bytes
+    capacity = {"memory.gpu.reserved_gib": 0.0, "memory.gpu.capacity_gib": (state - 2**20) / 2**30}
+    small = pimflow.override("a100-ssd", capacity)
+    planned = pimflow.train("zoo:resnet-18", target=small, activations="keep")
+    told = planned.as_json()
+    assert not planned.fits
+    assert told["state_missing_bytes"] == 2**20
+    assert told["available_bytes"] == 0
+    assert told["missing_bytes"] == told["plan"]["peak_bytes"] == planned.kept.peak_bytes
+    assert "results alone do not fit, 1.0 MiB are missing, and 29.8 MiB more for activations" in planned.text()
+    with pytest.raises(OptionError, match=r"'a100-ssd' lacks 1\.0 MiB for weights, gradients, state"):
+        pimflow.train("zoo:resnet-18", target=small, limit_gib=0.01)
+    assert trained("keep").as_json()["state_missing_bytes"] == 0
+
+
 def test_nothing_is_offloaded_if_everything_fits(kept: Training) -> None:
     planned = trained(limit_gib=1.01 * kept.kept.peak_bytes / 2**30)
     assert planned.found.run == kept.found.run
