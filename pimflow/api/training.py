@@ -20,8 +20,9 @@ from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import SimulatedPlan, keep_all, simulate
+from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, keep_all, simulate
 from pimflow.runtime.offload.spill import channel_of, require_drives
+from pimflow.runtime.offload.trace import Trace
 from pimflow.sparse.memory import size_text
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
@@ -69,8 +70,8 @@ def train(
         A row per saved activation.
 
     Raises:
-        PimflowError: as for `compile`; or an operator has no gradient, the machine has nothing to offload to, or it has
-            less memory than `limit_gib`.
+        PimflowError: as for `compile`; or an operator has no gradient, the machine has nothing to offload to, its SSDs
+            do not hold what the rule offloads, or it has less memory than `limit_gib`.
     """
     loss = choice("loss", read_argument("loss", str, loss), get_args(Loss))
     optimiser = choice("optimiser", read_argument("optimiser", str, optimiser), get_args(Optimiser))
@@ -130,6 +131,18 @@ def _check_limit(limit_bytes: int, step: Step, target: Target) -> None:
         raise OptionError(f"{problem} {size_text(limit_bytes)}", "lower it, or set memory.gpu.capacity_gib")
 
 
+def _check_space(trace: Trace, channel: Channel, plan: ActivationPlan) -> None:
+    """Check that the SSDs hold what the rule offloads, which does not ask for their capacity.
+
+    Raises:
+        OptionError: they do not.
+    """
+    if not channel.has_space(trace, plan.offloaded):
+        size = size_text(sum(trace.sizes[buffer] for buffer in plan.offloaded))
+        problem = f"the rule offloads {size}, more than the SSDs hold ({size_text(int(channel.capacity_bytes))})"
+        raise OptionError(problem, "set memory.ssd.capacity_gb, or let the search choose: auto or offload")
+
+
 def _planned(
     step: Step, channel: Channel | None, activations: Activations, requirements: Requirements, *, least: bool
 ) -> SimulatedPlan:
@@ -148,6 +161,7 @@ def _planned(
     if activations == "rule":
         assert channel is not None
         plan = adaptive_rule(trace, channel, trace.modules)
+        _check_space(trace, channel, plan)
         return SimulatedPlan(plan, simulate(trace, plan, channel))
     found = plan_activations(trace, channel, requirements if least else within)
     return plan_activations(trace, channel, within) if least and step.price(found).is_too_large else found

@@ -304,6 +304,24 @@ def test_the_rule_is_the_published_one() -> None:
     assert {row["becomes"] for row in trained("rule")} == {"kept"}
 
 
+def test_drives_hold_what_is_offloaded() -> None:
+    """On drives of 150 KB, at most two of three large activations of a toy; the rule does not ask, and is refused."""
+    small = {"memory.ssd.capacity_gb": 150e-6}
+    plans = [
+        pimflow.train("zoo:toy", target=target, activations="offload", limit_gib=0.5 * 409_600 / 2**30)
+        for target in ("a100-ssd", pimflow.override("a100-ssd", small))
+    ]
+    taken = [step.as_json()["plan"]["offloaded_bytes"] for step in plans]
+    assert taken[0] > 150_000 >= taken[1] > 0
+    build = Builder()
+    wide = to_onnx(build.graph(build.gemm(build.tanh(build.gemm(build.input(4096, 8), 2048)), 8)))
+    fast = {"memory.ssd.write_gb_per_s": 1e4, "memory.ssd.link_gb_per_s": 1e4}
+    rule = pimflow.train(wide, target=pimflow.override("a100-ssd", fast), activations="rule").as_json()
+    assert rule["plan"]["offloaded_bytes"] >= 32 << 20
+    with pytest.raises(OptionError, match=r"the rule offloads .*MiB, more than the SSDs hold \(146\.5 KiB\)"):
+        pimflow.train(wide, target=pimflow.override("a100-ssd", fast | small), activations="rule")
+
+
 def test_without_ssds_nothing_is_offloaded() -> None:
     planned = pimflow.train("zoo:toy", slower_percent=50)
     assert planned.endurance is None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Container
+from collections.abc import Container, Iterable
 from dataclasses import field
 from typing import Literal
 
@@ -19,19 +19,25 @@ Kind = Literal["store", "load"]
 
 @dataclass(frozen=True)
 class Channel:
-    """The channel to the SSDs, for one transfer at a time, and the GPU's memory; rates in bytes per microsecond."""
+    """The channel to the SSDs, for one transfer at a time, what they hold, and the GPU's memory; rates in bytes per
+    microsecond."""
 
     write_bytes_per_us: float
     read_bytes_per_us: float
     latency_us: float = 0.0
     memory_bytes_per_us: float = math.inf
+    capacity_bytes: float = math.inf
 
     @classmethod
     def of(cls, ssd: Ssd, gpu: Gpu) -> Channel:
         """The channel to a target's SSDs, with the rates of the drives or of the link, whichever is slower."""
         write, read = (min(rate, ssd.link_gb_per_s) for rate in (ssd.write_gb_per_s, ssd.read_gb_per_s))
         memory = gpu.memory_channels * gpu.channel_gb_per_s
-        return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory)
+        return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory, 1e9 * ssd.capacity_gb)
+
+    def has_space(self, trace: Trace, offloaded: Iterable[int]) -> bool:
+        """Whether the SSDs hold some buffers of a step, each in a place of its own."""
+        return sum(trace.sizes[buffer] for buffer in offloaded) <= self.capacity_bytes
 
     def speed_during(self, size: int, span_us: float) -> float:
         """The speed of kernels during a transfer of `size` bytes, relative to their speed without one.

@@ -24,7 +24,8 @@ Gap = tuple[int, int, int]
 def paging_plan(
     trace: Trace, channel: Channel, limit_bytes: int, limits: RunLimits | None = None
 ) -> SimulatedPlan | None:
-    """A plan whose live bytes stay within a limit; None if a kernel accesses more, or if the plan exceeds `limits`.
+    """A plan whose live bytes stay within a limit; None if a kernel accesses more, or if the plan exceeds `limits` or
+    what the SSDs hold.
 
     Args:
         trace: the steps.
@@ -37,6 +38,8 @@ def paging_plan(
     taken = [sum(trace.buffers[buffer].bytes for buffer in touched) for touched in trace.accessed]
     room = np.array([limit_bytes - size for size in taken], np.int64)
     leaving = _leaving(trace, room)
+    if not channel.has_space(trace, {buffer for buffer, _, _ in leaving}):
+        return None
     for loads in (_schedule_loads(trace, channel, leaving, room), _latest_loads(leaving)):
         plan = ActivationPlan(loads, limit_bytes=limit_bytes)
         run = simulate_within(trace, plan, channel, limits or RunLimits())

@@ -234,7 +234,7 @@ class _Search:
     def evaluate(
         self, offloaded: frozenset[int], recomputed: frozenset[int], limits: RunLimits
     ) -> SimulatedPlan | None:
-        """The result of a choice; None if it is known to exceed the limits."""
+        """The result of a choice; None if it is known to exceed the limits, or what the SSDs hold."""
         key = (offloaded, recomputed)
         tried = self.tried.get(key)
         if tried is None or (isinstance(tried, RunLimits) and not limits.is_within(tried)):
@@ -244,6 +244,8 @@ class _Search:
     def _simulate(
         self, offloaded: frozenset[int], recomputed: frozenset[int], limits: RunLimits
     ) -> SimulatedPlan | None:
+        if self.channel is not None and not self.channel.has_space(self.trace, offloaded):
+            return None
         ordered = sorted(recomputed, key=lambda buffer: (self.trace.last_write(buffer), buffer))
         again = {buffer: chain for buffer in ordered if (chain := self._chain(buffer)) is not None}
         loads = schedule_loads(self.trace, self.channel, offloaded, again) if self.channel is not None else ()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -38,6 +39,23 @@ def test_memory_for_one_kernel_suffices_with_drives(offload: bool) -> None:
     assert found.run == simulate(trace, found.plan, CHANNEL)
     if not offload:
         assert found == alone
+
+
+@pytest.mark.parametrize("twice", [False, True])
+@pytest.mark.parametrize("recompute", [False, True])
+def test_what_leaves_fits_on_the_drives(recompute: bool, twice: bool) -> None:
+    """From drives that hold nothing to ones that hold everything: more space is never worse, and for some better."""
+    trace = read_twice(6) if twice else chain(6)
+    requirements = Requirements(recompute=recompute, limit_bytes=trace.working_set_bytes)
+    spaces = (0.0, 999_999.0, 1e6, 2.5e6, 3e6, 6e6, math.inf)
+    plans = [plan_activations(trace, replace(CHANNEL, capacity_bytes=space), requirements) for space in spaces]
+    taken = [sum(trace.sizes[buffer] for buffer in found.plan.offloaded) for found in plans]
+    assert all(size <= space for size, space in zip(taken, spaces, strict=True))
+    assert taken[0] == 0 < taken[-1]
+    keys = [requirements.key(trace, found)[:2] for found in plans]
+    assert keys == sorted(keys, reverse=True)
+    assert keys[0] > keys[-1]
+    assert plans[-1] == plan_activations(trace, CHANNEL, requirements)
 
 
 def test_plans_are_never_worse_than_the_search() -> None:
