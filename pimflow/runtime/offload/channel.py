@@ -30,9 +30,10 @@ class Channel:
 
     @classmethod
     def of(cls, ssd: Ssd, gpu: Gpu) -> Channel:
-        """The channel to a target's SSDs, with the rates of the drives or of the link, whichever is slower."""
-        write, read = (min(rate, ssd.link_gb_per_s) for rate in (ssd.write_gb_per_s, ssd.read_gb_per_s))
+        """The channel to a target's SSDs, with the rate of the drives, of the link or of the GPU's memory, whichever is
+        slowest."""
         memory = gpu.memory_channels * gpu.channel_gb_per_s
+        write, read = (min(rate, ssd.link_gb_per_s, memory) for rate in (ssd.write_gb_per_s, ssd.read_gb_per_s))
         return cls(1e3 * write, 1e3 * read, ssd.latency_us, 1e3 * memory, 1e9 * ssd.capacity_gb)
 
     def has_space(self, trace: Trace, offloaded: Iterable[int]) -> bool:

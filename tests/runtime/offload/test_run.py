@@ -14,7 +14,8 @@ from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.run import ActivationPlan, Run, RunLimits, _Simulation, simulate
 from pimflow.runtime.offload.search import chain_of, schedule_loads
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
-from support.offload import Clock, chain, traces
+from pimflow.targets import load_target
+from support.offload import Clock, chain, slow_drives, traces
 
 
 def changes(run: Run) -> list[tuple[float, int, int]]:
@@ -208,6 +209,19 @@ def test_transfers_use_the_bandwidth_of_kernels() -> None:
     assert run.slowed_us == pytest.approx(2 * 100.0)
     assert run.time_us == pytest.approx(12_000.0 + 200.0)
     assert run.stall_us == 0
+
+
+def test_transfers_are_no_faster_than_the_memory_that_they_pass_through() -> None:
+    """Kernels stand still while such drives move a buffer, and lose no more than the time that its bytes take."""
+    target = slow_drives(load_target("a100-ssd"), 4e3, 1e4)
+    assert target.memory is not None
+    assert target.memory.ssd is not None
+    memory = 1e3 * 1555
+    channel = Channel.of(replace(target.memory.ssd, link_gb_per_s=1e5, latency_us=0.0), target.any_gpu)
+    assert channel.write_bytes_per_us == channel.read_bytes_per_us == channel.memory_bytes_per_us == memory
+    run = simulate(chain(4), ActivationPlan(((0, 6),)), channel)
+    assert run.slowed_us == pytest.approx(2 * 1e6 / memory)
+    assert run.time_us == pytest.approx(12_000.0 + run.slowed_us)
 
 
 @pytest.mark.parametrize("rate", [1000.0, 2000.0, 8000.0])
