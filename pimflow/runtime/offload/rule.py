@@ -1,10 +1,11 @@
 """SSDTrain's adaptive rule, the published baseline: Wu et al., DAC 2025 (arXiv 2408.10013).
 
 Going through the forward pass, everything is offloaded up to the first tensor that the drives are too slow for: the
-bytes offloaded before it plus twice its size, over the time from then until its gradient is due (a backward pass is
-assumed to take twice the forward's time), exceed the write rate. From there on everything is kept. Tensors of fewer
-than 8 Mi elements are kept. When a module begins in the backward pass, the tensors that the module before it in the
-network saved are requested.
+bytes offloaded before it plus twice its size, over the time from the start of the step until its gradient is due (a
+backward pass is assumed to take twice the forward's time), exceed the write rate. From there on everything is kept.
+Tensors of fewer than 8 Mi elements are kept. When a module begins in the backward pass, the tensors that the module
+before it in the network saved are requested; of several modules after it, as where the network branches, the one whose
+backward pass begins last counts.
 """
 
 from __future__ import annotations
@@ -46,7 +47,8 @@ def adaptive_rule(
 
 
 def _one_module_ahead(trace: Trace, offloaded: list[int], modules: tuple[int, ...]) -> tuple[tuple[int, int], ...]:
-    """When each buffer is requested: when the backward pass of the module after its own begins."""
+    """When each buffer is requested: when the last of the modules after its own to begin its backward pass before the
+    buffer is read begins it."""
     starts = sorted(modules) or sorted({trace.last_write(buffer) for buffer in trace.saved})
 
     def module(buffer: int) -> int:
