@@ -50,7 +50,8 @@ def train(
     Each saved activation is kept, offloaded to the machine's SSDs and prefetched, or recomputed. The plan has the
     lowest peak that the search finds for a step at most `slower_percent` longer; if that does not fit into the GPU's
     memory, it is the fastest plan that fits. With `limit_gib` it is the fastest plan that fits and, among equally fast
-    ones, the one that writes least, so that everything is kept if there is room.
+    ones, the one that writes least, so that everything is kept if there is room; all steps at most `slower_percent`
+    longer then count as equally fast.
 
     Of the options of `compile`, those of the machine, the shapes, the graph and the rewriting of relational layers
     matter. By default these layers take the form whose step is fastest or, if its activations do not fit, another one
@@ -63,7 +64,8 @@ def train(
         activations: "auto" for the best mixture of all ways; "keep" all; only "offload" or "recompute"; or "rule" for
             SSDTrain's rule.
         limit_gib: memory for activations; by default what is left of the machine's GPU memory.
-        slower_percent: how much longer the step may take for a lower peak, apart from kernels slowed by transfers.
+        slower_percent: how much longer the step may take for a lower peak, apart from kernels slowed by transfers; with
+            `limit_gib`, for fewer bytes written, everything included.
         options: as for `compile`.
 
     Returns:

@@ -277,6 +277,18 @@ def test_a_step_that_does_not_fit_gets_a_plan_that_does(kept: Training) -> None:
     assert not trained("keep", limit_gib=limit).fits
 
 
+def test_a_longer_step_within_a_limit_writes_less(kept: Training) -> None:
+    """Whatever is allowed counts as equally fast, time lost to the traffic of transfers included."""
+    limit = 0.5 * kept.kept.peak_bytes / 2**30
+    fast, long = (trained(limit_gib=limit, slower_percent=slower) for slower in (0.0, 5.0))
+    assert fast.fits
+    assert long.fits
+    assert kept.kept.time_us < fast.found.run.time_us < long.found.run.time_us <= 1.05 * kept.kept.time_us
+    assert fast.endurance is not None
+    assert long.endurance is not None
+    assert fast.endurance.written_bytes > 0 == long.endurance.written_bytes
+
+
 def test_what_is_missing_includes_what_weights_and_gradients_lack() -> None:
     """A GPU that is a MiB too small for them, whatever becomes of activations."""
     state = pimflow.train("zoo:resnet-18", activations="keep").state_bytes

@@ -46,7 +46,8 @@ def add(verbs: Any) -> None:
         type=number(float, Limits(least=0)),
         default=0.0,
         metavar="PERCENT",
-        help="how much longer a step may take for a lower peak, apart from kernels slowed by transfers (default: 0)",
+        help="how much longer a step may take for a lower peak, apart from kernels slowed by transfers; with "
+        "--limit-gib, for fewer bytes written, everything included (default: 0)",
     )
     add_json(parser)
     parser.set_defaults(run=run)

@@ -19,9 +19,10 @@ class Requirements:
         offload: whether anything may be offloaded.
         recompute: whether anything may be recomputed.
         slower_percent: how much longer the step may take than without either, unless `limit_bytes` requires more time.
-            The slowdown of kernels by the memory traffic of transfers is not included, as offloading implies it.
-        limit_bytes: the memory limit for activations, to be met in the least time, everything included; None to use as
-            little memory as possible.
+            The slowdown of kernels by the memory traffic of transfers is not included, as offloading implies it, except
+            with `limit_bytes`.
+        limit_bytes: the memory limit for activations, to be met in the least time, everything included, where all times
+            that are allowed are equal; None to use as little memory as possible.
     """
 
     offload: bool = True
