@@ -174,7 +174,7 @@ class _Search:
         return self._refine(found, replace(self.all_moves, nested=True)) if self.all_moves.recompute else found
 
     def exchange(self, plan: ActivationPlan) -> SimulatedPlan:
-        """The result of exchanges in a plan until none helps."""
+        """The result of exchanges in a plan until none helps, without offloads that are useless."""
         found, before = self._evaluate_fully(*_choice(plan)), None
         while found is not before:
             before = found
@@ -182,7 +182,7 @@ class _Search:
                 found = next(
                     filter(None, (self._if_better(*change, found) for change in self._exchanges(buffer, found))), found
                 )
-        return found
+        return self._without_forwarded(found)
 
     def best(self) -> SimulatedPlan:
         """The best of one kind or of both, improved until nothing helps."""
@@ -371,6 +371,15 @@ class _Search:
             offloaded, recomputed = found.plan.offloaded - {buffer}, frozenset(found.plan.recomputed) - {buffer}
             found = self._if_better(offloaded, recomputed, found) or found
         return found
+
+    def _without_forwarded(self, found: SimulatedPlan) -> SimulatedPlan:
+        """Keeps the offloaded buffers that never leave memory, as they are needed before they are stored. All at once:
+        without one alone, the useless store of another may begin in its place, and take longer."""
+        loaded = {transfer.buffer for transfer in found.run.transfers if transfer.kind == "load"}
+        if found.plan.offloaded <= loaded:
+            return found
+        kept = self._evaluate_fully(found.plan.offloaded & loaded, frozenset(found.plan.recomputed))
+        return kept if self._key(kept) <= self._key(found) else found
 
 
 def _choice(plan: ActivationPlan) -> _Choice:

@@ -11,8 +11,15 @@ import pytest
 from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
-from pimflow.runtime.offload.run import ActivationPlan, RunLimits, recomputed_before, simulate, simulate_within
-from pimflow.runtime.offload.search import _Search, chain_of, schedule_loads, search_plan
+from pimflow.runtime.offload.run import (
+    ActivationPlan,
+    RunLimits,
+    keep_all,
+    recomputed_before,
+    simulate,
+    simulate_within,
+)
+from pimflow.runtime.offload.search import _Search, chain_of, exchange_buffers, schedule_loads, search_plan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Clock, chain, random_chain
 
@@ -280,3 +287,16 @@ def test_recomputation_must_not_undo_other_outputs() -> None:
     trace = Trace(kernels, 2, buffers)
     assert chain_of(trace, 1) is None
     assert chain_of(trace, 0) == (0, 1)
+
+
+def test_buffers_that_are_needed_before_they_are_stored_stay() -> None:
+    """The store of the first layer's buffer takes longer than the step, and that of the larger second one waits behind
+    it. Without the latter nothing changes, and without the former the latter is stored as uselessly, but is larger."""
+    plain = chain(4)
+    sizes = (1_000_000, 2_000_000, 1_000_000, 1_000_000)
+    trace = replace(plain, buffers=tuple(map(Buffer, "abcd", sizes, sizes)))
+    channel, requirements = Channel(80.0, 80.0), Requirements(recompute=False, limit_bytes=5_000_000)
+    useless = ActivationPlan(schedule_loads(trace, channel, (0, 1), {}), limit_bytes=5_000_000)
+    given = simulate(trace, useless, channel)
+    assert [transfer.kind for transfer in given.transfers] == ["store"]
+    assert exchange_buffers(trace, channel, requirements, useless).run == keep_all(trace).run
