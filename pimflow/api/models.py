@@ -152,6 +152,7 @@ def profile(
     model: str | Path | bytes | onnx.ModelProto,
     *,
     device: str = "cpu",
+    gpu_operand: str | None = None,
     runs: int = 20,
     warmup: int = 5,
     shapes: Shapes | None = None,
@@ -163,6 +164,7 @@ def profile(
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
         device: "cpu" (ONNX Runtime) or "cuda" (PyTorch, if it is installed).
+        gpu_operand: on a CUDA device, the type of operands: "fp16" (the default) or "fp32".
         runs: how often each kernel is timed; its row has the median.
         warmup: untimed runs before those.
         shapes: shapes by input name, or sizes by symbolic dimension, for dimensions without a size.
@@ -184,6 +186,7 @@ def profile(
     rows = profile_model(
         clean_graph(source, Options.of(shapes=shapes, fixed=fixed)).graph,
         device,
+        gpu_operand=read_argument("gpu_operand", str | None, gpu_operand),
         warmup=warmup,
         repeats=runs,
         progress=lambda done, count: tell(f"timing kernels: {done} of {count}"),

@@ -28,6 +28,12 @@ def add(verbs: Any) -> None:
         help="cpu with ONNX Runtime, or cuda with PyTorch (default: cpu)",
     )
     parser.add_argument(
+        "--gpu-operand",
+        choices=("fp16", "fp32"),
+        metavar="TYPE",
+        help="type of operands on cuda: fp16 (the default) or fp32",
+    )
+    parser.add_argument(
         "--runs", type=positive_int, default=20, metavar="N", help="timed runs per kernel (default: 20)"
     )
     parser.add_argument(
@@ -49,6 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         profile = pimflow.profile(
             given_model(arguments.model),
             device=arguments.device,
+            gpu_operand=arguments.gpu_operand,
             runs=arguments.runs,
             warmup=arguments.warmup,
             progress=progress,

@@ -20,6 +20,8 @@ from pimflow.runtime.gpu.measured import MeasuredRow, kernel_key
 from pimflow.runtime.gpu.work import node_work
 
 DEVICES = ("cpu", "cuda")
+OPERANDS = ("fp16", "fp32")
+"""Types of operands that a CUDA device can be timed with."""
 WARMUP = 3
 REPEATS = 11
 
@@ -39,6 +41,7 @@ def profile_model(
     graph: Graph,
     device: str,
     *,
+    gpu_operand: str | None = None,
     warmup: int = WARMUP,
     repeats: int = REPEATS,
     timer: KernelTimer | None = None,
@@ -51,18 +54,22 @@ def profile_model(
     Args:
         graph: the model.
         device: "cpu" or "cuda".
+        gpu_operand: the type of operands on a CUDA device, "fp16" (the default) or "fp32".
         warmup: number of untimed runs before the timed ones.
         repeats: number of timed runs.
         timer: runs and times the nodes, instead of the device's own timer.
         progress: called with (kernels done, total kernels).
 
     Raises:
-        OptionError: the device does not exist, or PyTorch with CUDA is not available; or a count is not positive.
+        OptionError: the device does not exist, or PyTorch with CUDA is not available; a count is not positive; or
+            `gpu_operand` is not such a type, or given for the CPU.
     """
     device = choice("device", device, DEVICES)
+    if gpu_operand is not None:
+        _check_operand(gpu_operand, device)
     if warmup < 0 or repeats < 1:
         raise OptionError(f"cannot measure {repeats} runs after {warmup}", "give at least one run")
-    timer = timer or _timer(device)
+    timer = timer or _timer(device, gpu_operand)
     kernels = _kernels(graph)
     rows = []
     for index, node in enumerate(kernels):
@@ -74,12 +81,18 @@ def profile_model(
     return rows
 
 
-def _timer(device: str) -> KernelTimer:
+def _check_operand(gpu_operand: str, device: str) -> None:
+    choice("gpu_operand", gpu_operand, OPERANDS)
+    if device == "cpu":
+        raise OptionError("on the CPU, operands have the model's types", "leave gpu_operand out, or choose cuda")
+
+
+def _timer(device: str, gpu_operand: str | None) -> KernelTimer:
     if device == "cpu":
         return CpuTimer()
     from pimflow.runtime.gpu.profiling_cuda import CudaTimer  # imports torch, which takes seconds and may be missing
 
-    return CudaTimer()
+    return CudaTimer(gpu_operand or "fp16")
 
 
 def _kernels(graph: Graph) -> list[Node]:

@@ -1,13 +1,15 @@
-"""Kernel times on an NVIDIA GPU through PyTorch: fp16, channels-last, CUDA events. A timer imports torch when created.
+"""Kernel times on an NVIDIA GPU through PyTorch: channels-last, CUDA events. A timer imports torch when created.
 
-Times are of the device alone: there are `INNER` runs between two events, so each launch hides behind the previous run
-if the kernel is longer than its launch. The table therefore holds kernel times, and fitting a target to it yields the
-launch cost that remains visible.
+Times are of the device alone: the runs between two events are replays of a CUDA graph, which prepares launches
+beforehand, as a deployed model would. Weights are copied so often that each run reads others than the one before, as
+long as together they do not exceed the second-level cache several times: a model's layers find their weights in memory
+and their activations in the cache. The remaining cost of a launch is part of the table, and a fit finds it.
 """
 
 from __future__ import annotations
 
 import importlib
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -39,7 +41,13 @@ from pimflow.ir import (
     TypedSpmm,
 )
 
-INNER = 20
+_DTYPES = {"fp16": "float16", "fp32": "float32"}  # names in torch and in tables
+
+SPAN_US = 2000.0
+"""The time between two events that is aimed at: long enough for their resolution of half a microsecond."""
+MOST_RUNS = 200
+"""Runs between two events, at most."""
+_CACHES = 4  # weights in turn exceed the second-level cache so many times
 
 _ELEMENTWISE: Mapping[str, str] = {  # ONNX op_type to the equivalent function in torch
     "Relu": "relu",
@@ -56,6 +64,7 @@ _ELEMENTWISE: Mapping[str, str] = {  # ONNX op_type to the equivalent function i
     "Mul": "mul",
     "Div": "div",
     "Pow": "pow",
+    "Reciprocal": "reciprocal",
 }
 
 Run = Callable[[], object]
@@ -65,19 +74,20 @@ class CudaTimer:
     """A CUDA device through PyTorch.
 
     Args:
+        operand: the type of operands, "fp16" or "fp32".
         torch: the module, or a stand-in for tests.
 
     Raises:
         OptionError: PyTorch is not installed, or sees no CUDA device.
     """
 
-    dtype = "float16"
-
-    def __init__(self, torch: Any = None) -> None:
+    def __init__(self, operand: str = "fp16", torch: Any = None) -> None:
         self._torch = torch if torch is not None else _import_torch()
         if not self._torch.cuda.is_available():
             raise OptionError("PyTorch sees no CUDA device", "profile with --device cpu")
+        self.dtype = _DTYPES[operand]
         self._torch.backends.cudnn.benchmark = True  # the library's best algorithm, as a deployed model would use
+        self._cache_bytes = int(self._torch.cuda.get_device_properties(0).L2_cache_size)
         self.machine = str(self._torch.cuda.get_device_name(0))
         versions = f"torch {self._torch.__version__}, cuda {self._torch.version.cuda}"
         self.versions = f"{versions}, cudnn {self._torch.backends.cudnn.version()}"
@@ -85,35 +95,71 @@ class CudaTimer:
     def time_us(self, graph: Graph, node: Node, warmup: int, repeats: int) -> Sequence[float] | None:
         """Times of the node's kernel by CUDA events; None for ops without a counterpart in `CUDA_KERNELS`."""
         with self._torch.inference_mode():
-            run = self._runner(graph, node)
-            if run is None:
+            runs = self._runs(graph, node)
+            if not runs:
                 return None
-            for _ in range(warmup):
-                run()
-            self._torch.cuda.synchronize()
-            return [self._once(run) for _ in range(repeats)]
+            return self.times_us(runs, warmup, repeats)
 
-    def _once(self, run: Run) -> float:
+    def times_us(self, runs: Sequence[Run], warmup: int, repeats: int) -> list[float]:
+        """Times of one of the runs, which take turns, each over many of them."""
+        for turn in range(max(warmup, 1)):  # the first run chooses the kernel
+            runs[turn % len(runs)]()
+        self._torch.cuda.synchronize()
+        count = self._count(runs[0])
+        replay = self._replay([runs[turn % len(runs)] for turn in range(count)])
+        replay()
+        return [self._elapsed_us(replay) / count for _ in range(repeats)]
+
+    def _elapsed_us(self, run: Run) -> float:
         start = self._torch.cuda.Event(enable_timing=True)
         end = self._torch.cuda.Event(enable_timing=True)
         start.record()
-        for _ in range(INNER):
-            run()
+        run()
         end.record()
         end.synchronize()
-        return float(start.elapsed_time(end)) * 1e3 / INNER  # elapsed_time is in milliseconds
+        return float(start.elapsed_time(end)) * 1e3  # elapsed_time is in milliseconds
+
+    def _count(self, run: Run) -> int:
+        """How many runs take about `SPAN_US`."""
+        return max(1, min(MOST_RUNS, math.ceil(SPAN_US / max(self._elapsed_us(run), 1e-3))))
+
+    def _replay(self, runs: Sequence[Run]) -> Run:
+        """Runs as a CUDA graph; one by one if the library does not allow a kernel to be captured."""
+        captured = self._torch.cuda.CUDAGraph()
+        try:
+            with self._torch.cuda.graph(captured):
+                for run in runs:
+                    run()
+        except RuntimeError:
+            return lambda: [run() for run in runs]
+        replay: Run = captured.replay
+        return replay
+
+    def _runs(self, graph: Graph, node: Node) -> list[Run]:
+        """Calls of the node's kernel that differ in their weights; none if it has no counterpart."""
+        rule = CUDA_KERNELS.find(node.op)
+        shapes = [graph.value(name).shape for name in node.inputs if name]
+        if rule is None or None in shapes:
+            return []
+        fixed = [name in graph.constants for name in node.inputs if name]
+        first = [self._tensor(shape) for shape in shapes if shape is not None]
+        size = sum(tensor.nbytes for tensor, is_fixed in zip(first, fixed, strict=True) if is_fixed)
+        copies = min(MOST_RUNS, math.ceil(_CACHES * self._cache_bytes / size)) if size else 1
+        runs: list[Run] = []
+        for _ in range(copies):
+            tensors = [
+                self._tensor(tensor.shape) if is_fixed and runs else tensor
+                for tensor, is_fixed in zip(first, fixed, strict=True)
+            ]
+            run = rule(self._torch, node.op, tensors)
+            if run is None:
+                return []
+            runs.append(run)
+        return runs
 
     def _tensor(self, shape: Sequence[int]) -> Any:
-        tensor = self._torch.randn(tuple(shape), device="cuda", dtype=self._torch.float16)
+        tensor = self._torch.randn(tuple(shape), device="cuda", dtype=getattr(self._torch, self.dtype))
         return tensor.to(memory_format=self._torch.channels_last) if len(shape) == 4 else tensor
-
-    def _runner(self, graph: Graph, node: Node) -> Run | None:
-        shapes = [graph.value(name).shape for name in node.inputs if name]
-        tensors = [self._tensor(shape) for shape in shapes if shape is not None]
-        if len(tensors) != len(shapes):
-            return None
-        rule = CUDA_KERNELS.find(node.op)
-        return None if rule is None else rule(self._torch, node.op, tensors)
 
 
 CUDA_KERNELS: OpRules[Callable[[Any, Any, Sequence[Any]], Run | None]] = OpRules("kernels on CUDA")
@@ -129,14 +175,17 @@ CUDA_KERNELS.leave_out(
 
 @CUDA_KERNELS.register(Conv2d)
 def _convolution(torch: Any, op: Conv2d, tensors: Sequence[Any]) -> Run:
-    """Asymmetric padding is applied to the input beforehand, outside the timed region."""
+    """Asymmetric padding is applied to the input beforehand, outside the timed region.
+
+    A bias is left out, as the keys of tables do: compilers fuse it, whereas torch's convolution adds it in a kernel of
+    its own.
+    """
     functional = torch.nn.functional
     top, left, bottom, right = op.pads
     x, padding = tensors[0], (top, left)
     if (top, left) != (bottom, right):
         x, padding = functional.pad(x, (left, right, top, bottom)), (0, 0)
-    bias = tensors[2] if len(tensors) > 2 else None
-    return lambda: functional.conv2d(x, tensors[1], bias, op.strides, padding, op.dilations, op.groups)
+    return lambda: functional.conv2d(x, tensors[1], None, op.strides, padding, op.dilations, op.groups)
 
 
 @CUDA_KERNELS.register(Gemm)
@@ -184,10 +233,14 @@ def _transpose(torch: Any, op: Transpose, tensors: Sequence[Any]) -> Run:
 
 @CUDA_KERNELS.register(OnnxOp)
 def _other(torch: Any, op: OnnxOp, tensors: Sequence[Any]) -> Run | None:
-    if op.op_type != "Softmax":
-        return None
-    axis = next((value for key, value in op.attributes if key == "axis"), -1)
-    return lambda: torch.softmax(tensors[0], axis)
+    functional, attributes, x = torch.nn.functional, dict(op.attributes), tensors[0]
+    axis: Any = attributes.get("axis", -1)
+    if op.op_type == "Softmax":
+        return lambda: torch.softmax(x, axis)
+    if op.op_type == "LayerNormalization":
+        normalized = tuple(x.shape[axis:])
+        return lambda: functional.layer_norm(x, normalized, *tensors[1:3])
+    return None
 
 
 @CUDA_KERNELS.register(Elementwise)
@@ -197,6 +250,9 @@ def _elementwise(torch: Any, op: Elementwise, tensors: Sequence[Any]) -> Run | N
         return lambda: torch.clamp(tensors[0], bounds.get("min"), bounds.get("max"))
     if op.kind == "HardSwish":
         return lambda: torch.nn.functional.hardswish(tensors[0])
+    if op.kind == "Gelu":
+        approximate = str(dict(op.attributes).get("approximate", "none"))
+        return lambda: torch.nn.functional.gelu(tensors[0], approximate=approximate)
     name = _ELEMENTWISE.get(op.kind)
     if name is None:
         return None

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from math import prod
 from types import SimpleNamespace
 from typing import Any
 
@@ -12,7 +15,7 @@ from pimflow.ir import Builder, Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, 
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.profiling import CpuTimer, profile_model
-from pimflow.runtime.gpu.profiling_cuda import INNER, CudaTimer
+from pimflow.runtime.gpu.profiling_cuda import MOST_RUNS, SPAN_US, CudaTimer
 from support.values import assert_varies
 from support.zoo import clean_model
 
@@ -85,6 +88,10 @@ def test_options_are_checked(toy: Graph) -> None:
         profile_model(toy, "tpu")
     with pytest.raises(OptionError, match="cannot measure 0 runs"):
         profile_model(toy, "cpu", repeats=0)
+    with pytest.raises(OptionError, match="on the CPU, operands have the model's types"):
+        profile_model(toy, "cpu", gpu_operand="fp16")
+    with pytest.raises(OptionError, match="unknown gpu_operand 'int8'"):
+        profile_model(toy, "cuda", gpu_operand="int8")
 
 
 # --- CUDA, with a fake ------------------------------------------------------------------------------------------------
@@ -93,6 +100,7 @@ def test_options_are_checked(toy: Graph) -> None:
 class FakeTensor:
     def __init__(self, shape: tuple[int, ...]) -> None:
         self.shape, self.layout = shape, "contiguous"
+        self.nbytes = 2 * prod(shape)
 
     def to(self, memory_format: str) -> FakeTensor:
         self.layout = memory_format
@@ -112,13 +120,16 @@ class FakeTensor:
 
 
 class FakeTorch:
-    """Counts calls; every kernel takes 50 us of device time."""
+    """Counts calls; a kernel takes `kernel_us` of device time, and a call 30 us of the host's unless it is captured."""
 
     __version__ = "9.9"
-    float16, channels_last = "float16", "channels_last"
+    float16, float32, channels_last = "float16", "float32", "channels_last"
     version = SimpleNamespace(cuda="13.0")
 
-    def __init__(self, available: bool = True) -> None:
+    def __init__(self, available: bool = True, kernel_us: float = 50.0, captures: bool = True) -> None:
+        self.kernel_us, self.captures = kernel_us, captures
+        self.capturing: FakeGraph | None = None
+        self.dtypes: set[str] = set()
         self.calls: list[tuple[str, tuple[Any, ...]]] = []
         self.clock_ms = 0.0
         torch = self
@@ -137,11 +148,18 @@ class FakeTorch:
                 return other.at - self.at
 
         self.cuda = SimpleNamespace(
-            is_available=lambda: available, get_device_name=lambda i: "Fake GPU", synchronize=lambda: None, Event=Event
+            is_available=lambda: available,
+            get_device_name=lambda i: "Fake GPU",
+            get_device_properties=lambda i: SimpleNamespace(L2_cache_size=1 << 10),
+            synchronize=lambda: None,
+            Event=Event,
+            CUDAGraph=lambda: FakeGraph(torch),
+            graph=self._capture,
         )
         cudnn = SimpleNamespace(benchmark=False, version=lambda: 99)
         self.backends = SimpleNamespace(cudnn=cudnn)
-        names = "linear conv2d max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d batch_norm hardswish"
+        names = "linear conv2d max_pool2d avg_pool2d adaptive_avg_pool2d adaptive_max_pool2d batch_norm hardswish "
+        names += "layer_norm gelu"
         self.nn = SimpleNamespace(functional=SimpleNamespace(**{name: self._kernel(name) for name in names.split()}))
         self.nn.functional.pad = lambda x, widths: FakeTensor(
             (*x.shape[:2], x.shape[2] + widths[2] + widths[3], x.shape[3] + widths[0] + widths[1])
@@ -152,18 +170,38 @@ class FakeTorch:
     def _kernel(self, name: str) -> Any:
         def run(*arguments: Any, **_: Any) -> None:
             self.calls.append((name, arguments))
-            self.clock_ms += 0.05
+            if self.capturing is not None:
+                self.capturing.kernels += 1
+            else:
+                self.clock_ms += (self.kernel_us + 30) * 1e-3
 
         return run
 
-    def inference_mode(self) -> Any:
-        from contextlib import nullcontext
+    @contextmanager
+    def _capture(self, graph: FakeGraph) -> Iterator[None]:
+        if not self.captures:
+            raise RuntimeError("operation not permitted when stream is capturing")
+        self.capturing = graph
+        yield
+        self.capturing = None
 
+    def inference_mode(self) -> Any:
         return nullcontext()
 
     def randn(self, shape: tuple[int, ...], device: str, dtype: str) -> FakeTensor:
-        assert (device, dtype) == ("cuda", "float16")
+        assert device == "cuda"
+        self.dtypes.add(dtype)
         return FakeTensor(shape)
+
+
+class FakeGraph:
+    """A captured sequence of kernels."""
+
+    def __init__(self, torch: FakeTorch) -> None:
+        self.torch, self.kernels = torch, 0
+
+    def replay(self) -> None:
+        self.torch.clock_ms += self.kernels * self.torch.kernel_us * 1e-3
 
 
 def one(op: Op, *shapes: tuple[int, ...]) -> tuple[Graph, Node]:
@@ -175,23 +213,56 @@ def one(op: Op, *shapes: tuple[int, ...]) -> tuple[Graph, Node]:
     return build.graph(made), build.producer(made)
 
 
-def test_cuda_times_are_per_run_and_in_microseconds() -> None:
+def test_cuda_times_are_of_replayed_kernels_and_in_microseconds() -> None:
     torch = FakeTorch()
     graph, node = one(Conv2d((3, 3), (2, 2), (1, 1, 1, 1), groups=2), (1, 4, 8, 8), (4, 2, 3, 3), (4,))
-    times = CudaTimer(torch).time_us(graph, node, 3, 5)
-    assert times == pytest.approx([50.0] * 5)
-    assert len(torch.calls) == 3 + 5 * INNER
+    times = CudaTimer(torch=torch).time_us(graph, node, 3, 5)
+    assert times == pytest.approx([50.0] * 5)  # without the host's 30 us
+    captured = SPAN_US / 80
+    assert len(torch.calls) == 3 + 1 + captured
     name, (x, weights, bias, strides, padding, dilations, groups) = torch.calls[0]
     assert (name, strides, padding, dilations, groups) == ("conv2d", (2, 2), (1, 1), (1, 1), 2)
-    assert (x.shape, weights.shape, bias.shape) == ((1, 4, 8, 8), (4, 2, 3, 3), (4,))
-    assert (x.layout, weights.layout, bias.layout) == ("channels_last", "channels_last", "contiguous")
+    assert (x.shape, weights.shape, bias) == ((1, 4, 8, 8), (4, 2, 3, 3), None)  # compilers fuse the bias
+    assert (x.layout, weights.layout) == ("channels_last", "channels_last")
     assert torch.backends.cudnn.benchmark is True
+
+
+@pytest.mark.parametrize(("kernel_us", "runs"), [(1.0, 65), (0.0, 67), (5000.0, 1)])
+def test_the_number_of_runs_between_two_events_depends_on_the_kernel(kernel_us: float, runs: int) -> None:
+    torch = FakeTorch(kernel_us=kernel_us)
+    CudaTimer(torch=torch).time_us(*one(Elementwise("Relu"), (4,)), 0, 1)
+    assert len(torch.calls) == 1 + 1 + runs
+    assert runs <= MOST_RUNS
+
+
+def test_what_cannot_be_captured_is_called() -> None:
+    torch = FakeTorch(captures=False)
+    times = CudaTimer(torch=torch).time_us(*one(Elementwise("Relu"), (4,)), 0, 2)
+    assert times == pytest.approx([80.0, 80.0])
+
+
+def test_weights_take_turns_until_they_exceed_the_cache_four_times() -> None:
+    build = Builder()
+    graph = build.graph(build.gemm(build.input(1, 16), 64, bias=None))
+    torch = FakeTorch()
+    CudaTimer(torch=torch).time_us(graph, graph.nodes[0], 0, 1)
+    operands = [arguments for _, arguments in torch.calls]
+    assert len({id(activations) for activations, *_ in operands}) == 1
+    assert len({id(weights) for _, weights, *_ in operands}) == 2  # of 2 KiB, and a cache of 1 KiB
+
+
+@pytest.mark.parametrize("operand", ["fp16", "fp32"])
+def test_the_type_of_operands(operand: str) -> None:
+    torch = FakeTorch()
+    timer = CudaTimer(operand, torch=torch)
+    timer.time_us(*one(Elementwise("Relu"), (4,)), 0, 1)
+    assert torch.dtypes == {timer.dtype} == {{"fp16": "float16", "fp32": "float32"}[operand]}
 
 
 def test_cuda_pads_an_asymmetric_input_outside_the_timed_kernel() -> None:
     torch = FakeTorch()
     graph, node = one(Conv2d((3, 3), (1, 1), (0, 1, 2, 3)), (1, 4, 8, 8), (4, 4, 3, 3))
-    CudaTimer(torch).time_us(graph, node, 0, 1)
+    CudaTimer(torch=torch).time_us(graph, node, 0, 1)
     _, (x, _, bias, _, padding, _, _) = torch.calls[0]
     assert (x.shape, padding, bias) == ((1, 4, 10, 12), (0, 0), None)
 
@@ -205,12 +276,14 @@ def test_cuda_pads_an_asymmetric_input_outside_the_timed_kernel() -> None:
         (Pool2d("average", (2, 2)), ((1, 2, 4, 4),), "avg_pool2d"),
         (Elementwise("Add"), ((4,), (4,)), "add"),
         (Elementwise("Clip", (("max", 6.0),)), ((4,),), "clamp"),
+        (Elementwise("Gelu"), ((4,),), "gelu"),
         (OnnxOp("Softmax", attributes=(("axis", 1),)), ((2, 4),), "softmax"),
+        (OnnxOp("LayerNormalization", attributes=(("axis", -1),)), ((2, 4), (4,), (4,)), "layer_norm"),
     ],
 )
 def test_cuda_runs_the_op_of_the_same_meaning(op: Op, shapes: tuple[tuple[int, ...], ...], kernel: str) -> None:
     torch = FakeTorch()
-    CudaTimer(torch).time_us(*one(op, *shapes), 0, 1)
+    CudaTimer(torch=torch).time_us(*one(op, *shapes), 0, 1)
     assert {name for name, _ in torch.calls} == {kernel}
     if kernel == "linear":
         left, right = torch.calls[0][1]
@@ -218,13 +291,13 @@ def test_cuda_runs_the_op_of_the_same_meaning(op: Op, shapes: tuple[tuple[int, .
 
 
 def test_cuda_leaves_out_what_it_does_not_know() -> None:
-    timer = CudaTimer(FakeTorch())
+    timer = CudaTimer(torch=FakeTorch())
     assert timer.time_us(*one(OnnxOp("Unheard"), (4,)), 0, 1) is None
     assert timer.time_us(*one(Pool2d("max", (2, 2), pads=(0, 0, 1, 1)), (1, 2, 4, 4)), 0, 1) is None
 
 
 def test_cuda_profile_of_a_model(toy: Graph) -> None:
-    rows = profile_model(toy, "cuda", timer=CudaTimer(FakeTorch()))
+    rows = profile_model(toy, "cuda", timer=CudaTimer(torch=FakeTorch()))
     assert [row.time_us for row in rows] == pytest.approx([50.0] * len(rows))
     assert {(row.machine, row.versions, row.dtype) for row in rows} == {
         ("Fake GPU", "torch 9.9, cuda 13.0, cudnn 99", "float16")
@@ -233,4 +306,4 @@ def test_cuda_profile_of_a_model(toy: Graph) -> None:
 
 def test_without_a_gpu_cuda_is_refused() -> None:
     with pytest.raises(OptionError, match="no CUDA device"):
-        CudaTimer(FakeTorch(available=False))
+        CudaTimer(torch=FakeTorch(available=False))

@@ -27,8 +27,11 @@ def test_every_shipped_table_is_read() -> None:
         "t4_fp16_conv": 47,
         "t4_fp16_gemm": 79,
         **{f"t4_fp32_{op}": 300 for op in ("add", "bmm", "conv", "linear", "ln", "relu", "softmax")},
+        **{"h200-fp16": 810, "h200-fp32": 453, "h200-models": 246},
     }
-    assert {row.machine for path in DATA.glob("*.csv") for row in read_rows(path)} == {"NVIDIA T4"}
+    for board in ("T4", "H200"):
+        tables = DATA.glob(f"{board.lower()}*.csv")
+        assert {row.machine for path in tables for row in read_rows(path)} == {f"NVIDIA {board}"}
 
 
 def test_a_column_major_product_is_the_transposed_one(tmp_path: Path) -> None:
