@@ -27,7 +27,9 @@ def test_every_shipped_table_is_read() -> None:
         "t4_fp16_conv": 47,
         "t4_fp16_gemm": 79,
         **{f"t4_fp32_{op}": 300 for op in ("add", "bmm", "conv", "linear", "ln", "relu", "softmax")},
-        **{"h200-fp16": 810, "h200-fp32": 453, "h200-models": 246},
+        "h200-fp16": 810,
+        "h200-fp32": 453,
+        "h200-models": 246,
     }
     for board in ("T4", "H200"):
         tables = DATA.glob(f"{board.lower()}*.csv")
