@@ -133,7 +133,7 @@ def sample_epoch(
         seeds = order[number * batch : (number + 1) * batch]
         sampled = sample_typed(found.graph, kind, seeds, fan_outs, random, once=priced.once)
         step = priced.step(sampled)
-        drawn.append(SampledBatch(sampled, tuple(_reads(sampled, priced.features)), step))
+        drawn.append(SampledBatch(sampled, tuple(_reads(sampled, priced.features, found.graph.vertices)), step))
     return SampledEpoch(found, priced.name, priced.features, fan_outs, kind, batch, trained, loader, tuple(drawn))
 
 
@@ -143,11 +143,12 @@ def _read(name: str, value: Any) -> Any:
     return read_argument(name, forms[name], value)
 
 
-def _reads(sampled: TypedBatch, features: Mapping[str, int]) -> Iterator[TableRead]:
-    """The rows read from each kind's feature table."""
+def _reads(sampled: TypedBatch, features: Mapping[str, int], counts: Mapping[str, int]) -> Iterator[TableRead]:
+    """The rows read from each kind's feature table, which has as many rows as there are vertices of the kind."""
     for kind, vertices in sampled.vertices.items():
         if len(vertices):
-            yield TableRead(vertices, features[kind] * ELEMENT_BYTES)
+            row_bytes = features[kind] * ELEMENT_BYTES
+            yield TableRead(vertices, row_bytes, ELEMENT_BYTES, table_bytes=counts[kind] * row_bytes)
 
 
 def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:

@@ -298,13 +298,14 @@ class CostModel:
             TargetError: the target does not describe its memory tiers.
         """
         table, index = graph.value(node.inputs[0]), cast("Ids | None", graph.constants.get(node.inputs[1]))
-        _, *row = table.shape or (0,)
+        rows, *row = table.shape or (0,)
         width = element_bytes(table.dtype) or 0
         read = self._rows_read(graph, node)
         key: Hashable = (len(read), table.shape) if index is None else id(index)
-        key = (key, width, *row, node.placement.access)
+        key = (key, width, rows, *row, node.placement.access)
         if key not in self._accesses:
-            fetched = TableRead(read, width * math.prod(row), width, is_consecutive(read))
+            row_bytes = width * math.prod(row)
+            fetched = TableRead(read, row_bytes, width, is_consecutive(read), rows * row_bytes)
             placement = choice("access", node.placement.access or "", PLACEMENTS)
             self._accesses[key] = (read if index is None else index, self._features.cost(placement, fetched))
         return self._accesses[key][1]

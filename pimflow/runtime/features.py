@@ -9,8 +9,8 @@
 | `zero-copy-plain` | the same, without rotating rows |
 
 For R rows of b bytes, a gather and its copy take R b / gather bandwidth + R b / copy bandwidth, plus the start-up time
-of each. Reads by the GPU take max(requests x 128 B / bandwidth, requests x round trip / outstanding requests) after the
-launch (Min et al., PyTorch-Direct, 2021). Requests are counted exactly (`sparse/host_rows.py`).
+of each. Reads by the GPU take the time of `PcieLink.reading_us` after the launch. Requests and their sectors are
+counted exactly (`sparse/host_rows.py`).
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from pimflow.errors import TargetError
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
 from pimflow.sparse.checks import Ids
-from pimflow.sparse.host_rows import HostRows
+from pimflow.sparse.host_rows import HostRows, Requests
 from pimflow.targets import Target
 from pimflow.targets.schema import HostMemory, Memory, PcieLink
 
@@ -50,24 +50,27 @@ class TableRead:
         row_bytes: bytes of a row.
         element_bytes: bytes that a thread reads at a time.
         is_run: whether the rows are contiguous, so that a copy needs no gather before it.
+        table_bytes: size of the table.
     """
 
     index: Ids
     row_bytes: int
     element_bytes: int = 4
     is_run: bool = False
-    _counted: dict[tuple[int, bool], int] = field(default_factory=dict, repr=False)
+    table_bytes: int = 0
+    _counted: dict[tuple[int, int, bool], Requests] = field(default_factory=dict, repr=False)
 
     @property
     def bytes(self) -> int:
         """Total bytes of the rows."""
         return len(self.index) * self.row_bytes
 
-    def requests(self, line_bytes: int, *, shifted: bool) -> int:
-        """The number of requests of the GPU's threads over a link, cached."""
-        key = (line_bytes, shifted)
+    def requests(self, link: PcieLink, *, shifted: bool) -> Requests:
+        """What the GPU's threads request over a link, cached."""
+        key = (link.request_bytes, link.sector_bytes, shifted)
         if key not in self._counted:
-            self._counted[key] = HostRows(self.row_bytes, self.element_bytes, line_bytes, shifted).requests(self.index)
+            rows = HostRows(self.row_bytes, self.element_bytes, link.request_bytes, shifted, link.sector_bytes)
+            self._counted[key] = rows.requests(self.index)
         return self._counted[key]
 
 
@@ -169,7 +172,8 @@ class FeatureAccess:
         if read.is_run:
             moved = {"host DRAM": (staged + size) * self._dram_mj, "link": link}
             return Access(placement, {"copy": copy_us}, moved, 0, size)
-        gather_us = self.tier.gather_us + size / (self.tier.gather_gb_per_s * 1e3)
+        rate = self.tier.gathered_gb_per_s(pageable=placement == "gather-pageable")
+        gather_us = self.tier.gather_us + size / (rate * 1e3)
         energy = {
             "CPU": self.tier.gather_w * gather_us * 1e-3,
             "host DRAM": (_GATHER_PASSES * size + staged + size) * self._dram_mj,
@@ -183,15 +187,13 @@ class FeatureAccess:
         return self.tier.dram_pj_per_byte * 1e-9
 
     def _read(self, placement: Placement, read: TableRead) -> Access:
-        requests = read.requests(self.link.request_bytes, shifted=placement == "zero-copy")
-        requested_bytes = requests * self.link.request_bytes
-        streaming_us = requested_bytes / (self.link.zero_copy_gb_per_s * 1e3)
-        waiting_us = requests * self.link.round_trip_ns * 1e-3 / self.link.outstanding_requests
-        read_us = max(streaming_us, waiting_us)
+        counted = read.requests(self.link, shifted=placement == "zero-copy")
+        requests, sectors = counted.requests, counted.sectors
+        read_us = self.link.reading_us(requests, sectors, len(read.index), read.table_bytes)
         energy = {
             "GPU": self.link.reading_w * read_us * 1e-3,
-            "host DRAM": requested_bytes * self._dram_mj,
-            "link": requested_bytes * self.link.pj_per_byte * 1e-9,
+            "host DRAM": sectors * self.link.sector_bytes * self._dram_mj,
+            "link": self.link.bytes_of(requests, sectors) * self.link.pj_per_byte * 1e-9,
         }
         return Access(placement, {"launch": self.link.zero_copy_us, "read": read_us}, energy, requests, read.bytes)
 

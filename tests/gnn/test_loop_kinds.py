@@ -57,7 +57,7 @@ def test_each_kind_has_its_own_feature_table() -> None:
     assert found.loop.batch_vertices == tuple(batch.num_vertices for batch in batches)
     assert found.loop.batch_edges == tuple(batch.edges for batch in batches)
     requests = [
-        HostRows(400).requests(batch.vertices["paper"]) + HostRows(132).requests(batch.vertices["author"])
+        (HostRows(400).requests(batch.vertices["paper"]) + HostRows(132).requests(batch.vertices["author"])).requests
         for batch in batches
     ]
     assert found["zero-copy"].requests == round(np.mean(requests))

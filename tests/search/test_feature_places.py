@@ -27,6 +27,7 @@ from pimflow.runtime.timeline import regions
 from pimflow.search.feature_places import MARKS, feature_places, has_room
 from pimflow.search.room import memory_in_order, needed_bytes
 from pimflow.sparse.generate import power_law
+from pimflow.sparse.host_rows import HostRows
 from pimflow.targets import Target, override
 from support.onnx_models import model_of
 
@@ -132,7 +133,7 @@ def test_features_can_be_forced_onto_the_host() -> None:
     explicit = compiled("zoo:gcn", 1000, "aligned")
     (table,) = explicit.host_tables
     assert (table.access, table.reads) == ("zero-copy", 1)
-    assert table.requests == TableRead(np.arange(1000), 4 * 1433).requests(128, shifted=True)
+    assert table.requests == HostRows(4 * 1433).requests(np.arange(1000)).requests
     assert not fetches(compiled("zoo:gcn", 3, "gpu").graph)
 
 

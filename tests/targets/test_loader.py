@@ -39,6 +39,9 @@ OPTIONAL: dict[str, Any] = {
     "cpu.link_us": 8.0,
     "dpu.link.pcie_gb_per_s": 12.0,
     "memory.host.spin_w": 40.0,
+    "memory.host.pageable_gather_gb_per_s": 10.0,
+    "memory.pcie.sector_bytes": 64,
+    "memory.pcie.header_bytes": 20.0,
 }
 """Keys that a file may leave out, with a valid value for each."""
 OPTIONAL_TABLES = {
@@ -68,6 +71,7 @@ AMOUNTS = {"lead_us", "call_us", "step_us", "fill_us", "split_us", "throttling",
     *("mutex", "wide", "head_nonzero"),
     *("reserved_gib", "gather_us", "copy_us", "zero_copy_us", "latency_us", "pj_per_byte", "dram_pj_per_byte"),
     *("idle_w", "busy_w", "gather_w", "sampling_w", "issuing_w", "reading_w", "step_us", "spin_us", "spin_w"),
+    *("header_bytes", "lookup_ns"),
 }
 
 

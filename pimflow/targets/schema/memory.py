@@ -39,6 +39,11 @@ class HostMemory:
     issuing_w: Amount  # in addition while one thread issues the GPU's work and waits for it
     dram_pj_per_byte: Amount  # per byte through its channels
     spin_w: Amount | None = None  # in addition to idle_w while threads wait without sleeping; by default gather_w
+    pageable_gather_gb_per_s: Positive | None = None  # into newly allocated memory; by default gather_gb_per_s
+
+    def gathered_gb_per_s(self, pageable: bool) -> float:
+        """The rate of a gather into a page-locked buffer, or into pageable memory, which frameworks allocate anew."""
+        return self.pageable_gather_gb_per_s or self.gather_gb_per_s if pageable else self.gather_gb_per_s
 
     @property
     def waiting_w(self) -> float:
@@ -58,13 +63,35 @@ class PcieLink:
     copy_gb_per_s: Positive  # copies from page-locked memory
     pageable_gb_per_s: Positive  # copies from memory that the driver first copies into a page-locked buffer
     copy_us: Amount  # from requesting a copy until its first byte moves
-    zero_copy_gb_per_s: Positive  # reads of whole requests by the GPU's threads, counting only the requested bytes
+    zero_copy_gb_per_s: Positive  # reads of whole lines by the GPU's threads, without headers
     zero_copy_us: Amount  # launching the kernel that reads
     request_bytes: Count  # the largest read request of the GPU: a line of its L2 cache
     round_trip_ns: Positive  # of a request, until its data arrive
     outstanding_requests: Count  # that the link supports at a time
     reading_w: Amount  # additional power of the GPU while its threads wait for the data
     pj_per_byte: Amount  # at both ends
+    sector_bytes: Count = 32  # what a request consists of: a warp asks for the sectors of a line that it needs
+    # What a request adds to its data on the link: 12 bytes of header, and 12 of framing, sequence number, CRC and
+    # acknowledgement (PCI Express 3.0).
+    header_bytes: Amount = 24.0
+    mapped_gib: Positive | None = None  # the largest table whose rows the GPU addresses without delay; None: any
+    lookup_ns: Amount | None = None  # per row of a larger table: the GPU translates an address that it has not cached
+
+    def reading_us(self, requests: int, sectors: int, rows: int, table_bytes: int) -> float:
+        """The time for the GPU's threads to read rows: the longest of three that overlap.
+
+        The link carries all sectors and a header per request, at the rate of whole lines; only so many requests are
+        outstanding, and each takes a round trip (Min et al., EMOGI, VLDB 2020); addresses are translated row by row.
+        """
+        lines = self.bytes_of(requests, sectors) / (self.request_bytes + self.header_bytes)
+        streaming_us = lines * self.request_bytes / (self.zero_copy_gb_per_s * 1e3)
+        waiting_us = requests * self.round_trip_ns * 1e-3 / self.outstanding_requests
+        is_mapped = self.mapped_gib is None or table_bytes <= self.mapped_gib * GIB
+        return max(streaming_us, waiting_us, 0.0 if is_mapped else rows * (self.lookup_ns or 0.0) * 1e-3)
+
+    def bytes_of(self, requests: int, sectors: int) -> float:
+        """What the link carries for some requests."""
+        return sectors * self.sector_bytes + requests * self.header_bytes
 
 
 @dataclass(frozen=True)
@@ -109,3 +136,8 @@ class Memory:
             yield "pcie", MISSING
         if self.pcie is not None and self.host is None:
             yield "host", MISSING
+        if self.pcie is not None and self.pcie.request_bytes % self.pcie.sector_bytes:
+            sector = self.pcie.sector_bytes
+            yield "pcie.request_bytes", f"is {self.pcie.request_bytes}, not a multiple of sector_bytes, {sector}"
+        if self.pcie is not None and (self.pcie.mapped_gib is None) != (self.pcie.lookup_ns is None):
+            yield "pcie.lookup_ns" if self.pcie.lookup_ns is None else "pcie.mapped_gib", MISSING

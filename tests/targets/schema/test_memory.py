@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import cast
+from typing import Any, cast
 
 import pytest
 
 from pimflow.errors import TargetError
 from pimflow.targets import TargetRecord, load_target, override, parse_target, to_toml
-from pimflow.targets.schema import GpuMemory, HostMemory, Memory
+from pimflow.targets.schema import GpuMemory, HostMemory, Memory, PcieLink
 
 MACHINE = load_target("rtx3090")
 ALL = cast("Memory", load_target("a100-ssd").memory)
+
+
+def with_link(**changes: Any) -> Memory:
+    """Tiers with another link."""
+    return replace(ALL, pcie=replace(cast("PcieLink", ALL.pcie), **changes))
 
 
 def test_a_target_without_tiers_is_unchanged() -> None:
@@ -63,6 +68,9 @@ def test_overrides_are_remembered_and_taken_back() -> None:
         (replace(ALL, gpu=GpuMemory(2, 2)), "'memory.gpu.reserved_gib' is 2; the GPU has 2 GiB in all"),
         (replace(ALL, gpu=GpuMemory(-1, 0)), "'memory.gpu.capacity_gib' is -1"),
         (3, "'memory' is an int; it must be a Memory"),
+        (with_link(sector_bytes=48), "'memory.pcie.request_bytes' is 128, not a multiple of sector_bytes, 48"),
+        (with_link(mapped_gib=1.0), "missing key 'memory.pcie.lookup_ns'"),
+        (with_link(lookup_ns=20.0), "missing key 'memory.pcie.mapped_gib'"),
     ],
 )
 def test_invalid_values_of_a_target_made_in_python_are_reported(memory: Memory, message: str) -> None:
