@@ -145,9 +145,9 @@ def _gelu(tape: Tape, dy: str, x: str, y: str, given: Attributes) -> str:
         slope = tape.scaled(tape.plus(tape.scaled(square, 3 * cubic), 1), root)
         curve = tape.mul(tape.mul(x, slope), tape.sub(tape.number(1, x), tape.mul(bend, bend)))
         return tape.mul(dy, tape.scaled(tape.add(tape.plus(bend, 1), curve), 0.5))
-    share = tape.scaled(tape.plus(tape.elementwise("Erf", tape.scaled(x, math.sqrt(0.5))), 1), 0.5)
-    gaussian = _gaussian(tape, x, 1 / math.sqrt(2 * math.pi), 0.5)
-    return tape.mul(dy, tape.add(share, tape.mul(x, gaussian)))
+    z = tape.scaled(x, math.sqrt(0.5))  # both terms are functions of it, so one kernel can compute them
+    share = tape.scaled(tape.plus(tape.elementwise("Erf", z), 1), 0.5)
+    return tape.mul(dy, tape.add(share, tape.mul(z, _gaussian(tape, z, 1 / math.sqrt(math.pi), 1.0))))
 
 
 @UNARY.register("Mish")

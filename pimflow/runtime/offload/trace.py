@@ -20,8 +20,9 @@ from pimflow.runtime.timeline import build_timeline
 class Kernel:
     """A node of the step: its run time, and the buffers (by number) that it reads and writes.
 
-    Views, and other movements that do nothing, read their source and write nothing. A kernel that draws random numbers
-    would draw different ones in a rerun, so no plan runs it again.
+    Views, and other movements that do nothing, read their source and write nothing. A node that is fused into another's
+    kernel takes no time; that kernel reads and writes in its place. A kernel that draws random numbers would draw
+    different ones in a rerun, so no plan runs it again.
     """
 
     name: str
@@ -209,19 +210,51 @@ def trace_of(graph: Graph, forward: Sequence[str] | frozenset[str], costs: CostM
         Buffer(names[index], region.bytes, elements[index], index in fixed) for index, region in enumerate(plan.regions)
     )
 
+    accesses = _accesses(graph, plan)
     kernels = tuple(
-        Kernel(
-            node.name,
-            time_us,
-            tuple(plan.regions_of(node.inputs)),
-            tuple(plan.regions_of(written(node, plan))),
-            is_random(node.op),
-        )
+        Kernel(node.name, time_us, *accesses[node.name], is_random(node.op))
         for node, time_us in zip(graph.nodes, times, strict=True)
     )
     turn = max((place + 1 for place, kernel in enumerate(kernels) if kernel.name in forward), default=0)
     modules = tuple(place for place, node in enumerate(graph.nodes[:turn]) if node.op.is_contraction)
     return Trace(kernels, turn, buffers, modules)
+
+
+def _accesses(graph: Graph, plan: MemoryPlan) -> dict[str, tuple[tuple[int, ...], tuple[int, ...]]]:
+    """By node, the regions that its kernel reads and those that it writes.
+
+    A kernel accesses what the nodes fused into it do, except for values that only these nodes compute and read: they
+    stay in registers. If a fused node reads something that is computed later than the kernel's first node, as sums with
+    a second tensor may, each node accesses its own values.
+    """
+    reads = {node.name: plan.regions_of(node.inputs) for node in graph.nodes}
+    writes = {node.name: plan.regions_of(written(node, plan)) for node in graph.nodes}
+    kernels: dict[str, list[Node]] = {}
+    users: dict[int, set[str]] = {}
+    for node in graph.nodes:
+        root = node.placement.fused_into or node.name
+        kernels.setdefault(root, []).append(node)
+        for region in (*reads[node.name], *writes[node.name]):
+            users.setdefault(region, set()).add(root)
+    fixed = plan.regions_of((*graph.inputs, *graph.outputs))
+    for root, nodes in kernels.items():
+        if len(nodes) == 1 or not _reads_what_is_there(graph, nodes):
+            continue
+        made = {name for node in nodes for name in node.outputs}
+        given = dict.fromkeys(name for node in nodes for name in node.inputs if name not in made)
+        inside = {region for node in nodes for region in writes[node.name] if users[region] == {root}} - fixed.keys()
+        left = dict.fromkeys(region for node in nodes for region in writes[node.name] if region not in inside)
+        for node in nodes:
+            reads[node.name], writes[node.name] = {}, {}
+        reads[root], writes[root] = plan.regions_of(given), left
+    return {name: (tuple(reads[name]), tuple(writes[name])) for name in reads}
+
+
+def _reads_what_is_there(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether all that the nodes of a kernel read from others is computed before the first of them."""
+    names, first = {node.name for node in nodes}, graph.position[nodes[0].name]
+    producers = (graph.producer(name) for node in nodes for name in node.inputs if name)
+    return all(made is None or made.name in names or graph.position[made.name] < first for made in producers)
 
 
 def written(node: Node, plan: MemoryPlan) -> tuple[str, ...]:
