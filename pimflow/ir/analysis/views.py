@@ -94,5 +94,13 @@ def _forwards_strides(node: Node) -> bool:
 def _accepts_strides(node: Node, shape: Index, strides: Index) -> bool:
     if node.op.is_matrix_product:
         matrix = list(zip(shape, strides, strict=True))[-2:]
-        return any(dim == 1 or stride == 1 for dim, stride in matrix)
+        return any(dim == 1 or stride == 1 for dim, stride in matrix) or _is_transposed(shape, strides)
     return node.op.is_movement
+
+
+def _is_transposed(shape: Index, strides: Index) -> bool:
+    """Whether strides are those of a transposed matrix that is in the layout's order, in which products read it too."""
+    if len(shape) < 2:
+        return False
+    swap = (*range(len(shape) - 2), len(shape) - 1, len(shape) - 2)
+    return same_strides(shape, strides, permuted(dense_strides(permuted(shape, swap)), swap))

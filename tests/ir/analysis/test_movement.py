@@ -412,6 +412,18 @@ def test_a_transposed_view_is_kept_for_a_reader_that_needs_its_order() -> None:
     assert not movement(build.graph(product, turned))["transpose1"].free
 
 
+def test_a_product_reads_the_transpose_of_whatever_it_reads_in_order() -> None:
+    """Such as probabilities [texts, heads, rows, keys], for the gradient of the values of attention."""
+    build = Builder()
+    shares, values = build.relu(build.input(2, 3, 4, 5)), build.relu(build.input(2, 3, 4, 6))
+    turned = build.transpose(shares, 0, 1, 3, 2)
+    product = build.op(MatMul(), turned, values)
+    assert movement(build.graph(product))["transpose2"].free
+    assert not movement(build.graph(product, build.tanh(turned)))["transpose2"].free
+    moved = build.transpose(values, 2, 1, 0, 3)
+    assert not movement(build.graph(build.op(MatMul(), moved, build.weights(6, 2))))["transpose5"].free
+
+
 @pytest.mark.parametrize(("perm", "free"), [((1, 0, 2), True), ((0, 2, 1), False)])
 def test_a_product_writes_its_rows_where_a_transpose_wants_them(perm: tuple[int, ...], free: bool) -> None:
     """Rows of matrices are permuted, but not the elements of rows."""
