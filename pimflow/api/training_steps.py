@@ -22,6 +22,7 @@ from pimflow.passes import (
     RemoveIdentity,
 )
 from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
+from pimflow.passes.whole_gelus import with_whole_gelus
 from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.offload.run import SimulatedPlan, keep_all
@@ -110,7 +111,7 @@ class StepBuilder:
                     yield source, unroll
 
     def _steps(self, model: Loaded) -> tuple[Step, ...]:
-        graph = CLEAN_UP.run(model.graph).graph
+        graph = with_whole_gelus(CLEAN_UP.run(model.graph).graph)
         exported = self._step(graph, model)  # before any other form, whose errors would name nodes made by passes
         fastest = self._fastest_step(graph, model, exported, fitting=False)
         if not fastest.price(keep_all(fastest.trace)).is_too_large:

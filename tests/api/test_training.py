@@ -63,6 +63,22 @@ def test_initial_zeros_of_sums_are_not_parameters() -> None:
     assert trained.parameters == pimflow_zoo.entry("rgcn").parameters
 
 
+def test_a_spelled_out_gelu_saves_as_much_as_the_operator() -> None:
+    steps = []
+    for opset in (17, 20):
+        build = Builder(opset=opset)
+        x = build.matmul(build.input(64, 32), 128)
+        if opset == 20:
+            x = build.elementwise("Gelu", x)
+        else:
+            root, one, half = (build.constant(np.array(value, np.float32)) for value in (math.sqrt(2), 1.0, 0.5))
+            shifted = build.add(build.elementwise("Erf", build.elementwise("Div", x, root)), one)
+            x = build.mul(build.mul(x, shifted), half)
+        steps.append(pimflow.train(to_onnx(build.graph(build.matmul(x, 8))), target="a100-ssd", activations="keep"))
+    assert [step.trace.saved_bytes for step in steps] == [2 * 4 * 64 * 128] * 2
+    assert steps[0].kept.peak_bytes == steps[1].kept.peak_bytes
+
+
 TYPED = Graph.from_edge_index(
     np.random.default_rng(0).integers(0, 40, (2, 300)), 40, None, np.random.default_rng(1).integers(0, 3, 300)
 )
