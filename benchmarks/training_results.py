@@ -314,14 +314,14 @@ other of the two, and keeping it, either alone or in exchange for one of the fou
 room for it.
 
 All of this is done for plans that only offload, for those that only recompute, and for mixtures, so that what is
-allowed in addition never makes a plan worse. A larger limit still may: limits are searched independently. Of 65
-evenly spaced limits for each of three models (squeezenet-1.1, HGT, a GPT-2 of 2 layers) on `a100-ssd`, 112 can be met
-by recomputing alone, and 4 of these plans (squeezenet-1.1) are slower than one for less memory, by up to 1.7 %. Of
-those that only offload, to drives with 0.3 of the bandwidth that saving everything during the forward pass needs,
-1 of 195 is, by less than 0.01 %; in an earlier measurement with other drives it was 8 of 195, by up to 7.6 %. For the
-same reason, a step that may be longer (`--slower`) may have a higher peak. Only plans that do not depend on the
-limit would rule this out. Those of one ladder of 32 limits, each improved from the one before, take 2.3 to 3.2 times as
-long to find (squeezenet-1.1, the GPT-2), and are slower by 1.0 % on average and by up to 27 %.
+allowed in addition never makes a plan worse. A larger limit still may: limits are searched independently. Of 65 evenly
+spaced limits for each of three models (squeezenet-1.1, HGT, a GPT-2 of 2 layers) on `a100-ssd`, 110 can be met by
+recomputing alone, and 4 of these plans (squeezenet-1.1) are slower than one for less memory, by up to 1.7 %. Of those
+that only offload, to drives with 0.3 of the bandwidth that saving everything during the forward pass needs, 1 of 195
+is (HGT), by 1.0 %; in an earlier measurement with other drives it was 8 of 195, by up to 7.6 %. For the same reason, a
+step that may be longer (`--slower`) may have a higher peak. Only plans that do not depend on the limit would rule this
+out. Those of one ladder of 32 limits, each improved from the one before, take 2.3 to 3.2 times as long to find
+(squeezenet-1.1, the GPT-2), and are slower by 1.0 % on average and by up to 27 %.
 
 ## SSDTrain's models on its machine
 
