@@ -58,3 +58,11 @@ def test_what_only_looks_like_it_stays(twist: str) -> None:
     others = {"read": [build.relu(shifted)], "an output": [shifted]}.get(twist, [])
     graph = build.graph(made, *others)
     assert with_whole_gelus(graph) is graph
+
+
+def test_a_number_that_adds_a_dimension_stays() -> None:
+    build = Spelled(opset=20)
+    x = build.relu(build.input(2, 8))
+    half = build.constant(np.full((1, 1, 1), 0.5, np.float32))
+    graph = build.graph(build.mul(build.mul(x, build.shifted(x)), half))
+    assert with_whole_gelus(graph) is graph
