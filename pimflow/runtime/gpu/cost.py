@@ -116,6 +116,7 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
     time = form_of(gpu).kernel_time(work, gpu, channels)
     flops = work.operations + work.macs if isinstance(work, StreamWork) else 2 * work.macs
     computes = time.compute_us >= time.memory_us
+    moved = work.bytes - time.resident_bytes
     return GpuCost(
         launch_us=time.launch_us,
         compute_us=time.compute_us,
@@ -125,9 +126,9 @@ def work_cost(work: GpuWork, gpu: Gpu, channels: int) -> GpuCost:
         busy_mj=gpu.energy.busy_w * time.busy_us * 1e-3,
         arithmetic_mj=_arithmetic_pj(work, gpu) * 1e-9,
         l2_mj=time.l2_bytes * gpu.energy.l2_pj_per_byte * 1e-9,
-        dram_mj=work.bytes * gpu.energy.dram_pj_per_byte * 1e-9,
+        dram_mj=moved * gpu.energy.dram_pj_per_byte * 1e-9,
         flops=flops,
-        bytes=work.bytes,
+        bytes=moved,
     )
 
 
@@ -139,7 +140,7 @@ def cached(work: GpuWork, gpu: Gpu, channels: int) -> GpuWork:
     if isinstance(work, SegmentedWork):
         return work.with_cache(cache)
     moved, passed = work.memory_bytes(cache), work.cache_bytes(cache)
-    return CachedWork(work.operations, moved, work.kind, max(passed - moved, 0), work.macs)
+    return CachedWork(work.operations, moved, work.kind, cache_bytes=max(passed - moved, 0), multiplied=work.macs)
 
 
 def movement_cost(moved_bytes: int, gpu: Gpu, channels: int) -> GpuCost:

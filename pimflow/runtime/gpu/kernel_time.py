@@ -10,6 +10,7 @@ class KernelTime:
     """The parts of a kernel's time in microseconds, and the bytes that pass the second-level cache.
 
     `busy_us` is the longer of `compute_us` and `memory_us`, which overlap. The kernel does not run during the launch.
+    `resident_bytes` of its operands and results are in the cache before and after it and never pass DRAM.
     """
 
     launch_us: float
@@ -17,6 +18,7 @@ class KernelTime:
     memory_us: float
     busy_us: float
     l2_bytes: int
+    resident_bytes: int = 0
 
     @property
     def time_us(self) -> float:

@@ -17,8 +17,18 @@ import numpy.typing as npt
 
 from pimflow.records import dataclass
 from pimflow.runtime.gpu.kernel_time import KernelTime
-from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork
-from pimflow.targets.schema.measured_gpu import Call, Depthwise, Library, MeasuredGpuSpec, Streams, Tiling, Winograd
+from pimflow.runtime.gpu.work import CachedWork, DepthwiseWork, GpuWork, MatrixWork, SegmentedWork, StreamWork
+from pimflow.targets.schema.measured_gpu import (
+    Call,
+    Depthwise,
+    Library,
+    MeasuredGpuSpec,
+    Products,
+    ShortRows,
+    Streams,
+    Tiling,
+    Winograd,
+)
 
 Floats = npt.NDArray[np.float64]
 Family = Literal["product", "convolution", "depthwise", "elementwise", "softmax", "normalization"]
@@ -36,7 +46,9 @@ class Batch:
     window of a convolution reads, and `cached` those that come only from the second-level cache. `operations` are
     multiply-accumulates of a depthwise convolution, or operations. A convolution has `rows` x `columns` outputs in each
     of `images` images. For windows with stride 1 and dilation 1, `slides` is 1 if they are 3x3, and `pointwise` is 1 if
-    they are 1x1 in one group. `gradients` is 1 for gradients of weights.
+    they are 1x1 in one group. `gradients` is 1 for gradients of weights. `weights` are elements of matrices that no
+    kernel before has read or written. A softmax or a normalisation is of `rows` rows of `columns` elements; a
+    result of a depthwise convolution is a sum of `taps` products.
     """
 
     m: Floats
@@ -54,6 +66,8 @@ class Batch:
     pointwise: Floats
     gradients: Floats
     cached: Floats
+    weights: Floats
+    taps: Floats
 
     @classmethod
     def of(cls, works: Sequence[GpuWork]) -> Batch:
@@ -66,26 +80,33 @@ def _sizes(work: GpuWork) -> tuple[float, ...]:
     if isinstance(work, MatrixWork):
         window = work.window
         product = (work.m, work.n, work.k, work.groups, work.bytes)
+        # In a batch of products, the right-hand sides are activations, too
+        weights = work.k * work.n * work.groups if work.convolution or work.groups == 1 else 0
         if window is None:
             cached = work.cache_bytes if isinstance(work, SegmentedWork) else 0
-            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0, cached)
+            return (*product, 0, 0, 0, 0, 0, 0, 0, 0, 0, cached, weights, 0)
         single = window.strides == window.dilations == (1, 1)
         slides = single and window.kernel == (_WINDOW, _WINDOW)
         pointwise = single and window.kernel == (1, 1) and work.groups == 1
         gradient = window.is_weight_gradient
-        return (*product, window.skipped_bytes, 0, window.channels, *window.outputs, slides, pointwise, gradient, 0)
+        maps = (window.channels, *window.outputs)
+        return (*product, window.skipped_bytes, 0, *maps, slides, pointwise, gradient, 0, weights, 0)
     operations = work.macs if isinstance(work, DepthwiseWork) else work.operations
     cached = work.cache_bytes if isinstance(work, CachedWork) else 0
-    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, 0, 0, 0, 0, 0, cached)
+    rows, columns = (work.rows, work.columns) if isinstance(work, StreamWork) else (0, 0)
+    taps = work.taps if isinstance(work, DepthwiseWork) else 0
+    return (0, 0, 0, 0, work.bytes, 0, operations, 0, 0, rows, columns, 0, 0, 0, cached, 0, taps)
 
 
 @dataclass(frozen=True)
 class Kernels:
-    """Times of kernels without their calls, for computing and for moving, and the bytes that pass the L2."""
+    """Times of kernels without their calls, for computing and for moving, the bytes that pass the L2, and those of
+    operands and results that stay in it."""
 
     compute: Floats
     memory: Floats
     l2_bytes: Floats
+    resident: Floats
 
     @property
     def total(self) -> Floats:
@@ -116,6 +137,7 @@ def kernel_time(work: GpuWork, gpu: MeasuredGpuSpec, channels: int) -> KernelTim
         memory_us=float(kernels.memory[0]),
         busy_us=kernel_us,
         l2_bytes=round(float(kernels.l2_bytes[0])),
+        resident_bytes=round(float(kernels.resident[0])),
     )
 
 
@@ -142,7 +164,7 @@ def run_times(kind: Family, batch: Batch, gpu: MeasuredGpuSpec, channels: int) -
     board = _Board(gpu, channels)
     library = gpu.library
     if kind == "product":
-        return _tiled(batch, library.product.gemm, board)
+        return _products(batch, library.product, board)
     if kind == "convolution":
         return _convolutions(batch, library, board)
     if kind == "depthwise":
@@ -172,6 +194,31 @@ class _Board:
         """The part of a bandwidth of all slices that belongs to the channels left."""
         return gb_per_s * 1e3 * self.channels / self.gpu.memory_channels
 
+    def resident_bytes(self, activations: Floats) -> Floats:
+        """The bytes of activations that the L2 has when a kernel begins, and keeps.
+
+        Up to half of the L2 it has all: each half serves the SMs next to it, so that data that all of them read are in
+        both. From there on, every byte that does not fit displaces another one that would have been found.
+        """
+        if not self.gpu.warm_activations:
+            return 0 * activations
+        cache = self.gpu.l2_kib * 1024 * self.channels / self.gpu.memory_channels
+        return np.clip(cache - activations, 0, activations)
+
+
+def _products(batch: Batch, table: Products, board: _Board) -> Kernels:
+    """Products, by other kernels if a row of an operand or of the result does not begin at an aligned address."""
+    found = _tiled(batch, table.gemm, board)
+    if table.unaligned is None:
+        return found
+    return _select(_odd(table.row_multiple, batch.k, batch.n), _tiled(batch, table.unaligned, board), found)
+
+
+def _odd(multiple: int | None, *sizes: Floats) -> npt.NDArray[np.bool_]:
+    """Where one of the sizes is no multiple."""
+    found: npt.NDArray[np.bool_] = np.any([size % (multiple or 1) > 0 for size in sizes], axis=0)
+    return found
+
 
 def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
     """Products, each by the fastest kernel of a family.
@@ -179,7 +226,8 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
     A kernel of t_m x t_n tiles that cuts K into s parts has b = groups ceil(M/t_m) ceil(N/t_n) s thread blocks, of
     which the busiest SM gets c = ceil(b/SMs) and holds r at a time; each takes S = ceil(ceil(K/depth)/s) steps.
     Computing takes the longer of c S t_m t_n depth / rate and ceil(c/r) (S step + fill), as in NVIDIA's account of
-    tile and wave quantisation (Matrix Multiplication Background), plus adding up the parts. Moving takes the longer of
+    tile and wave quantisation (Matrix Multiplication Background), plus adding up the parts. Where tiles are written
+    after their main loops, the time to write the c tiles is added to the first of these. Moving takes the longer of
     DRAM's bytes and the bytes that pass the cache, which include the operands of all tiles. Long kernels lower the
     clock: t (1 + throttling t / (t + throttled_after)).
     """
@@ -192,22 +240,28 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
     busiest = np.ceil(blocks / board.gpu.sms)
     rate = board.macs_per_us(tiling.macs_per_sm_cycle) * tiling.efficiency
     arithmetic = busiest * steps * tile_rows * tile_columns * tiling.depth / rate
+    if tiling.result_gb_per_s:
+        written = busiest * tile_rows * tile_columns * board.element_bytes
+        arithmetic += written * board.gpu.sms / board.cache_bytes_per_us(tiling.result_gb_per_s)
     waiting = np.ceil(busiest / held) * (steps * tiling.step_us + tiling.fill_us)
     operands = blocks * steps * tiling.depth * (tile_rows + tile_columns) * board.element_bytes
     operands += batch.cached[:, None]
     partial_sums = np.where(split > 1, 2 * split * groups * m * n * 4, 0)  # written and read as fp32
     operand_rate = board.cache_bytes_per_us(tiling.operand_gb_per_s)
     adding = np.where(split > 1, tiling.split_us, 0) + partial_sums / operand_rate
-    moved = (batch.moved - batch.skipped)[:, None] / board.dram_bytes_per_us(tiling.memory_efficiency)
+    passed = batch.moved - batch.skipped
+    resident = board.resident_bytes(np.maximum(passed - batch.weights * board.element_bytes, 0))
+    moved = (passed - resident)[:, None] / board.dram_bytes_per_us(tiling.memory_efficiency)
     kernels = (
         np.maximum(arithmetic, waiting) + adding,
         np.maximum(moved, operands / operand_rate),
         operands + partial_sums,
     )
     fastest = np.argmin(np.maximum(kernels[0], kernels[1]), axis=1)
-    chosen = Kernels(*(np.take_along_axis(array, fastest[:, None], axis=1)[:, 0] for array in kernels))
+    compute, memory, cache = (np.take_along_axis(array, fastest[:, None], axis=1)[:, 0] for array in kernels)
+    chosen = Kernels(compute, memory, cache, resident)
     slower = 1 + tiling.throttling * chosen.total / (chosen.total + tiling.throttled_after_us)
-    return Kernels(chosen.compute * slower, chosen.memory * slower, chosen.l2_bytes)
+    return replace(chosen, compute=chosen.compute * slower, memory=chosen.memory * slower)
 
 
 def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
@@ -229,10 +283,13 @@ def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
     if table.few_channels is not None:
         few = (batch.channels > 0) & (batch.channels < multiple) & (taps > 1) & (batch.groups == 1)
         found = _select(few, _tiled(batch, table.few_channels, board), found)
+    if table.unaligned is not None:
+        odd = _odd(table.row_multiple, batch.channels, batch.n)
+        found = _select(odd, _tiled(batch, table.unaligned, board), found)
     gemm = library.product.gemm
     cut = _tiled(batch, replace(table.implicit_gemm, splits=gemm.splits, split_us=gemm.split_us), board)
     found = _select(batch.gradients > 0, cut, found)
-    product = _tiled(batch, gemm, board)
+    product = _products(batch, library.product, board)
     found = _select((batch.pointwise > 0) & (product.total < found.total), product, found)
     if table.winograd is not None:
         other = _winograd(batch, table.winograd, board)
@@ -259,22 +316,42 @@ def _winograd(batch: Batch, winograd: Winograd, board: _Board) -> Kernels:
     kernels = _tiled(products, winograd.gemm, board)
     passes = (batch.moved + transformed) / board.dram_bytes_per_us(winograd.gemm.memory_efficiency)
     moved = kernels.l2_bytes + batch.moved + transformed
-    return Kernels(kernels.total + passes, kernels.memory + passes, moved)
+    return Kernels(kernels.total + passes, kernels.memory + passes, moved, 0 * moved)
 
 
 def _depthwise(batch: Batch, table: Depthwise, board: _Board) -> Kernels:
     """The longer of multiplying and moving: there is no reuse across channels that tiles could exploit."""
     compute = batch.operations / (board.gpu.sms * board.macs_per_us(table.macs_per_sm_cycle))
-    return Kernels(compute, batch.moved / board.dram_bytes_per_us(table.memory_efficiency), batch.moved)
+    compute = compute + batch.taps * (table.tap_us or 0)
+    return Kernels(compute, *_moving(batch, table, board))
 
 
 def _streams(batch: Batch, table: Streams, board: _Board) -> Kernels:
     """The longer of operations on the vector lanes and of moving every byte once (the roofline of Williams et al.).
 
-    Additional bytes from the second-level cache have the bandwidth of the operands of products.
+    Rows of a softmax or a normalisation also take the time of their thread blocks.
     """
+    found = _rows(batch, table, board)
+    if table.short_rows is None:
+        return found
+    return _select(batch.columns <= table.short_rows.columns, _rows(batch, table.short_rows, board), found)
+
+
+def _rows(batch: Batch, table: Streams | ShortRows, board: _Board) -> Kernels:
     lanes = board.gpu.sms * board.gpu.operations_per_sm_cycle * board.gpu.clock_mhz
-    moved = batch.moved / board.dram_bytes_per_us(table.memory_efficiency)
+    rows = batch.columns * (table.column_us or 0) + batch.rows / board.gpu.sms * (table.row_us or 0)
+    return Kernels(np.maximum(batch.operations / lanes, rows), *_moving(batch, table, board))
+
+
+def _moving(batch: Batch, table: Depthwise | Streams | ShortRows, board: _Board) -> tuple[Floats, Floats, Floats]:
+    """The time to move every byte once, the bytes that pass the L2, and those that stay in it.
+
+    Without a bandwidth of their own, additional bytes from the second-level cache have that of products' operands;
+    which of the others such kernels find there is known from their graph.
+    """
     passed = batch.moved + batch.cached
-    cache = passed / board.cache_bytes_per_us(board.gpu.library.product.gemm.operand_gb_per_s)
-    return Kernels(batch.operations / lanes, np.where(batch.cached > 0, np.maximum(moved, cache), moved), passed)
+    resident = np.where(batch.cached > 0, 0, board.resident_bytes(batch.moved))
+    moved = (batch.moved - resident) / board.dram_bytes_per_us(table.memory_efficiency)
+    rate = table.cache_gb_per_s or board.gpu.library.product.gemm.operand_gb_per_s
+    cache = np.maximum(moved, passed / board.cache_bytes_per_us(rate))
+    return cache if table.cache_gb_per_s else np.where(batch.cached > 0, cache, moved), passed, resident

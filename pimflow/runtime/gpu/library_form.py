@@ -16,23 +16,37 @@ from pimflow.runtime.gpu.kernel_time import KernelTime
 from pimflow.runtime.gpu.library import Batch, Family, Floats, call_times, family, kernel_time
 from pimflow.runtime.gpu.work import GpuWork
 from pimflow.targets import MeasuredGpuSpec
-from pimflow.targets.schema.measured_gpu import Call, Convolutions, Depthwise, Products, Streams, Tiling
+from pimflow.targets.schema.measured_gpu import Call, Convolutions, Depthwise, Products, ShortRows, Streams, Tiling
 
 _TIME = (1e-4, 1e4)
 _SHARE = (1e-2, 1.0)
 _MAIN_LOOP: Mapping[str, Bounds] = {"efficiency": _SHARE, "step_us": _TIME, "fill_us": _TIME}
+_CACHE = (10.0, 1e5)
+_ROWS: Mapping[str, Bounds] = {
+    "memory_efficiency": _SHARE,
+    "cache_gb_per_s": _CACHE,
+    "row_us": _TIME,
+    "column_us": (1e-6, 1.0),
+}
 FITTED: Mapping[tuple[type[Any], type[Any]], Mapping[str, Bounds]] = {
     (Products, Tiling): {
         **_MAIN_LOOP,
         "split_us": _TIME,
         "operand_gb_per_s": (10.0, 1e4),
+        "result_gb_per_s": _CACHE,
         "memory_efficiency": _SHARE,
         "throttling": (1e-3, 10.0),
         "throttled_after_us": (1.0, 1e6),
     },
-    (Convolutions, Tiling): _MAIN_LOOP,
-    (Depthwise, Depthwise): {"macs_per_sm_cycle": (1e-2, 1e4), "memory_efficiency": _SHARE},
-    (Streams, Streams): {"memory_efficiency": _SHARE},
+    (Convolutions, Tiling): {**_MAIN_LOOP, "result_gb_per_s": _CACHE},
+    (Depthwise, Depthwise): {
+        "macs_per_sm_cycle": (1e-2, 1e4),
+        "memory_efficiency": _SHARE,
+        "cache_gb_per_s": _CACHE,
+        "tap_us": _TIME,
+    },
+    (Streams, Streams): _ROWS,
+    (Streams, ShortRows): _ROWS,
     (Call, Call): {"lead_us": _TIME, "call_us": _TIME},
 }
 """The fitted parameters with their bounds, by family of kernels and table within it. Parameters that are 0 stay 0."""
@@ -134,7 +148,8 @@ def _family_parameters(kernels: Call, path: str) -> Iterator[tuple[str, float, B
     for where, table in _tables(kernels, path):
         for (kind, form), bounds in FITTED.items():
             if isinstance(kernels, kind) and isinstance(table, form):
-                yield from ((f"{where}.{name}", getattr(table, name), limits) for name, limits in bounds.items())
+                values = ((name, getattr(table, name), limits) for name, limits in bounds.items())
+                yield from ((f"{where}.{name}", value, limits) for name, value, limits in values if value is not None)
 
 
 def _tables(table: Any, path: str) -> Iterator[tuple[str, Any]]:

@@ -139,7 +139,7 @@ class SegmentedWork(MatrixWork):
 @dataclass(frozen=True)
 class DepthwiseWork:
     """A convolution with one input channel per group, or the gradient of its weights: `macs` multiply-accumulates,
-    without reuse across channels.
+    without reuse across channels. A result is a sum over `taps` elements of a window.
 
     For a kernel that is not in the library, `macs_per_sm_cycle` is its rate and `chain_us` the time of one result.
     """
@@ -148,6 +148,7 @@ class DepthwiseWork:
     bytes: int
     macs_per_sm_cycle: float | None = None
     chain_us: float = 0.0
+    taps: int = 0
 
 
 StreamKind = Literal["elementwise", "softmax", "normalization"]
@@ -156,11 +157,16 @@ StreamKind = Literal["elementwise", "softmax", "normalization"]
 
 @dataclass(frozen=True)
 class StreamWork:
-    """Any other kernel: `operations` arithmetic operations on `bytes` that pass through once."""
+    """Any other kernel: `operations` arithmetic operations on `bytes` that pass through once.
+
+    A softmax or a normalisation is of `rows` rows of `columns` elements; both are 0 for all others, or if unknown.
+    """
 
     operations: int
     bytes: int
     kind: StreamKind = "elementwise"
+    rows: int = 0
+    columns: int = 0
 
     @property
     def macs(self) -> int:
@@ -320,7 +326,7 @@ def _convolution(op: Conv2d, operands: Operands) -> GpuWork:
         return StreamWork(0, moved)
     out_channels, depth = weights[0], math.prod(weights[1:])
     if op.groups > 1 and weights[1] == 1:
-        return DepthwiseWork(output.elements * depth, moved)
+        return DepthwiseWork(output.elements * depth, moved, taps=depth)
     pixels = output.elements // max(out_channels, 1)
     window = _window(op, operands, weights[1])
     if 1 < op.groups == out_channels and window is not None and window.is_weight_gradient and window.outputs[0] == 1:

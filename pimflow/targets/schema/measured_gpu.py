@@ -36,6 +36,8 @@ class Tiling:
     # board's power limit lowers the clock.
     throttling: Amount
     throttled_after_us: Positive
+    # Bandwidth of tiles that are written after their main loops; without it, writing overlaps with computing
+    result_gb_per_s: Positive | None = None
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,8 @@ class Products(Call):
     """Matrix products, single or in batches."""
 
     gemm: Tiling
+    unaligned: Tiling | None = None  # used instead where N or K is no multiple of `row_multiple`
+    row_multiple: Count | None = None  # elements; rows begin at addresses that bulk copies and vector loads need
 
 
 @dataclass(frozen=True)
@@ -75,6 +79,8 @@ class Convolutions(Call):
     channel_multiple: Count  # to which the channels of a group are padded for `implicit_gemm`
     few_channels: Tiling | None = None  # used instead for windows with fewer channels than that; dense ones only
     winograd: Winograd | None = None
+    unaligned: Tiling | None = None  # as in `Products`, for channels and filters of a group
+    row_multiple: Count | None = None
 
 
 @dataclass(frozen=True)
@@ -83,13 +89,35 @@ class Depthwise(Call):
 
     macs_per_sm_cycle: Positive
     memory_efficiency: Share
+    cache_gb_per_s: Positive | None = None  # as in `Streams`
+    # A result's time per element of its window: its sum is computed step by step, however few results there are
+    tap_us: Positive | None = None
+
+
+@dataclass(frozen=True)
+class ShortRows:
+    """Softmax or normalisation of short rows, which has kernels of its own; the keys are those of `Streams`."""
+
+    columns: Count  # the longest row
+    memory_efficiency: Share
+    cache_gb_per_s: Positive | None = None
+    row_us: Positive | None = None
+    column_us: Positive | None = None
 
 
 @dataclass(frozen=True)
 class Streams(Call):
-    """Kernels that read or write every byte once."""
+    """Kernels that read or write every byte once.
+
+    A thread block, or a part of one, computes a row of a softmax or a normalisation. An SM takes `row_us` for each of
+    its rows; in addition, a row takes `column_us` for each of its elements, however few rows there are.
+    """
 
     memory_efficiency: Share
+    cache_gb_per_s: Positive | None = None  # bandwidth of the L2 cache, which all bytes pass; without it, no limit
+    row_us: Positive | None = None
+    column_us: Positive | None = None
+    short_rows: ShortRows | None = None
 
 
 @dataclass(frozen=True)
@@ -114,6 +142,8 @@ class MeasuredGpuSpec(Gpu):
 
     fp16: Library | None = None
     fp32: Library | None = None
+    # Whether the L2 cache still has the activations of the kernels before, as far as it holds them
+    warm_activations: bool | None = None
 
     @property
     def library(self) -> Library:
@@ -156,8 +186,10 @@ def _problems(operand: str, library: Library) -> Iterator[tuple[str, str]]:
     convolution = library.convolution
     tilings: dict[str, Tiling | None] = {
         "product.gemm": library.product.gemm,
+        "product.unaligned": library.product.unaligned,
         "convolution.implicit_gemm": convolution.implicit_gemm,
         "convolution.few_channels": convolution.few_channels,
+        "convolution.unaligned": convolution.unaligned,
         "convolution.winograd.gemm": convolution.winograd.gemm if convolution.winograd else None,
     }
     for path, tiling in tilings.items():

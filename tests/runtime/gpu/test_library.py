@@ -15,6 +15,7 @@ from pimflow.runtime.gpu.library import Batch, call_times, family, kernel_time
 from pimflow.runtime.gpu.work import DepthwiseWork, GpuWork, MatrixWork, StreamWork, Window, gpu_work
 from pimflow.targets import MeasuredGpuSpec, Target, load_target, override
 from pimflow.targets.schema import Library, Tiling
+from pimflow.targets.schema.measured_gpu import ShortRows
 
 TURING = load_target("turing-pim")
 SHAPES = [(4096, 4096), (25088, 4096), (768, 3072), (1280, 1000), (1280, 320), (64, 64)]
@@ -293,3 +294,100 @@ def test_energy_of_a_multiplication_follows_the_element_type() -> None:
 
     assert arithmetic(FP16) == pytest.approx(512**3 * 1.5e-9)
     assert arithmetic(FP32) == pytest.approx(512**3 * 4.6e-9)
+
+
+def warm(gpu: MeasuredGpuSpec = FP16) -> MeasuredGpuSpec:
+    """The GPU with activations that stay in its 4 MB of L2."""
+    return replace(gpu, warm_activations=True)
+
+
+@pytest.mark.parametrize(("mib", "from_memory"), [(1, 0), (2, 0), (3, 2), (4, 4), (8, 8)])
+def test_activations_that_half_the_cache_holds_stay_in_it(mib: int, from_memory: int) -> None:
+    """Up to half of the L2 everything is found there, and nothing from all of it on."""
+    work = StreamWork(0, mib << 20)
+    cost = work_cost(work, warm(), ALL)
+    assert cost.bytes == from_memory << 20
+    assert cost.memory_us == pytest.approx((from_memory << 20) / (320e3 * FP16.library.elementwise.memory_efficiency))
+    assert work_cost(work, FP16, ALL).bytes == mib << 20
+    assert cost.energy_parts_mj["L2"] == work_cost(work, FP16, ALL).energy_parts_mj["L2"]
+
+
+def test_the_slices_of_units_that_take_channels_hold_no_activations() -> None:
+    assert work_cost(StreamWork(0, 2 << 20), warm(), ALL // 2).bytes == 2 << 20
+
+
+def test_weights_come_from_memory() -> None:
+    """1 MB of weights and 1 MB of activations; a batch of products has no weights."""
+    weights = MatrixWork(256, 512, 1024, 1, (1 << 20) + 2 * 256 * (1024 + 512))
+    assert work_cost(weights, warm(), ALL).bytes == 1 << 20
+    batch = MatrixWork(128, 256, 512, 2, 2 * 2 * (128 * 512 + 512 * 256 + 128 * 256))
+    assert work_cost(batch, warm(), ALL).bytes == 0
+
+
+def test_bytes_in_the_cache_take_time_too() -> None:
+    gpu = with_library(warm(), elementwise=replace(FP16.library.elementwise, cache_gb_per_s=500.0))
+    assert work_cost(StreamWork(0, 1 << 20), gpu, ALL).memory_us == pytest.approx((1 << 20) / 500e3)
+    memory = work_cost(StreamWork(0, 1 << 30), gpu, ALL).memory_us
+    assert memory == work_cost(StreamWork(0, 1 << 30), FP16, ALL).memory_us
+
+
+def test_tiles_are_written_after_their_main_loops() -> None:
+    """40 SMs write one tile of 64 x 64 each, at 1 GB/s: 2 bytes per element."""
+    gpu = with_gemm(plain(), result_gb_per_s=1.0)
+    more = product(64 * 40, 64, 320, gpu).compute_us - product(64 * 40, 64, 320, plain()).compute_us
+    assert more == pytest.approx(64 * 40 * 64 * 2 / 1e3)
+
+
+def test_rows_at_odd_addresses_have_kernels_of_their_own() -> None:
+    slow = replace(plain().library.product.gemm, efficiency=0.1)
+    gpu = with_library(plain(), product=replace(plain().library.product, unaligned=slow, row_multiple=8))
+    times = [product(64 * 40, n, k, gpu).compute_us for n, k in ((64, 320), (63, 320), (64, 319))]
+    assert times == pytest.approx([times[0], 10 * times[0], 10 * times[0]])
+    table = FP16.library.convolution
+    gpu = with_library(FP16, convolution=replace(table, unaligned=slow, row_multiple=8))
+    assert work_cost(convolution(64, 64, 56), gpu, ALL) == work_cost(convolution(64, 64, 56), FP16, ALL)
+    for channels, filters in ((63, 64), (64, 63)):
+        odd = convolution(channels, filters, 56)
+        assert work_cost(odd, gpu, ALL).compute_us > work_cost(odd, FP16, ALL).compute_us
+
+
+def test_rows_of_a_softmax_take_time() -> None:
+    """400 rows on 40 SMs take 10 times `row_us`; one row its elements one after the other."""
+    short = ShortRows(columns=16, memory_efficiency=1.0, row_us=1.0)
+    table = replace(FP16.library.softmax, row_us=7.0, column_us=0.5, short_rows=short)
+    gpu = with_library(FP16, softmax=table)
+
+    def computing(rows: int, columns: int) -> float:
+        return work_cost(StreamWork(0, 4 * rows * columns, "softmax", rows, columns), gpu, ALL).compute_us
+
+    assert computing(400, 32) == pytest.approx(10 * 7.0 + 32 * 0.5)
+    assert computing(400, 16) == pytest.approx(10 * 1.0)
+
+
+@pytest.mark.parametrize(
+    ("op", "shape", "rows", "columns"),
+    [
+        (OnnxOp("Softmax", attributes=(("axis", -1),)), (2, 3, 8), 6, 8),
+        (OnnxOp("Softmax", attributes=(("axis", 1),)), (2, 3, 8), 16, 3),
+        (OnnxOp("LayerNormalization", attributes=(("axis", -2),)), (2, 3, 8), 2, 24),
+        (OnnxOp("InstanceNormalization"), (2, 3, 4, 5), 6, 20),
+        (OnnxOp("GroupNormalization", attributes=(("num_groups", 3),)), (2, 6, 4, 5), 6, 40),
+        (OnnxOp("LpNormalization"), (2, 8), 2, 8),
+        (OnnxOp("Softmax", attributes=(("axis", -1),)), (2, 0), 0, 0),
+        (OnnxOp("ReduceMean"), (2, 8), 0, 0),
+    ],
+)
+def test_rows_of_reductions(op: OnnxOp, shape: tuple[int, ...], rows: int, columns: int) -> None:
+    work = gpu_work(op, [value(*shape)], [value(*shape)], 2)
+    assert isinstance(work, StreamWork)
+    assert (work.rows, work.columns) == (rows, columns)
+
+
+def test_a_depthwise_result_is_summed_up_element_by_element() -> None:
+    gpu = with_library(FP16, depthwise=replace(FP16.library.depthwise, tap_us=2.0))
+    op, inputs = Conv2d((3, 3), groups=8), [value(1, 8, 6, 6), value(8, 1, 3, 3)]
+    work = gpu_work(op, inputs, [value(1, 8, 4, 4)], 2)
+    assert isinstance(work, DepthwiseWork)
+    assert work.taps == 9
+    more = work_cost(work, gpu, ALL).compute_us - work_cost(work, FP16, ALL).compute_us
+    assert more == pytest.approx(9 * 2.0)

@@ -41,10 +41,15 @@ class _Heads:
         values = self.batch * self.shared * self.keys * self.value_depth
         kernels: list[tuple[GpuWork, int]] = [
             (MatrixWork(self.rows, self.keys, self.depth, products, width * (queries + keys + scores)), 1),
-            (StreamWork(scores * OPERATIONS["Softmax"], 2 * width * scores + mask_bytes, "softmax"), 1),
+            (self._softmax(2 * width * scores + mask_bytes), 1),
             (MatrixWork(self.rows, self.value_depth, self.keys, products, width * (scores + values + results)), 1),
         ]
         return [*([(StreamWork(0, 2 * added_bytes), 1)] if added_bytes else []), *kernels]
+
+    def _softmax(self, moved: int) -> StreamWork:
+        """The softmax of all scores, with the bytes that it moves."""
+        rows = self.batch * self.heads * self.rows
+        return StreamWork(rows * self.keys * OPERATIONS["Softmax"], moved, "softmax", rows, self.keys)
 
 
 @asks("Attention")

@@ -6,9 +6,10 @@ that depend on data.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Callable, Mapping, Sequence
 
-from pimflow.ir import OnnxOp, Op
+from pimflow.ir import OnnxOp, Op, Value
 from pimflow.ir.registry import Registry
 from pimflow.runtime.gpu.kept.indexed import indexed
 from pimflow.runtime.gpu.work import (
@@ -129,7 +130,26 @@ def _streaming(op: OnnxOp, operands: Operands) -> StreamWork:
     elements = max((value.elements for value in (*inputs, *outputs)), default=0)
     if op.op_type == "LRN":
         return StreamWork(elements * (2 * integer(op, "size", 5) + 10), moved)
-    return StreamWork(elements * OPERATIONS.get(op.op_type, 1), moved, _ROW_KERNELS.get(op.op_type, "elementwise"))
+    kind = _ROW_KERNELS.get(op.op_type, "elementwise")
+    rows, columns = _rows(op, inputs) if kind != "elementwise" else (0, 0)
+    return StreamWork(elements * OPERATIONS.get(op.op_type, 1), moved, kind, rows, columns)
+
+
+def _rows(op: OnnxOp, inputs: Sequence[Value]) -> tuple[int, int]:
+    """The number of rows of a softmax or a normalisation, and the elements of each; zeros if its sizes are unknown."""
+    shape = inputs[0].shape if inputs else None
+    if not shape or 0 in shape:
+        return 0, 0
+    axis = integer(op, "axis", 1 if op.op_type == "LpNormalization" else -1)
+    if op.op_type == "LayerNormalization":
+        columns = math.prod(shape[axis:])
+    elif op.op_type == "InstanceNormalization":
+        columns = math.prod(shape[2:])
+    elif op.op_type == "GroupNormalization":
+        columns = math.prod(shape[1:]) // max(integer(op, "num_groups", 1), 1)
+    else:
+        columns = shape[axis] if -len(shape) <= axis < len(shape) else 1
+    return math.prod(shape) // max(columns, 1), columns
 
 
 def integer(op: OnnxOp, name: str, default: int = 0) -> int:

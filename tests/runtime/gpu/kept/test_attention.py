@@ -90,7 +90,7 @@ def test_scores_softmax_and_the_sum_of_values_are_kernels() -> None:
     scores, softmax, values = kernels_of(multi_head())
     elements = B * HEADS * S * S
     assert scores == MatrixWork(S, S, D, B * HEADS, 2 * (2 * B * S * H + elements))
-    assert softmax == StreamWork(8 * elements, 2 * 2 * elements, "softmax")
+    assert softmax == StreamWork(8 * elements, 2 * 2 * elements, "softmax", B * HEADS * S, S)
     assert values == MatrixWork(S, D, S, B * HEADS, 2 * (elements + 2 * B * S * H))
 
 
