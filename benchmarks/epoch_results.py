@@ -11,19 +11,26 @@ system's repository (github.com/K-Wu/pytorch-direct_dgl, docs/reddit.png), to ab
 from __future__ import annotations
 
 import argparse
+import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from statistics import mean
+from statistics import mean, median
 from typing import Any
+
+import numpy as np
 
 from pimflow.gnn.loop import sample_epoch
 from pimflow.gnn.sampled_epoch import Loader, SampledEpoch
 from pimflow.gnn.workloads import WORKLOADS
 from pimflow.report.epoch import Epoch
+from pimflow.runtime.costs import CostModel
+from pimflow.runtime.features import FeatureAccess, Placement, TableRead
+from pimflow.sparse.host_rows import HostRows
 from pimflow.targets import Target, load_target, override
 
 PAGE = Path(__file__).parent.parent / "docs" / "gnn-epoch.md"
+MEASURED = Path(__file__).parent.parent / "tests" / "data" / "measured" / "h200.json"
 TEMPLATE = Path(__file__).with_name("epoch_template.md")
 MACHINE = "rtx3090"
 READ, GATHERED = "zero-copy", "gather-pageable"
@@ -171,6 +178,67 @@ def other_rows(drawn: Mapping[tuple[str, str], SampledEpoch]) -> Iterable[str]:
     yield _row("PCIe 4.0", "see below", *on(PCIE_4))
 
 
+def request_rows() -> Iterable[str]:
+    """Requests and bytes of sectors per random row."""
+    index = np.random.default_rng(0).integers(0, 10**6, 40_000)
+    for row_bytes in (400, 516, 2052, 2408):
+        plain, rotated = (HostRows(row_bytes, shifted=shifted).requests(index) for shifted in (False, True))
+        counts = [f"{found.requests / len(index):.1f}" for found in (plain, rotated)]
+        sizes = [f"{32 * found.sectors / len(index):,.0f}" for found in (plain, rotated)]
+        yield _row(f"{row_bytes:,}", *counts, str(-(-row_bytes // 128)), *sizes)
+
+
+def measured_rows(measured: Mapping[str, Any]) -> Iterable[str]:
+    """Transfers of the batches that were measured, predicted for random rows of the same table."""
+    for graph, found in measured.items():
+        for placement, one in found["placements"].items():
+            predicted_us = predicted_transfer_us(found, placement)
+            off = round(100 * (predicted_us / one["transfer_us"] - 1))
+            cells = (f"{one['transfer_us']:,.0f}", f"{predicted_us:,.0f}", f"{off:+d} %")
+            yield _row(
+                graph,
+                f"{4 * found['columns']:,}",
+                f"`{placement}`",
+                *cells,
+                f"{one['batch_us']:,.0f}",
+                f"{one['board']['w']:.0f} W",
+            )
+
+
+def predicted_transfer_us(found: Mapping[str, Any], placement: Placement) -> float:
+    """The median over the batches that were measured."""
+    machine = load_target("h200")
+    access = FeatureAccess(machine, CostModel(machine).host_only().host)
+    random, row_bytes = np.random.default_rng(0), 4 * found["columns"]
+    table_rows = found["table_rows"]
+    reads = (random.choice(table_rows, rows, replace=False) for rows in found["rows"])
+    return median(
+        access.cost(placement, TableRead(index, row_bytes, 4, table_bytes=table_rows * row_bytes)).time_us
+        for index in reads
+    )
+
+
+def measured_ratios(measured: Mapping[str, Any]) -> dict[str, str]:
+    """How long batches with reads take relative to others, and the board's power with and without reads."""
+    placed = [found["placements"] for found in measured.values()]
+
+    def spread(values: Iterable[float], form: str) -> str:
+        ordered = sorted(values)
+        return f"{ordered[0]:{form}} to {ordered[-1]:{form}}"
+
+    def parts(other: str) -> str:
+        return spread((100 * one[READ]["batch_us"] / one[other]["batch_us"] for one in placed), ".0f") + " %"
+
+    def watts(placement: str) -> str:
+        return spread((one[placement]["board"]["w"] for one in placed), ".0f")
+
+    return {
+        "faster_default": parts(GATHERED),
+        "faster_locked": parts("gather"),
+        "board": f"{watts(READ)} W instead of {watts(GATHERED)} W",
+    }
+
+
 def waiting_rows(drawn: Iterable[SampledEpoch]) -> Iterable[str]:
     """Power depending on what waiting threads draw: asleep after the target's time, or awake for the whole batch."""
     some = tuple(drawn)
@@ -223,8 +291,12 @@ def page(batches: int, say: Callable[[str], None] = print) -> str:
     pinned = mean(found[graph, "sage"].against(READ, "gather")[0] for graph in WORKLOADS)
     twitter = drawn["twitter7", "sage"].on(override(machine, PCIE_4)).against(READ, GATHERED)[0]
     awake = Headline.of(one.on(override(machine, {"memory.host.spin_us": OPENMP_WAIT_US})) for one in drawn.values())
+    measured = json.loads(MEASURED.read_text(encoding="utf-8"))["epochs"]
     return TEMPLATE.read_text(encoding="utf-8").format(
         batches=batches,
+        rows="\n".join(request_rows()),
+        measured="\n".join(measured_rows(measured)),
+        **measured_ratios(measured),
         graphs="\n".join(graph_row(graph, [found[graph, model] for model in MODELS]) for graph in WORKLOADS),
         transfers=headline.cells[0],
         epochs=headline.cells[1],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import inspect
+import json
 import re
 import runpy
 import shlex
@@ -52,7 +53,7 @@ def unmatched(shown: Sequence[str], printed: str) -> list[str]:
 
 def runnable(line: str) -> bool:
     """Whether to run a command: not those that install something, name a file of the reader's own, or take long."""
-    return line.startswith("pimflow ") and "my-model" not in line and "resnet" not in line
+    return line.startswith("pimflow ") and not any(word in line for word in ("my-model", "resnet", "h200-fp"))
 
 
 def expanded(word: str) -> list[str]:
@@ -181,6 +182,20 @@ def test_the_figures_of_feature_placement_match_their_page() -> None:
     figures = re.findall(r"\| -?([\d.]+) ?[%x] \| [-+]?([\d.]+) ?[%x] \|", told)
     assert len(figures) == 4
     assert all(re.search(rf"(?<![\d.]){re.escape(figure)}(?!\d)", page) for pair in figures for figure in pair)
+
+
+def test_transfers_measured_on_an_h200_are_predicted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Reads over the link within 8 %, gathers and their copies within 20 %; and the page has these figures."""
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    made = runpy.run_path(str(ROOT / "benchmarks" / "epoch_results.py"))
+    measured = json.loads(made["MEASURED"].read_text())["epochs"]
+    page = (ROOT / "docs" / "gnn-epoch.md").read_text()
+    assert all(f"\n{row}\n" in page for row in (*made["measured_rows"](measured), *made["request_rows"]()))
+    for found in measured.values():
+        for placement, one in found["placements"].items():
+            ratio = made["predicted_transfer_us"](found, placement) / one["transfer_us"]
+            bound = 0.08 if "zero-copy" in placement else 0.2
+            assert placement == "resident" or abs(ratio - 1) < bound
 
 
 @pytest.mark.long
