@@ -17,7 +17,7 @@ from pimflow.targets import load_target
 
 GPU = load_target("pimflow").gpu
 TEMPLATE = Path(__file__).with_name("results_template.md")
-MEASURED_TABLES = sorted((Path(__file__).parent.parent / "tests" / "data" / "measured").glob("*.csv"))
+MEASURED_TABLES = sorted((Path(__file__).parent.parent / "tests" / "data" / "measured").glob("t4_*.csv"))
 MACHINES = {"strict": "pimflow", "measured-gpu": "turing-pim", "free-launches": "turing-pim, PIM launches free"}
 """Studies of the default machine and of the measured GPU, and their names on the page."""
 MEASURED = ("newton++", "pimflow", "auto")

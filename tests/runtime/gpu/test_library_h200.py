@@ -108,17 +108,24 @@ def table(first: str) -> dict[str, list[float]]:
 
 
 def test_the_page_shows_the_actual_errors() -> None:
-    by_size = {error.name: error for error in calibrate_target(H200, TABLES, folds=FOLDS, by="size").errors}
     shown = table("| class on the H200 |")
     assert {" ".join(reversed(name.rsplit(" ", 1))) for name in shown} == set(LIMITS)
     for error in calibrated().errors[:-1]:
         kind, name = error.name.split(" ", 1)
-        size = by_size[error.name].held_out
         assert error.held_out is not None
-        assert size is not None
-        figures = [figure for found in (error.before, error.held_out, size) for figure in (found.median, found.p90)]
+        figures = [figure for found in (error.before, error.held_out) for figure in (found.median, found.p90)]
         expected = [error.rows, *(100 * figure for figure in figures)]
-        assert shown[f"{name} {kind}"] == pytest.approx(expected, abs=1.0), error.name
+        assert shown[f"{name} {kind}"][:5] == pytest.approx(expected, abs=1.0), error.name
+
+
+@pytest.mark.long
+def test_the_page_shows_the_errors_by_size() -> None:
+    shown = table("| class on the H200 |")
+    for error in calibrate_target(H200, TABLES, folds=FOLDS, by="size").errors[:-1]:
+        kind, name = error.name.split(" ", 1)
+        assert error.held_out is not None
+        expected = [100 * error.held_out.median, 100 * error.held_out.p90]
+        assert shown[f"{name} {kind}"][5:] == pytest.approx(expected, abs=1.0), error.name
 
 
 def is_laid_out_otherwise(row: MeasuredRow) -> bool:
