@@ -1,4 +1,4 @@
-"""Kernel times on an NVIDIA GPU through PyTorch: channels-last, CUDA events. A timer imports torch when created.
+"""Kernel times on an NVIDIA GPU through PyTorch and CUDA events, maps with channels last. A timer imports torch when made.
 
 Times are of the device alone: the runs between two events are replays of a CUDA graph, which prepares launches
 beforehand, as a deployed model would. Weights are copied so often that each run reads others than the one before, as
@@ -28,6 +28,7 @@ from pimflow.ir import (
     MatMul,
     Node,
     OnnxOp,
+    Op,
     OpRules,
     Pad,
     Pool2d,
@@ -142,13 +143,14 @@ class CudaTimer:
         if rule is None or None in shapes:
             return []
         fixed = [name in graph.constants for name in node.inputs if name]
-        first = [self._tensor(shape) for shape in shapes if shape is not None]
+        layout = _layout(self._torch, node.op)
+        first = [self._tensor(shape, layout) for shape in shapes if shape is not None]
         size = sum(tensor.nbytes for tensor, is_fixed in zip(first, fixed, strict=True) if is_fixed)
         copies = min(MOST_RUNS, math.ceil(_CACHES * self._cache_bytes / size)) if size else 1
         runs: list[Run] = []
         for _ in range(copies):
             tensors = [
-                self._tensor(tensor.shape) if is_fixed and runs else tensor
+                self._tensor(tensor.shape, layout) if is_fixed and runs else tensor
                 for tensor, is_fixed in zip(first, fixed, strict=True)
             ]
             run = rule(self._torch, node.op, tensors)
@@ -157,9 +159,15 @@ class CudaTimer:
             runs.append(run)
         return runs
 
-    def _tensor(self, shape: Sequence[int]) -> Any:
+    def _tensor(self, shape: Sequence[int], layout: Any) -> Any:
         tensor = self._torch.randn(tuple(shape), device="cuda", dtype=getattr(self._torch, self.dtype))
-        return tensor.to(memory_format=self._torch.channels_last) if len(shape) == 4 else tensor
+        return tensor.to(memory_format=layout) if len(shape) == 4 else tensor
+
+
+def _layout(torch: Any, op: Op) -> Any:
+    """The order of elements of an op's operands in four dimensions: channels last for maps, plain for matrices."""
+    is_matrix = op.is_matrix_product or isinstance(op, (OnnxOp, Transpose))
+    return torch.contiguous_format if is_matrix else torch.channels_last
 
 
 CUDA_KERNELS: OpRules[Callable[[Any, Any, Sequence[Any]], Run | None]] = OpRules("kernels on CUDA")

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from pimflow.errors import OptionError
-from pimflow.ir import Builder, Conv2d, Elementwise, Gemm, Graph, Node, OnnxOp, Op, Pool2d
+from pimflow.ir import Builder, Conv2d, Elementwise, Gemm, Graph, MatMul, Node, OnnxOp, Op, Pool2d
 from pimflow.runtime.execute.ort import random_inputs, single_node_graph
 from pimflow.runtime.gpu.measured import MeasuredTable
 from pimflow.runtime.gpu.profiling import CpuTimer, profile_model
@@ -123,7 +123,8 @@ class FakeTorch:
     """Counts calls; a kernel takes `kernel_us` of device time, and a call 30 us of the host's unless it is captured."""
 
     __version__ = "9.9"
-    float16, float32, channels_last = "float16", "float32", "channels_last"
+    float16, float32 = "float16", "float32"
+    channels_last, contiguous_format = "channels_last", "contiguous"
     version = SimpleNamespace(cuda="13.0")
 
     def __init__(self, available: bool = True, kernel_us: float = 50.0, captures: bool = True) -> None:
@@ -249,6 +250,22 @@ def test_weights_take_turns_until_they_exceed_the_cache_four_times() -> None:
     operands = [arguments for _, arguments in torch.calls]
     assert len({id(activations) for activations, *_ in operands}) == 1
     assert len({id(weights) for _, weights, *_ in operands}) == 2  # of 2 KiB, and a cache of 1 KiB
+
+
+@pytest.mark.parametrize(
+    ("op", "layout"),
+    [
+        (Elementwise("Relu"), "channels_last"),
+        (Pool2d("max", (2, 2)), "channels_last"),
+        (MatMul(), "contiguous"),
+        (OnnxOp("Softmax", attributes=(("axis", -1),)), "contiguous"),
+    ],
+)
+def test_maps_have_channels_last_and_matrices_do_not(op: Op, layout: str) -> None:
+    torch = FakeTorch()
+    CudaTimer(torch=torch).time_us(*one(op, *((2, 4, 4, 4),) * (2 if isinstance(op, MatMul) else 1)), 0, 1)
+    read = [tensor for _, arguments in torch.calls for tensor in arguments if isinstance(tensor, FakeTensor)]
+    assert {tensor.layout for tensor in read} == {layout}
 
 
 @pytest.mark.parametrize("operand", ["fp16", "fp32"])
