@@ -1,4 +1,4 @@
-"""Kernel times on an NVIDIA GPU through PyTorch and CUDA events, maps with channels last. A timer imports torch when made.
+"""Kernel times on an NVIDIA GPU by PyTorch and CUDA events, maps with channels last. Torch is imported with a timer.
 
 Times are of the device alone: the runs between two events are replays of a CUDA graph, which prepares launches
 beforehand, as a deployed model would. Weights are copied so often that each run reads others than the one before, as
