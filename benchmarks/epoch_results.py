@@ -218,6 +218,14 @@ def predicted_transfer_us(found: Mapping[str, Any], placement: Placement) -> flo
     )
 
 
+def step_times_us(measured: Mapping[str, Any]) -> Iterable[tuple[float, float]]:
+    """Kernels of the step of each graph's first batch, in fp32: measured and predicted."""
+    machine = override("h200", {"gpu.operand": "fp32"})
+    for graph, found in measured.items():
+        (drawn,) = sampled(graph, "sage", MODELS["sage"], machine, 1).drawn
+        yield found["kernels_us"], drawn.step.time_us
+
+
 def measured_ratios(measured: Mapping[str, Any]) -> dict[str, str]:
     """How long batches with reads take relative to others, and the board's power with and without reads."""
     placed = [found["placements"] for found in measured.values()]
@@ -297,6 +305,7 @@ def page(batches: int, say: Callable[[str], None] = print) -> str:
         rows="\n".join(request_rows()),
         measured="\n".join(measured_rows(measured)),
         **measured_ratios(measured),
+        steps=", ".join(f"{ours:,.0f} ({real:,.0f})" for real, ours in step_times_us(measured)),
         graphs="\n".join(graph_row(graph, [found[graph, model] for model in MODELS]) for graph in WORKLOADS),
         transfers=headline.cells[0],
         epochs=headline.cells[1],
