@@ -296,6 +296,9 @@ the GPU's memory, so kernels slow down meanwhile by their mean share of that mem
 were memory-bound: by as many bytes as are moved, however fast the drives are
 ([architecture.md](architecture.md#activations-that-do-not-fit)). Tests compare this simulation with
 one that goes clock tick by clock tick, and the search with every plan of the form "keep from the i-th layer on".
+On an H200, kernels that are bound by memory took 1.0 to 2.2 % longer beside copies over PCIe 5.0, which take 1.1 % of
+its memory's bandwidth. A product, at the limit of the board's power, took 1.3 % longer beside stores, and 17 % beside
+loads, for which we have no explanation (`tests/data/measured/h200.json`, `beside`).
 
 A recomputed activation may be computed from others that are recomputed. Those come first, and stay in memory until
 the backward pass no longer needs them.
