@@ -14,10 +14,8 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
-from transformers import BertConfig, BertModel
-
-SIZES = ((1024, 4, 16, 8, 512), (2048, 3, 16, 8, 512), (768, 12, 12, 8, 128))
-"""As in `training.py`: columns, layers, heads, texts and their tokens."""
+from training import SIZES, configuration
+from transformers import BertModel
 
 
 class Live(TorchDispatchMode):
@@ -49,15 +47,7 @@ class Live(TorchDispatchMode):
 def counted(sizes: tuple[int, ...], recomputed: bool) -> tuple[int, int]:
     """Bytes after the forward pass, and at most, of one step."""
     columns, layers, heads, texts, tokens = sizes
-    config = BertConfig(
-        hidden_size=columns,
-        num_hidden_layers=layers,
-        num_attention_heads=heads,
-        intermediate_size=4 * columns,
-        hidden_dropout_prob=0.0,
-        attention_probs_dropout_prob=0.0,
-        attn_implementation="eager",
-    )
+    config = configuration(columns, layers, heads)
     torch.set_default_dtype(torch.half)
     with torch.device("meta"):
         model = BertModel(config, add_pooling_layer=False).train()

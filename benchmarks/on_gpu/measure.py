@@ -424,6 +424,7 @@ def main() -> None:
     folder = Path(out)
     folder.mkdir(parents=True, exist_ok=True)
 
+    failed = False
     for name in names or SECTIONS:
         begin = time.perf_counter()
         try:
@@ -432,7 +433,9 @@ def main() -> None:
         except Exception:  # the other sections are worth having
             traceback.print_exc()
             say = "failed"
+            failed = True
         print(f"{name}: {say} in {time.perf_counter() - begin:.1f} s", flush=True)
+    sys.exit(1 if failed else 0)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,9 @@ SIZES = ((1024, 4, 16, 8, 512), (2048, 3, 16, 8, 512), (768, 12, 12, 8, 128))
 """Columns, layers, heads, texts and their tokens."""
 
 
-def measured_steps() -> list[dict[str, Any]]:
-    """Every size, with activations kept and with layers recomputed."""
-    return [_measured(sizes, recomputed) for sizes in SIZES for recomputed in (False, True)]
-
-
-def _measured(sizes: tuple[int, ...], recomputed: bool) -> dict[str, Any]:
-    columns, layers, heads, texts, tokens = sizes
-    config = BertConfig(
+def configuration(columns: int, layers: int, heads: int) -> BertConfig:
+    """BERT without dropout, with attention written out."""
+    return BertConfig(
         hidden_size=columns,
         num_hidden_layers=layers,
         num_attention_heads=heads,
@@ -29,6 +24,16 @@ def _measured(sizes: tuple[int, ...], recomputed: bool) -> dict[str, Any]:
         attention_probs_dropout_prob=0.0,
         attn_implementation="eager",
     )
+
+
+def measured_steps() -> list[dict[str, Any]]:
+    """Every size, with activations kept and with layers recomputed."""
+    return [_measured(sizes, recomputed) for sizes in SIZES for recomputed in (False, True)]
+
+
+def _measured(sizes: tuple[int, ...], recomputed: bool) -> dict[str, Any]:
+    columns, layers, heads, texts, tokens = sizes
+    config = configuration(columns, layers, heads)
     torch.cuda.empty_cache()
     model = BertModel(config, add_pooling_layer=False).cuda().half().train()
     if recomputed:

@@ -120,3 +120,4 @@ def test_addresses_beyond_32_bits() -> None:
     index = np.array([2**31 - 1, 2**31 - 2, 2**31 - 1], np.int64)
     assert HostRows(400).requests(index) == enumerated(HostRows(400), index.tolist())
     assert HostRows(400).requests(np.array([], np.int32)) == Requests()
+    assert HostRows(0).requests(np.arange(3)) == Requests()  # a table without columns

@@ -48,6 +48,7 @@ SPAN_US = 2000.0
 """The time between two events that is aimed at: long enough for their resolution of half a microsecond."""
 MOST_RUNS = 200
 """Runs between two events, at most."""
+_CACHE_BYTES = 1 << 26  # assumed where PyTorch, in older versions, does not state it
 _CACHES = 4  # weights in turn exceed the second-level cache so many times
 
 _ELEMENTWISE: Mapping[str, str] = {  # ONNX op_type to the equivalent function in torch
@@ -88,7 +89,8 @@ class CudaTimer:
             raise OptionError("PyTorch sees no CUDA device", "profile with --device cpu")
         self.dtype = _DTYPES[operand]
         self._torch.backends.cudnn.benchmark = True  # the library's best algorithm, as a deployed model would use
-        self._cache_bytes = int(self._torch.cuda.get_device_properties(0).L2_cache_size)
+        properties = self._torch.cuda.get_device_properties(0)
+        self._cache_bytes = int(getattr(properties, "L2_cache_size", _CACHE_BYTES))
         self.machine = str(self._torch.cuda.get_device_name(0))
         versions = f"torch {self._torch.__version__}, cuda {self._torch.version.cuda}"
         self.versions = f"{versions}, cudnn {self._torch.backends.cudnn.version()}"
