@@ -75,10 +75,15 @@ def _row_blocks(rowptr: Any, width: int) -> Iterator[tuple[int, int]]:
 
 
 def _in_parallel(block: Callable[[int, int], None], blocks: Iterator[tuple[int, int]]) -> None:
+    ranges = list(blocks)
+    if len(ranges) < 2:  # starting threads takes longer than computing a small block
+        for first, last in ranges:
+            block(first, last)
+        return
     from concurrent.futures import ThreadPoolExecutor  # imported here because few models have sparse ops
 
     with ThreadPoolExecutor(THREADS) as pool:
-        for future in [pool.submit(block, first, last) for first, last in blocks]:
+        for future in [pool.submit(block, first, last) for first, last in ranges]:
             future.result()
 
 
