@@ -32,6 +32,8 @@ _ROUNDING = 1e-9
 _NEAR, _NEAR_DIVIDED = 0.005, 0.001
 """A plan is near the cheapest if it costs more by at most this share; the second value is for runs whose rows are
 divided within stages, because they have more variants."""
+_AS_LOW = 0.01
+"""A bound is nearly the same as another one if it is higher by at most this share."""
 _VARIED = Parallel, Pipeline
 """The kinds of decisions that are varied for being near the cheapest plan."""
 _AT_ONCE = 4
@@ -419,14 +421,24 @@ class Search:
         return Interval(entry.start + shift, entry.stop + shift, entry.us, self._line.moved(entry.payload, shift))
 
     def cheapest(self) -> tuple[Taken[Decisions], ...]:
-        """The cheapest cover, with everything in it priced; () if there is no time for that."""
+        """The cheapest cover, with everything in it priced; () if there is no time for that.
+
+        Of candidates for the same positions, those with nearly the same bound are refined at once: otherwise they would
+        be in the cheapest cover one after the other, each time found anew. Kinds that are varied are not, as what is
+        varied would depend on it.
+        """
         while self.has_time():
             chosen = self.pool.cheapest()
             unsure = {taken.entry.place: taken.entry for taken in chosen if not taken.entry.priced}
             if not unsure:
                 return chosen
             for entry in unsure.values():
+                most = entry.us * (1 + _AS_LOW)
                 self._refine_in_pool(entry)
+                while (first := self.pool.first(entry.start, entry.stop)) and first.us <= most:
+                    if first.priced or isinstance(first.payload[0], _VARIED):
+                        break
+                    self._refine_in_pool(first)
         return ()
 
     def _enter(self, candidate: Candidate, *, each: bool = False, parts_cost: float = 0.0) -> None:
