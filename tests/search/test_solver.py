@@ -22,6 +22,7 @@ from pimflow.search import candidates, policies, priced_space, pricing, solver
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.policy import find_policy
+from pimflow.search.pool import Pool
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.priced_space import price_space
 from pimflow.search.pricing import Pricer
@@ -386,6 +387,24 @@ def test_pruning_loses_nothing(name: str) -> None:
     best, all_of_them = (solve_chain(problem.positions, problem.intervals) for problem in (pruned, whole))
     assert best[0] == all_of_them[0]
     assert [one.payload for one in best[1]] == [one.payload for one in all_of_them[1]]
+
+
+def test_candidates_with_similar_bounds_are_refined_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same plan takes at most half as many solutions of the dynamic program."""
+
+    def searched(*share: float) -> tuple[int, Any]:
+        solutions = count()
+        with monkeypatch.context() as patch:
+            for other in share:
+                patch.setattr(priced_space, "_AS_LOW", other)
+            patch.setattr(Pool, "cheapest", lambda pool: (next(solutions), cheapest(pool))[1])
+            space = price_space(GRAPHS["random0"], find_policy("auto"), FakeCosts(), PriceCache(None, ""))
+        return next(solutions), solve_chain(space.positions, space.intervals)
+
+    cheapest = Pool.cheapest
+    (at_once, plan), (one_by_one, same) = searched(), searched(-1.0)
+    assert 2 * at_once <= one_by_one
+    assert plan == same
 
 
 @pytest.mark.parametrize("policy", [name for name in policies() if name != "gpu"])
