@@ -436,7 +436,7 @@ class Search:
                 most = entry.us * (1 + _AS_LOW)
                 self._refine_in_pool(entry)
                 while (first := self.pool.first(entry.start, entry.stop)) and first.us <= most:
-                    if first.priced or isinstance(first.payload[0], _VARIED):
+                    if first.priced or isinstance(first.payload[0], _VARIED) or not self.has_time():
                         break
                     self._refine_in_pool(first)
         return ()
