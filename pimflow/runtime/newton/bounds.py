@@ -78,13 +78,21 @@ def _interrupted(shape: Geometry, profile: TimingProfile) -> float:
 
 
 def _between_visits(shape: Geometry, profile: TimingProfile, full: LeastGaps, last: LeastGaps) -> float:
-    """With a change of row or fill after as many COMPs as one has columns; a fill may hold only the last slot of K."""
+    """With a change of row or fill after at most as many COMPs as one has columns; a fill may hold only the last slot
+    of K.
+
+    A change before c COMPs takes as long as a row, or as a fill of c slots, whichever is less: together the changes
+    take least if as many of them as possible are full.
+    """
     pim = profile.pim
     gaps = full._replace(change=full.change + (last.change - full.change) / shape.slots)
-    comps = -(-shape.least_comps // pim.channels)
+    comps, most = -(-shape.least_comps // pim.channels), min(pim.columns, pim.buffer_columns)
     results = shape.groups * shape.pixels * shape.tiles // pim.channels
-    changes = max(0, -(-comps // min(pim.columns, pim.buffer_columns)) - 1)
+    changes, rest = divmod(max(0, comps - most), most)
     cycles = gaps.first + comps * profile.comp_cycles + changes * gaps.change
+    if rest:
+        changes += 1
+        cycles += min(gaps.change, rest * last.slot + last.fill)
     return _with_readings(cycles, results, changes, gaps.change, gaps)
 
 

@@ -54,6 +54,24 @@ def test_no_mapping_is_faster_than_the_bound(problem: MatrixProblem, pim: PimSpe
         assert lower_bound_us(problem, profile) <= cost.time_us * (1 + 1e-12), mapping
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [
+        ConvProblem(1, 16, 64, 3, 8, (3, 3), (1, 1), (1, 1, 0, 1)),
+        ConvProblem(1, 16, 64, 6, 15, (3, 3), (1, 1), (0, 1, 0, 1)),
+        ConvProblem(1, 16, 64, 7, 16, (5, 5), (2, 2), (0, 2, 0, 2)),
+        MatmulProblem(33, 64, 256),
+    ],
+)
+def test_a_last_fill_of_a_few_slots_is_not_a_full_one(problem: MatrixProblem) -> None:
+    """A little more work than a fill has room for needs a second one, but not for as many slots."""
+    for target in ("pimflow", "turing-pim"):
+        backend = NewtonBackend("pim", load_target(target).pim)
+        time_us = backend.time_us(problem, "auto")
+        assert not isinstance(time_us, Refusal)
+        assert 0.7 * time_us < backend.lower_bound_us(problem, "auto") <= time_us
+
+
 @pytest.mark.parametrize("timing", ["strict", "artifact"])
 @pytest.mark.parametrize("target", ["pimflow", "hbm-pim", "aim-gddr6"])
 def test_the_chosen_mapping_is_near_the_bound(target: str, timing: str) -> None:
