@@ -176,6 +176,8 @@ class Pricer:
         contain them, and the search would go another way if those were lower.
         """
         known = self._by_rows(decisions[0])
+        if known <= least and isinstance(decisions[0], Pipeline):
+            known = self._stages.shortest_us(decisions[0])
         if known <= least:
             known = self._bounds.lower_bound_us(decisions)
         if known > least:

@@ -8,7 +8,7 @@ ends, whatever their devices. `Pipelining` lays the same parts out when it write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
@@ -85,13 +85,14 @@ class RunParts:
         self._graph = graph
         self._ends: dict[tuple[str, tuple[int, ...], bool], End] = {}
         self._keeps_places = cache(lambda name: keeps_places(graph, graph.node(name)))
+        self._readers = cache(partial(_readers, graph))
 
     def end(self, run: tuple[str, ...], stage_rows: tuple[int, ...], bottom_first: bool) -> End | None:
         """The end of a run, extended to the whole run; None if only a layout can determine its parts."""
         key = (run[-1], stage_rows, bottom_first)
         end = self._ends.get(key)
         if end is None:
-            end = self._ends[key] = End(self._graph, *key, self._keeps_places)
+            end = self._ends[key] = End(self._graph, *key, self._keeps_places, self._readers)
         return end if end.reaches(run) else None
 
 
@@ -99,7 +100,8 @@ class End:
     """The parts of runs that end with a given node and stages, as far to the front as requested so far.
 
     Places count from the last node to the front: `layers` by place, `place` by name. `closed` is, by place, whether no
-    node up to there is fused into a node further to the front. `places_kept` is `keeps_places`, by name.
+    node up to there is fused into a node further to the front. `places_kept` is `keeps_places` and `readers` are
+    `_readers`, by name.
     """
 
     def __init__(
@@ -109,6 +111,7 @@ class End:
         stage_rows: tuple[int, ...],
         bottom_first: bool,
         places_kept: Callable[[str], bool],
+        readers: Callable[[str], tuple[Sequence[str], bool]],
     ) -> None:
         node = graph.node(last)
         self.stages = len(stage_rows)
@@ -118,12 +121,13 @@ class End:
         self._graph = graph
         self._parts = row_parts(graph)
         self._rows = StageRows(graph, node, stage_rows, bottom_first)
-        self._outputs = frozenset(graph.outputs)
         self._run: tuple[str, ...] = ()
         self._places_kept = places_kept
+        self._readers = readers
         self._roots: set[str] = set()
         self._complete: list[bool] = []
         self._chained: list[bool] = []
+        self._holding: list[bool] = []
         self._behind: list[list[list[int]]] = []
         self._grids: dict[int, Grid] = {}
         fits = min(stage_rows, default=0) > 0 and sum(stage_rows) == node_rows(graph, node)
@@ -153,9 +157,9 @@ class End:
             if isinstance(part, Refusal):
                 return False
             made.append(part)
-        users = [user.name for name in node.outputs for user in self._graph.users(name)]
-        readers = [self.place[name] for name in users if name in self.place]
-        leaves = len(readers) < len(users) or not self._outputs.isdisjoint(node.outputs)
+        names, is_output = self._readers(node.name)
+        readers = [self.place[name] for name in names if name in self.place]
+        leaves = is_output or len(readers) < len(names)
         for reader in readers:
             self.layers[reader].producers.append(len(self.layers))
         self.place[node.name] = len(self.layers)
@@ -180,10 +184,39 @@ class End:
 
     def _feeds_next(self, place: int) -> bool:
         """Whether in every stage the next node reads rows that the one at a place makes in that stage."""
-        node, rows, *_ = self.layers[place]
-        reader = self.layers[place - 1]
-        operands = [index for index, name in enumerate(reader.node.inputs) if name in node.outputs]
-        return all(_reads(made, operands, own) for made, own in zip(reader.made, rows, strict=True))
+        operands = self._operands(place)
+        made, rows = self.layers[place - 1].made, self.layers[place].rows
+        return all(_reads(part, operands, own) for part, own in zip(made, rows, strict=True))
+
+    def holds_next(self, place: int) -> bool:
+        """Whether the second stage of the next node reads rows that the one at a place makes in the first stage."""
+        for at in range(len(self._holding), place + 1):
+            rows, made = self.layers[at].rows[0], self.layers[at - 1].made[1]
+            self._holding.append(bool(at) and _reads(made, self._operands(at), rows))
+        return self._holding[place]
+
+    def reads(self, place: int, rows: tuple[int, int], made: tuple[int, int]) -> bool:
+        """Whether some rows of the node behind a place are known to read some of the rows `made` of the one there."""
+        part = self._parts[self.layers[place - 1].node.name, rows[0], rows[1]]
+        return not isinstance(part, Refusal) and _reads(part, self._operands(place), made)
+
+    def reaches_next(self, place: int, stage: int, rows: tuple[int, int]) -> bool:
+        """Whether the next node that is not fused into the one at a place is known to read some rows of the latter in a
+        stage, through the nodes in between; true if there is none."""
+        at = place - 1
+        while at >= 0 and self.layers[at].node.placement.fused_into == self.layers[place].node.name:
+            at -= 1
+        part: RowPart | Refusal | None = self.layers[at].made[stage] if at >= 0 else None
+        while 0 <= at < place - 1 and isinstance(part, RowPart):
+            at += 1
+            spans = _spans(part, self._operands(at))
+            part = self._parts[self.layers[at].node.name, spans[0][0], spans[0][1]] if len(spans) == 1 else None
+        return at < 0 or (isinstance(part, RowPart) and _reads(part, self._operands(place), rows))
+
+    def _operands(self, place: int) -> Sequence[int]:
+        """Which operands of the next node the one at a place makes."""
+        node, reader = self.layers[place].node, self.layers[place - 1].node
+        return [index for index, name in enumerate(reader.inputs) if name in node.outputs]
 
     def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
         """The devices of the nodes of a run with this end; None if it has only one stage and nothing is divided in
@@ -250,6 +283,12 @@ class End:
         self._complete.append(stays_fused and self._places_kept(node.name))
 
 
+def _readers(graph: Graph, name: str) -> tuple[Sequence[str], bool]:
+    """The names of the nodes that read a node, and whether it makes an output of the graph."""
+    outputs = graph.node(name).outputs
+    return [user.name for output in outputs for user in graph.users(output)], not set(graph.outputs).isdisjoint(outputs)
+
+
 def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Shares:
     """The parts of a node of which the host makes the first `counts` rows of every stage."""
     parts: list[tuple[str, tuple[int, int]]] = []
@@ -261,5 +300,10 @@ def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Share
 
 def _reads(made: RowPart | None, operands: Sequence[int], rows: tuple[int, int]) -> bool:
     """Whether a part is known to read some of the given rows of one of its operands."""
-    spans = [made.spans[index] for index in operands] if made else []
-    return any(max(span[0], rows[0]) < min(span[1], rows[1]) for span in spans if isinstance(span, tuple))
+    spans = _spans(made, operands) if made else []
+    return any(max(span[0], rows[0]) < min(span[1], rows[1]) for span in spans)
+
+
+def _spans(part: RowPart, operands: Sequence[int]) -> list[tuple[int, int]]:
+    """The rows that a part reads of some of its operands, as far as these are read by rows."""
+    return [span for span in map(part.spans.__getitem__, operands) if isinstance(span, tuple)]

@@ -8,29 +8,22 @@ does not depend on the nodes in front of them, so runs with the same end share i
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from itertools import compress, repeat
+from collections.abc import Mapping, Sequence
+from itertools import compress
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, by_stage, devices_of
-from pimflow.search.two_stages import Schedules, Step
-
-
-class Part(Protocol):
-    """The minimum time of some rows of a node on a device, and how much of it a plan can avoid waiting for."""
-
-    @property
-    def us(self) -> float:
-        """The minimum time."""
-
-    @property
-    def avoidable_us(self) -> float:
-        """The part of it that need not be waited for."""
+from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, devices_of
+from pimflow.search.stage_chains import Chains, Part, with_front
+from pimflow.search.two_stages import Schedules
 
 
 class Parts(Protocol):
     """Prices parts, each once."""
+
+    @property
+    def priced(self) -> int:
+        """How many parts have been priced exactly, which changes their times."""
 
     @property
     def runs(self) -> RunParts:
@@ -43,8 +36,20 @@ class Parts(Protocol):
         """
 
 
-Chains = tuple[Step | None, Step | None]
-"""The parts of two stages that take time, each of which waits for the one before it in its stage."""
+class _Nodes(NamedTuple):
+    """Some nodes of a run on some devices, by themselves.
+
+    Args:
+        parts: by node, its parts by stage, or by share.
+        workers: by node, the devices that work on it; none if it takes no time.
+        least_us: by node, its shortest part.
+        busy_us: the sums of parts on devices, with these.
+    """
+
+    parts: Sequence[Sequence[Part]]
+    workers: tuple[Sequence[str], ...]
+    least_us: tuple[float, ...]
+    busy_us: Sequence[tuple[str, float]]
 
 
 class _Tail(NamedTuple):
@@ -67,7 +72,7 @@ class _Tail(NamedTuple):
     chains: Chains | None
 
 
-_NO_TAIL = _Tail({}, {}, (), (), (), (None, None))
+_NO_TAIL = _Tail({}, {}, (), (), (), Chains())
 
 
 class StageTimes:
@@ -81,6 +86,8 @@ class StageTimes:
         self._parts = parts
         self._host = host
         self._tails: dict[tuple[End, Sequence[Where], str], _Tail] = {}
+        self._known_nodes: dict[tuple[End, int, Sequence[Where], str], _Nodes] = {}
+        self._priced = 0
         self._schedules = Schedules()
 
     def lower_bound_us(self, pipeline: Pipeline) -> float:
@@ -99,7 +106,25 @@ class StageTimes:
         )
         if tail.chains is None or math.isinf(busiest_us):
             return busiest_us
-        return max(busiest_us, self._schedules.shortest_us(*tail.chains))
+        return max(busiest_us, self._schedules.shortest_us(tail.chains.first, tail.chains.second))
+
+    def shortest_us(self, pipeline: Pipeline) -> float:
+        """The length of the shortest schedule of two stages over a chain of nodes, as known now; 0 for other
+        pipelines."""
+        end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
+        places = None if end is None or end.stages != 2 else end.places(pipeline, self._host)
+        if end is None or places is None or not end.is_chain(len(places)):
+            return 0.0
+        chains = Chains()
+        parts = self._parts.stage_parts(end, places, pipeline.choice)
+        if any(math.isinf(part.us) for of_node in parts for part in of_node):
+            return math.inf
+        for place, (where, of_node) in enumerate(zip(reversed(places), reversed(parts), strict=True)):
+            longer = with_front(chains, end, place, where, of_node)
+            if longer is None:
+                return 0.0
+            chains = longer
+        return Schedules().shortest_us(chains.first, chains.second)
 
     def _tail(self, end: End, devices: Sequence[Where], choice: str) -> _Tail:
         key = (end, devices, choice)
@@ -111,66 +136,80 @@ class StageTimes:
         while shared and not end.closed[shared - 1]:
             shared -= 1
         tail = self._tail(end, devices[size - shared :], choice) if shared else _NO_TAIL
-        parts = self._parts.stage_parts(end, devices, choice, shared)
+        nodes = self._nodes(end, devices, choice, shared)
         busy_us, behind_us = dict(tail.busy_us), dict(tail.behind_us)
-        workers, least_us, node_behind_us = list(tail.workers), list(tail.least_us), list(tail.node_behind_us)
+        for device, us in nodes.busy_us:
+            busy_us[device] = busy_us.get(device, 0.0) + us
+        least_us, node_behind_us = tail.least_us + nodes.least_us, list(tail.node_behind_us)
         chains = tail.chains if end.stages == 2 and end.is_chain(size) else None
         for place in range(shared, size):
-            layer, where = end.layers[place], devices[size - 1 - place]
-            us, at = _times(parts[size - 1 - place], where, layer)
+            layer = end.layers[place]
             after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
-            if chains is not None:
-                chains = _with_front(chains, us, where)
-            least_us.append(min(us))
             node_behind_us.append(after_us)
-            workers.append(devices_of(where) if max(us) > 0 else ())
-            if not workers[place]:
-                continue
-            for part_us, device in zip(us, at, strict=False):
-                busy_us[device] = busy_us.get(device, 0.0) + part_us
-            for device in workers[place]:
+            if chains is not None:
+                chains = with_front(chains, end, place, devices[size - 1 - place], nodes.parts[place - shared])
+            for device in nodes.workers[place - shared]:
                 if after_us < behind_us.get(device, math.inf):
                     behind_us[device] = after_us
         known = self._tails[key] = _Tail(
-            busy_us, behind_us, tuple(workers), tuple(least_us), tuple(node_behind_us), chains
+            busy_us, behind_us, tail.workers + nodes.workers, least_us, tuple(node_behind_us), chains
         )
         return known
 
+    def _nodes(self, end: End, devices: Sequence[Where], choice: str, beyond: int) -> _Nodes:
+        """The nodes of a run without the last `beyond`, from back to front; known until more parts are priced."""
+        if self._parts.priced > self._priced:
+            self._priced = self._parts.priced
+            self._known_nodes.clear()
+        size = len(devices)
+        key = (end, size, devices[: size - beyond], choice)
+        known = self._known_nodes.get(key)
+        if known is not None:
+            return known
+        parts = self._parts.stage_parts(end, devices, choice, beyond)[::-1]
+        workers: list[Sequence[str]] = []
+        least_us: list[float] = []
+        busy_us: dict[str, float] = {}
+        for place, of_node in enumerate(parts, beyond):
+            where, layer = devices[size - 1 - place], end.layers[place]
+            us, at = _times([part.us - part.avoidable_us for part in of_node], where, layer)
+            least_us.append(min(us))
+            if max(us) <= 0:
+                workers.append(())
+            elif isinstance(where, str):
+                workers.append((where,))
+                busy_us[where] = busy_us.get(where, 0.0) + sum(us)
+            else:
+                workers.append(devices_of(where))
+                for part_us, device in zip(us, at, strict=False):
+                    busy_us[device] = busy_us.get(device, 0.0) + part_us
+        known = self._known_nodes[key] = _Nodes(parts, tuple(workers), tuple(least_us), tuple(busy_us.items()))
+        return known
 
-def _with_front(chains: Chains, us: Sequence[float], where: Where) -> Chains | None:
-    """The chains of two stages with the parts of a node in front; None if devices share its rows within a stage."""
-    if isinstance(where, Shares):
-        return None
-    one, other = (
-        Step(own_us, device, rest) if own_us > 0 else rest
-        for own_us, device, rest in zip(us, by_stage(where, 2), chains, strict=True)
-    )
-    return one, other
 
-
-def _times(parts: Sequence[Part], where: Where, layer: Layer) -> tuple[list[float], Iterable[str]]:
-    """The times of those parts of a node that compute rows, and their devices."""
-    us = [part.us - part.avoidable_us for part in parts]
+def _times(us: list[float], where: Where, layer: Layer) -> tuple[list[float], Sequence[str]]:
+    """The times of those parts of a node that compute rows, and their devices unless they have the same one."""
     if isinstance(where, Shares):
         return us, where.devices
-    devices = repeat(where) if isinstance(where, str) else where
+    devices = () if isinstance(where, str) else where
     if layer.in_every_stage:
         return us, devices
     made = [part is not None for part in layer.made]
-    return list(compress(us, made)), compress(devices, made)
+    return list(compress(us, made)), tuple(compress(devices, made))
 
 
 def _before_us(end: End, tail: _Tail, size: int) -> dict[str, float]:
     """By device, the minimum time that precedes any of its parts of a run of `size` nodes."""
     found: dict[str, float] = {}
     ready = [0.0] * size
+    layers, least_us, workers = end.layers, tail.least_us, tail.workers
     for place in range(size - 1, -1, -1):
         before_us = 0.0
-        for producer in end.layers[place].producers:
+        for producer in layers[place].producers:
             if producer < size and ready[producer] > before_us:
                 before_us = ready[producer]
-        ready[place] = before_us + tail.least_us[place]
-        for device in tail.workers[place]:
-            if before_us < found.get(device, math.inf):
+        ready[place] = before_us + least_us[place]
+        for device in workers[place]:
+            if device not in found or before_us < found[device]:
                 found[device] = before_us
     return found

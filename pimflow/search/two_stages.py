@@ -6,6 +6,9 @@ the origin to the end of both: diagonal where both run, parallel to an axis wher
 rectangle in which both would use the same device (S. B. Akers, "A graphical approach to production scheduling
 problems", Operations Research 4, 1956). The shortest path turns at corners of rectangles only, so it is found from one
 corner to the next.
+
+Where the second stage also reads rows that the first one makes (a window reaches over its upper edge), it waits for
+them: the path stays on one side of a staircase, along which only the first job runs.
 """
 
 from __future__ import annotations
@@ -19,15 +22,19 @@ class Step:
         us: how long the part takes; more than 0.
         device: where it runs.
         rest: the step behind it; None at the end of the chain.
+        held: until this part is done, the last `held` steps of the second chain do not begin; in the first chain only,
+            and never more of them than the part before it holds.
     """
 
-    __slots__ = ("device", "left_us", "rest", "us")
+    __slots__ = ("device", "held", "left", "left_us", "rest", "us")
 
-    def __init__(self, us: float, device: str, rest: Step | None) -> None:
+    def __init__(self, us: float, device: str, rest: Step | None, held: int = 0) -> None:
         self.us = us
         self.device = device
         self.rest = rest
-        self.left_us = us + _left_us(rest)
+        self.held = held
+        self.left: int = 1 if rest is None else 1 + rest.left
+        self.left_us: float = us if rest is None else us + rest.left_us
 
 
 class Schedules:
@@ -47,11 +54,15 @@ class Schedules:
 
     def _from_corner(self, one: Step, other: Step) -> float:
         """Both chains run until one ends or they meet at a device; there either goes first, and the other begins
-        after."""
+        after. While the second chain is held, only the first one runs."""
         passed, one_us, other_us = 0.0, one.us, other.us
-        while one.device != other.device:
-            if one_us <= other_us:
-                passed, other_us, rest = passed + one_us, other_us - one_us, one.rest
+        while True:
+            is_held = other.left <= one.held and other_us == other.us
+            if one.device == other.device and not is_held:
+                break
+            if is_held or one_us <= other_us:
+                passed, rest = passed + one_us, one.rest
+                other_us -= 0.0 if is_held else one_us
                 if rest is None:
                     return passed + other_us + _left_us(other.rest)
                 one, one_us = rest, rest.us
@@ -62,6 +73,11 @@ class Schedules:
                 other, other_us = rest, rest.us
         first_us = one_us + self.shortest_us(one.rest, other)
         return passed + min(first_us, other_us + self.shortest_us(one, other.rest))
+
+
+def steps_of(step: Step | None) -> int:
+    """The number of steps from one to the end of its chain."""
+    return 0 if step is None else step.left
 
 
 def _left_us(step: Step | None) -> float:

@@ -1,0 +1,143 @@
+"""The parts of pipelines of two stages as two chains of parts, each of which waits for the one in front of it.
+
+Where two devices share the rows of a node within a stage, the chain has the longer share only: without the other one, a
+schedule is no longer. It has to be read by the part behind it, and to read the one in front. A part of several kernels
+counts as several parts, because others may run between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+from pimflow.search.run_parts import End, Shares, Where, by_stage
+from pimflow.search.two_stages import Step, steps_of
+
+Span = tuple[int, int]
+
+
+class Part(Protocol):
+    """The minimum time of some rows of a node on a device, and how much of it a plan can avoid waiting for."""
+
+    @property
+    def us(self) -> float:
+        """The minimum time."""
+
+    @property
+    def avoidable_us(self) -> float:
+        """The part of it that need not be waited for."""
+
+    @property
+    def kernels_us(self) -> Sequence[float]:
+        """The times of its consecutive kernels, if there are several."""
+
+    @property
+    def launches_us(self) -> Sequence[float]:
+        """By kernel, what need not be waited for, if that is anything."""
+
+
+class Divided(NamedTuple):
+    """A node that devices share: its place in the run, and by stage the rows that the chain has of it; None if these
+    are all rows of the stage."""
+
+    place: int
+    rows: Sequence[Span | None]
+
+
+class Chains(NamedTuple):
+    """The parts of the last nodes of a run that take time, by stage.
+
+    Args:
+        first, second: the chains of both stages.
+        held: how many steps of the second stage wait for those that come in front of the first one.
+        divided: the first node with a kernel of its own, if devices share its rows within a stage.
+    """
+
+    first: Step | None = None
+    second: Step | None = None
+    held: int = 0
+    divided: Divided | None = None
+
+
+def with_front(chains: Chains, end: End, place: int, where: Where, parts: Sequence[Part]) -> Chains | None:
+    """The chains with the node at a place in front.
+
+    Args:
+        chains: those of the nodes behind it.
+        end: the end of the run, in which these nodes form a chain.
+        place: the node's place, counted from the end.
+        where: its devices.
+        parts: its parts by stage, or by share.
+
+    Returns:
+        None if two nodes that follow each other are shared, or if the longer share is not a link of the chain.
+    """
+    divided = chains.divided
+    if divided is not None and divided.place == place - 1 and not _feeds(end, place, divided):
+        return None
+    held = steps_of(chains.second) if place and _holds(end, place, divided) else chains.held
+    if isinstance(where, Shares):
+        return None if divided is not None else _with_shares(chains, end, place, where, parts, held)
+    (first, second), (device, other_device) = parts, by_stage(where, 2)
+    return Chains(
+        _in_front(chains.first, first, device, held),
+        _in_front(chains.second, second, other_device),
+        held,
+        None if end.layers[place].node.placement.fused_into is None else divided,
+    )
+
+
+def _in_front(rest: Step | None, part: Part, device: str, held: int = 0) -> Step | None:
+    """A chain with the kernels of a part in front."""
+    if not part.kernels_us:
+        us = part.us - part.avoidable_us
+        return Step(us, device, rest, held) if us > 0 else rest
+    launches_us = part.launches_us or (0.0,) * len(part.kernels_us)
+    for us, launch_us in zip(reversed(part.kernels_us), reversed(launches_us), strict=True):
+        if us > launch_us:
+            rest = Step(us - launch_us, device, rest, held)
+    return rest
+
+
+def _with_shares(
+    chains: Chains, end: End, place: int, where: Shares, parts: Sequence[Part], held: int
+) -> Chains | None:
+    """The chains with the longer share of each stage of a node in front, which holds `held` steps as a whole."""
+    links: list[tuple[Part, str, Span | None]] = []
+    for stage, (start, stop) in enumerate(end.layers[place].rows):
+        shares = [
+            (part, device, rows)
+            for part, device, rows in zip(parts, where.devices, where.rows, strict=True)
+            if start <= rows[0] and rows[1] <= stop
+        ]
+        part, device, rows = max(shares, key=lambda share: share[0].us)
+        kept = None if len(shares) == 1 else rows
+        if kept is not None and not end.reaches_next(place, stage, kept):
+            return None
+        links.append((part, device, kept))
+    (first, device, first_rows), (second, other_device, second_rows) = links
+    holds = held
+    if first_rows is not None:
+        behind = 0 if chains.first is None else chains.first.held
+        holds = steps_of(chains.second) if end.reaches_next(place, 1, first_rows) else behind
+    return Chains(
+        _in_front(chains.first, first, device, holds),
+        _in_front(chains.second, second, other_device),
+        held,
+        Divided(place, (first_rows, second_rows)),
+    )
+
+
+def _feeds(end: End, place: int, divided: Divided) -> bool:
+    """Whether what the chains have of a divided node reads, in every stage, rows that the node in front of it makes in
+    that stage."""
+    made = end.layers[place].rows
+    return all(rows is None or end.reads(place, rows, made[stage]) for stage, rows in enumerate(divided.rows))
+
+
+def _holds(end: End, place: int, divided: Divided | None) -> bool:
+    """Whether what the second chain has of the next node reads rows that the node at a place makes in the first
+    stage."""
+    if divided is None or divided.place != place - 1 or divided.rows[1] is None:
+        return end.holds_next(place)
+    return end.reads(place, divided.rows[1], end.layers[place].rows[0])
