@@ -15,7 +15,7 @@ from pimflow.errors import OptionError
 from pimflow.ir import Builder, Decision, Graph, MatMul, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.plan import leaves_host, singles
 from pimflow.options import Options
-from pimflow.passes import MovementElimination, PassManager
+from pimflow.passes import CLEANUP, MovementElimination, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search import candidates, policies, priced_space, pricing, solver
@@ -109,6 +109,18 @@ def test_pipelines_inside_joined_decisions_are_dissolved(monkeypatch: pytest.Mon
     us = cheapest_us(graph)
     monkeypatch.setattr(candidates, "rejoined", lambda *_: iter(()))
     assert us < 0.99 * cheapest_us(graph)
+
+
+def test_pipelines_that_may_be_near_the_cheapest_plan_are_priced(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their bounds are so good that few would be priced otherwise, and only priced ones are varied."""
+    graph, costs = PassManager(CLEANUP).run(random_net(6)).graph, CostModel(load_target("pimflow"))
+
+    def priced() -> int:
+        return len(price_space(graph, find_policy("auto"), costs, PriceCache(None, "")).intervals)
+
+    with_those = priced()
+    monkeypatch.setattr(priced_space, "_TRIES", 0)
+    assert priced() < with_those
 
 
 def test_graphs_that_are_small_in_few_stages_are_searched_exhaustively_in_these(
