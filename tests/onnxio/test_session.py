@@ -98,3 +98,16 @@ def test_four_bit_inputs_and_outputs(dtype: str, shape: tuple[int, ...], opset: 
     assert np.array_equal(results["wide"], halves)
     assert results["made"].dtype.name == dtype
     assert np.array_equal(results["made"].astype(int), numbers)
+
+
+@pytest.mark.parametrize("kind", ["MatMulInteger", "ConvInteger"])
+def test_sums_of_products_of_bytes_are_exact(kind: str) -> None:
+    """Two products of 255 by 127 are beyond 16 bits, to which some CPUs clip them."""
+    shape, weights = ((1, 64), (64, 32)) if kind == "MatMulInteger" else ((1, 64, 1, 1), (32, 64, 1, 1))
+    node = helper.make_node(kind, ["x", "w"], ["y"])
+    constant = np.full(weights, 127, np.int8)
+    model = model_of([node], {"x": shape}, constants={"w": constant}, dtype=TensorProto.UINT8)
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT32
+    session = open_session(model.SerializeToString(), session_options(), "a model")
+    (result,) = session.run(None, {"x": np.full(shape, 255, np.uint8)})
+    np.testing.assert_array_equal(result, 64 * 255 * 127)

@@ -18,6 +18,7 @@ from pimflow.onnxio.session import (
     lacks_kernel,
     lend,
     needs_ort_value,
+    needs_zero_points,
     open_session,
     ort_dtype,
     refuse,
@@ -52,6 +53,7 @@ def run_original(
     optimise: bool = True,
     is_once: bool = False,
     limit_s: float | None = None,
+    exact_bytes: bool = True,
 ) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
 
@@ -63,12 +65,13 @@ def run_original(
         optimise: whether ONNX Runtime may fuse and fold.
         is_once: whether the model runs only once, so that repacking weights does not pay off.
         limit_s: time limit in seconds; the run is ended at the next node after it.
+        exact_bytes: whether sums of products of bytes are to be exact on every CPU; without, if ONNX Runtime fails.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, fails, or is ended.
     """
     try:
-        session = _open(content, optimise, prepack=optimise and not is_once)
+        session = _open(content, optimise, prepack=optimise and not is_once, exact_bytes=exact_bytes)
     except ModelError as error:
         if not lacks_kernel(error):
             raise
@@ -86,7 +89,13 @@ def run_original(
             results = session.ort.run_with_ort_values(list(types), lent, options)
             return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
         except runtime_errors() as error:
-            refuse(_name(content), error)
+            failed = error
+    try:
+        refuse(_name(content), failed)
+    except ModelError as refused:
+        if not exact_bytes or not needs_zero_points(refused):
+            raise
+    return run_original(content, inputs, optimise=optimise, is_once=is_once, limit_s=limit_s, exact_bytes=False)
 
 
 def _run_widened(content: ModelContent, inputs: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
@@ -101,8 +110,8 @@ class _Session(NamedTuple):
     lent: dict[str, OrtValue]
 
 
-def _open(content: ModelContent, optimise: bool, prepack: bool = False) -> _Session:
-    options = session_options(optimise=optimise, prepack=prepack)
+def _open(content: ModelContent, optimise: bool, prepack: bool = False, exact_bytes: bool = True) -> _Session:
+    options = session_options(optimise=optimise, prepack=prepack, exact_bytes=exact_bytes)
     lent = lend(content.constants, options) if isinstance(content, SplitModel) else {}
     model = content.proto if isinstance(content, SplitModel) else content
     data = model if isinstance(model, (str, bytes)) else model.SerializeToString()

@@ -13,6 +13,7 @@ from onnx import TensorProto
 import pimflow
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
+from support.int8 import clips_sums_of_bytes
 from support.onnx_models import model_of
 from support.opaque_models import CONTRIB, integers, normal, opaque_model
 
@@ -160,6 +161,7 @@ def test_weights_between_dequantisations_stay_bytes(kind: str, kernel: tuple[int
     assert compiled.verify().passed
 
 
+@pytest.mark.skipif(clips_sums_of_bytes(), reason="ONNX Runtime clips the sums of this operator on this CPU")
 def test_a_quantised_convolution_whose_channels_come_last() -> None:
     model = quantised_convolution(np.linspace(0.01, 0.03, 32), np.zeros(32))
     (node,) = model.graph.node
