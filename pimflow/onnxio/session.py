@@ -37,7 +37,10 @@ _EXACT_BYTES = "session.x64quantprecision"
 """A setting for sums of products of unsigned by signed bytes, which applies to optimised models. On x86-64 CPUs without
 VNNI, ONNX Runtime's default instruction clips the sum of every two products to 16 bits: results were off by 6 % of
 their magnitude. Elsewhere it has no effect. It fails for weights that two nodes share, and for a DequantizeLinear with
-a scale per channel and no zero point that becomes part of no product (1.32): those models keep the default."""
+a scale per channel and no zero point that becomes part of no product (1.32): those models keep the default. Version
+1.23 ends the process for some."""
+
+_EXACT_BYTES_SINCE = (1, 32)
 
 INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size are part of the serialised model, larger ones are lent by reference."""
@@ -60,7 +63,7 @@ def session_options(
         prepack: whether it prepares for many runs (by default if it optimises), that is, changes the layout of weights
             and plans the reuse of memory between results (in time quadratic in the readers of a value). The memory of
             results without further readers is freed in either case.
-        exact_bytes: whether sums of products of bytes are exact on every CPU.
+        exact_bytes: whether sums of products of bytes are exact on every CPU, if this version can do that.
     """
     ort = onnx_runtime()
     options: SessionOptions = ort.SessionOptions()
@@ -69,7 +72,8 @@ def session_options(
     options.inter_op_num_threads = 1
     options.enable_cpu_mem_arena = False  # an arena takes up to twice the memory requested, and never returns any
     options.add_session_config_entry("session.intra_op.allow_spinning", "0")  # waiting threads sleep
-    options.add_session_config_entry(_EXACT_BYTES, "1" if exact_bytes else "0")
+    version = tuple(int(part) for part in ort.__version__.split(".")[:2])
+    options.add_session_config_entry(_EXACT_BYTES, "1" if exact_bytes and version >= _EXACT_BYTES_SINCE else "0")
     if not fuse_quantised:
         options.add_session_config_entry("session.disable_quant_qdq", "1")
     options.add_session_config_entry("optimization.disable_specified_optimizers", _CRASHING_OPTIMISER)

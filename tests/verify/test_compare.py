@@ -24,6 +24,7 @@ from pimflow.runtime.memory import plan_memory
 from pimflow.targets import load_target, override
 from pimflow.verify import compare, evidence
 from support.exotic_models import MODELS
+from support.int8 import needs_exact_bytes
 from support.onnx_models import model_of
 from support.opaque_models import opaque_model
 from support.quantised_models import qdq_model
@@ -107,6 +108,7 @@ def quantised() -> CompiledModel:
     return pimflow.compile(qdq_model(), policy="pim", use_cache=False)
 
 
+@needs_exact_bytes
 @pytest.mark.parametrize("options", MODES)
 def test_a_quantised_model_passes_by_its_own_precision(quantised: CompiledModel, options: Mapping[str, Any]) -> None:
     result = quantised.verify(**options)

@@ -9,6 +9,7 @@ import pytest
 
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
+from support.int8 import needs_exact_bytes
 from support.opaque_models import CONTRIB, integers, normal, opaque_model
 
 BATCH, ROWS = 2, 6
@@ -38,6 +39,7 @@ def test_other_attributes(attributes: dict[str, Any]) -> None:
     check_expansion(model, KINDS, unfused=True)
 
 
+@needs_exact_bytes
 @pytest.mark.parametrize("columns", [1, 192])
 def test_quantised_attention(columns: int) -> None:
     constants: dict[str, Array] = {

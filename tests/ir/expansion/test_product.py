@@ -10,11 +10,13 @@ from onnx import TensorProto
 
 from pimflow.ir import Array
 from support.expansions import bytes_in, check_expansion, reason
+from support.int8 import needs_exact_bytes
 from support.opaque_models import CONTRIB, integers, normal, opaque_model
 
 ROUNDED = ["DequantizeLinear", "MatMul"]
 
 
+@needs_exact_bytes
 def test_a_quantised_product() -> None:
     constants: dict[str, Array] = {
         "a_scale": np.array(0.02, np.float32),
@@ -29,6 +31,7 @@ def test_a_quantised_product() -> None:
     check_expansion(model, [*ROUNDED, "QuantizeLinear"], rtol=1 / 200)
 
 
+@needs_exact_bytes
 def test_a_product_of_integers_is_exact() -> None:
     constants: dict[str, Array] = {
         "b": integers(192, 48),
@@ -39,6 +42,7 @@ def test_a_product_of_integers_is_exact() -> None:
     check_expansion(model, [*ROUNDED, "Cast"], rtol=0)
 
 
+@needs_exact_bytes
 def test_a_product_of_integers_that_is_scaled() -> None:
     constants: dict[str, Array] = {
         "b": integers(64, 48),
@@ -52,6 +56,7 @@ def test_a_product_of_integers_that_is_scaled() -> None:
     check_expansion(bytes_in(model), [*ROUNDED, "Add"])
 
 
+@needs_exact_bytes
 @pytest.mark.parametrize(("columns", "zeros", "bias"), [(1, True, True), (48, False, True), (48, True, False)])
 def test_a_product_with_dynamic_quantisation(columns: int, zeros: bool, bias: bool) -> None:
     alone = () if columns == 1 else (columns,)
@@ -69,6 +74,7 @@ def test_a_product_with_dynamic_quantisation(columns: int, zeros: bool, bias: bo
     check_expansion(model, kinds)
 
 
+@needs_exact_bytes
 @pytest.mark.parametrize(("turned", "columns", "alpha"), [((0, 0), 48, 1.0), ((1, 1), 48, 0.5), ((0, 1), 1, 1.0)])
 @pytest.mark.parametrize(("quantised", "opset"), [(False, 17), (True, 17), (True, 11), (True, 10)])
 def test_a_low_precision_gemm(turned: tuple[int, int], columns: int, alpha: float, quantised: bool, opset: int) -> None:
