@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -22,19 +23,21 @@ def with_int8(name: str = "pimflow", timing: str | None = None) -> pimflow.Targe
 
 
 @cache
-def clips_sums_of_bytes(exact_bytes: bool) -> bool:
-    """Whether ONNX Runtime clips sums of products of bytes to 16 bits on this CPU; `exact_bytes` asks it not to."""
+def clips_sums_of_bytes() -> bool:
+    """Whether ONNX Runtime clips sums of products of bytes to 16 bits on this CPU unless it is asked not to."""
     given = helper.make_tensor_value_info("x", TensorProto.UINT8, (1, 2))
     made = helper.make_tensor_value_info("y", TensorProto.INT32, (1, 1))
     weights = helper.make_tensor("w", TensorProto.INT8, (2, 1), np.full(2, 127, np.int8))
     graph = helper.make_graph([helper.make_node("MatMulInteger", ["x", "w"], ["y"])], "sum", [given], [made], [weights])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     model.ir_version = 8
-    session = open_session(model.SerializeToString(), session_options(exact_bytes=exact_bytes), "sum")
+    session = open_session(model.SerializeToString(), session_options(exact_bytes=False), "sum")
     (result,) = session.run(None, {"x": np.full((1, 2), 255, np.uint8)})
     return bool(result.item() != 2 * 255 * 127)
 
 
 needs_exact_bytes = pytest.mark.skipif(
-    clips_sums_of_bytes(exact_bytes=True), reason="this version of ONNX Runtime clips sums of bytes on this CPU"
+    clips_sums_of_bytes() and tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32),
+    reason="this version of ONNX Runtime clips sums of bytes on this CPU, or ends the process",
 )
+"""Newer versions are asked not to clip, so these tests run with them on every CPU."""

@@ -53,7 +53,6 @@ def run_original(
     optimise: bool = True,
     is_once: bool = False,
     limit_s: float | None = None,
-    exact_bytes: bool = True,
 ) -> dict[str, Any]:
     """Outputs of the original model by name: arrays, or lists for sequences.
 
@@ -65,17 +64,23 @@ def run_original(
         optimise: whether ONNX Runtime may fuse and fold.
         is_once: whether the model runs only once, so that repacking weights does not pay off.
         limit_s: time limit in seconds; the run is ended at the next node after it.
-        exact_bytes: whether sums of products of bytes are to be exact on every CPU; without, if ONNX Runtime fails.
 
     Raises:
         ModelError: ONNX Runtime refuses the model, fails, or is ended.
     """
-    try:
-        session = _open(content, optimise, prepack=optimise and not is_once, exact_bytes=exact_bytes)
-    except ModelError as error:
-        if not lacks_kernel(error):
-            raise
-        return _run_widened(content, inputs, optimise)
+    for exact_bytes in (True, False):
+        try:
+            session = _open(content, optimise, prepack=optimise and not is_once, exact_bytes=exact_bytes)
+            return _run(session, inputs, limit_s, _name(content))
+        except ModelError as error:
+            if lacks_kernel(error):
+                break
+            if not exact_bytes or not needs_zero_points(error):
+                raise
+    return _run_widened(content, inputs, optimise)
+
+
+def _run(session: _Session, inputs: Mapping[str, Array], limit_s: float | None, name: str) -> dict[str, Any]:
     types = {output.name: ort_dtype(output.type) for output in session.ort.get_outputs()}
     known = {item.name for item in session.ort.get_inputs()}
     feeds = {key: array for key, array in inputs.items() if key in known}
@@ -89,13 +94,7 @@ def run_original(
             results = session.ort.run_with_ort_values(list(types), lent, options)
             return {key: from_ort_value(value, types[key]) for key, value in zip(types, results, strict=True)}
         except runtime_errors() as error:
-            failed = error
-    try:
-        refuse(_name(content), failed)
-    except ModelError as refused:
-        if not exact_bytes or not needs_zero_points(refused):
-            raise
-    return run_original(content, inputs, optimise=optimise, is_once=is_once, limit_s=limit_s, exact_bytes=False)
+            refuse(name, error)
 
 
 def _run_widened(content: ModelContent, inputs: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
