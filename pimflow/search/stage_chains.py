@@ -70,20 +70,23 @@ def with_front(chains: Chains, end: End, place: int, where: Where, parts: Sequen
         parts: its parts by stage, or by share.
 
     Returns:
-        None if two nodes that follow each other are shared, or if the longer share is not a link of the chain.
+        None if a fused node or two nodes that follow each other are shared, or if the longer share is not a link of the
+        chain.
     """
     divided = chains.divided
     if divided is not None and divided.place == place - 1 and not _feeds(end, place, divided):
         return None
     held = steps_of(chains.second) if place and _holds(end, place, divided) else chains.held
+    is_fused = end.layers[place].node.placement.fused_into is not None
     if isinstance(where, Shares):
-        return None if divided is not None else _with_shares(chains, end, place, where, parts, held)
+        is_alone = divided is None and not is_fused
+        return _with_shares(chains, end, place, where, parts, held) if is_alone else None
     (first, second), (device, other_device) = parts, by_stage(where, 2)
     return Chains(
         _in_front(chains.first, first, device, held),
         _in_front(chains.second, second, other_device),
         held,
-        None if end.layers[place].node.placement.fused_into is None else divided,
+        divided if is_fused else None,
     )
 
 

@@ -25,12 +25,13 @@ GRAPHS = [inverted_residuals(2, 28), dense_block(3, 28), fire_modules(28), *map(
 
 
 def pipelines(graph: Graph) -> Iterator[Pipeline]:
-    """Those of two stages that a search lists, in equal stages and in others."""
+    """Those of two stages that a search lists, in equal stages and in others, from either end."""
     pricer = Pricer(graph, MACHINE, PriceCache(None, ""))
     for candidate in Candidates(graph, find_policy("auto"), pricer):
         only = candidate.decisions[0]
         if isinstance(only, Pipeline) and len(only.stage_rows) == 2:
             yield only
+            yield replace(only, bottom_first=True)
             first, second = only.stage_rows
             if first > 2:
                 yield replace(only, stage_rows=(first - 2, second + 2))
