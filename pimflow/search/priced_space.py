@@ -43,7 +43,7 @@ _TRIES = 64
 search for DenseNet-121 would take a fifth longer for the same plan."""
 _IN_VAIN = 3000
 """After refining this many candidates without finding a cheaper plan, the search stops exploring around the cheapest
-plan. The models of the zoo need 950 at most; where bounds are weak, as with many small kernels dominated by launches,
+plan. DenseNet-121 needs 972; where bounds are weak, as with many small kernels dominated by launches,
 there would be tens of thousands to refine."""
 
 
