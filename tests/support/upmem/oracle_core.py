@@ -33,8 +33,9 @@ class Core:
         """The number of cycles until all have ended."""
         while True:
             self.end_transfer()
-            for index in range(len(self.programs)):
-                self.take_steps(index)
+            for index, left in enumerate(self.runs_left):
+                if not left and not self.waiting[index]:
+                    self.take_steps(index)
             if self.engine_of < 0 and self.engine:
                 self.engine_of, length = self.engine.popleft()
                 self.engine_until = self.clock + length
@@ -42,8 +43,7 @@ class Core:
             self.step_at = self.next_step_at()
             if not any(self.programs) and not any(self.runs_left) and not any(self.waiting) and not self.engine:
                 return max(self.clock, *self.ready_at)
-            while not self.issue_until_something_ends():
-                pass
+            self.issue_until_something_ends()
 
     def end_transfer(self) -> None:
         if self.engine_of >= 0 and self.clock >= self.engine_until:
@@ -69,6 +69,8 @@ class Core:
             program.popleft()
 
     def pass_barrier(self) -> None:
+        if "barrier" not in self.waiting:
+            return
         at_work = [index for index, program in enumerate(self.programs) if program or self.waiting[index]]
         if all(self.waiting[index] == "barrier" for index in at_work):
             for index in at_work:
@@ -80,20 +82,28 @@ class Core:
         moments = [ready for program, left, waiting, ready in states if program and not left and not waiting]
         return min(moments, default=inf)
 
-    def issue_until_something_ends(self) -> bool:
-        """Advance one cycle, or to the next event if nothing issues; return whether steps of other kinds may follow."""
-        tasklets = len(self.programs)
-        for offset in range(tasklets):
-            index = (self.turn + offset) % tasklets
-            if self.runs_left[index] and not self.waiting[index] and self.ready_at[index] <= self.clock:
-                self.runs_left[index] -= 1
-                self.ready_at[index] = self.clock + self.issue_cycles
-                self.turn = index + 1
-                self.clock += 1
-                return not self.runs_left[index] or self.clock >= min(self.step_at, self.engine_until)
-        until = min([*(ready for ready in self.ready_at if ready > self.clock), self.engine_until])
-        self.clock = int(until) if until < inf else self.clock + 1
-        return True
+    def issue_until_something_ends(self) -> None:
+        """Advance cycle by cycle, or to the next that issues, until steps of other kinds may follow."""
+        left, ready_at, stop = self.runs_left, self.ready_at, min(self.step_at, self.engine_until)
+        running = deque(index for index, runs in enumerate(left) if runs and not self.waiting[index])
+        running.rotate(-sum(index < self.turn for index in running))
+        while True:
+            for place, index in enumerate(running):
+                if ready_at[index] <= self.clock:
+                    running.rotate(-place - 1)
+                    break
+            else:
+                until = min([*(ready for ready in ready_at if ready > self.clock), self.engine_until])
+                self.clock = int(until) if until < inf else self.clock + 1
+                if until >= stop:
+                    return
+                continue
+            left[index] -= 1
+            ready_at[index] = self.clock + self.issue_cycles
+            self.turn = index + 1
+            self.clock += 1
+            if not left[index] or self.clock >= stop:
+                return
 
 
 def core_cycles(tasklets: Sequence[Sequence[Step]], issue_cycles: int = 11) -> int:
