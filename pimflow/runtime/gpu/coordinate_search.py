@@ -32,7 +32,10 @@ def coordinate_search(
         improved = False
         for name, (low, high) in bounds.items():
             for factor in (math.exp(step), math.exp(-step)):
-                moved = values | {name: min(high, max(low, values[name] * factor))}
+                changed = min(high, max(low, values[name] * factor))
+                if changed == values[name]:  # at its bound
+                    continue
+                moved = values | {name: changed}
                 value = loss(moved)
                 if value < best - 1e-12:
                     values, best, improved = moved, value, True

@@ -8,7 +8,7 @@ microseconds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields, replace
 from typing import Literal
 
@@ -31,6 +31,7 @@ from pimflow.targets.schema.measured_gpu import (
 )
 
 Floats = npt.NDArray[np.float64]
+Flags = npt.NDArray[np.bool_]
 Family = Literal["product", "convolution", "depthwise", "elementwise", "softmax", "normalization"]
 """Families of kernels that are fitted separately: the fields of a `Library` that hold kernels."""
 
@@ -73,6 +74,10 @@ class Batch:
     def of(cls, works: Sequence[GpuWork]) -> Batch:
         """A batch of kernels."""
         return cls(*np.array([_sizes(work) for work in works], dtype=np.float64).T)
+
+    def at(self, places: npt.NDArray[np.intp]) -> Batch:
+        """A batch of some of these kernels."""
+        return Batch(*(getattr(self, array.name)[places] for array in fields(self)))
 
 
 def _sizes(work: GpuWork) -> tuple[float, ...]:
@@ -209,14 +214,16 @@ class _Board:
 def _products(batch: Batch, table: Products, board: _Board) -> Kernels:
     """Products, by other kernels if a row of an operand or of the result does not begin at an aligned address."""
     found = _tiled(batch, table.gemm, board)
-    if table.unaligned is None:
+    other = table.unaligned
+    if other is None:
         return found
-    return _select(_odd(table.row_multiple, batch.k, batch.n), _tiled(batch, table.unaligned, board), found)
+    odd = _odd(table.row_multiple, batch.k, batch.n)
+    return _replaced(found, batch, odd, lambda some: _tiled(some, other, board))
 
 
-def _odd(multiple: int | None, *sizes: Floats) -> npt.NDArray[np.bool_]:
+def _odd(multiple: int | None, *sizes: Floats) -> Flags:
     """Where one of the sizes is no multiple."""
-    found: npt.NDArray[np.bool_] = np.any([size % (multiple or 1) > 0 for size in sizes], axis=0)
+    found: Flags = np.any([size % (multiple or 1) > 0 for size in sizes], axis=0)
     return found
 
 
@@ -258,7 +265,7 @@ def _tiled(batch: Batch, tiling: Tiling, board: _Board) -> Kernels:
         operands + partial_sums,
     )
     fastest = np.argmin(np.maximum(kernels[0], kernels[1]), axis=1)
-    compute, memory, cache = (np.take_along_axis(array, fastest[:, None], axis=1)[:, 0] for array in kernels)
+    compute, memory, cache = (array[np.arange(len(fastest)), fastest] for array in kernels)
     chosen = Kernels(compute, memory, cache, resident)
     slower = 1 + tiling.throttling * chosen.total / (chosen.total + tiling.throttled_after_us)
     return replace(chosen, compute=chosen.compute * slower, memory=chosen.memory * slower)
@@ -280,26 +287,39 @@ def _convolutions(batch: Batch, library: Library, board: _Board) -> Kernels:
     taps = batch.k / np.maximum(batch.channels, 1)
     padded = np.where(batch.channels > 0, taps * np.ceil(batch.channels / multiple) * multiple, batch.k)
     found = _tiled(replace(batch, k=padded), table.implicit_gemm, board)
-    if table.few_channels is not None:
+    if (narrow := table.few_channels) is not None:
         few = (batch.channels > 0) & (batch.channels < multiple) & (taps > 1) & (batch.groups == 1)
-        found = _select(few, _tiled(batch, table.few_channels, board), found)
-    if table.unaligned is not None:
+        found = _replaced(found, batch, few, lambda some: _tiled(some, narrow, board))
+    if (unaligned := table.unaligned) is not None:
         odd = _odd(table.row_multiple, batch.channels, batch.n)
-        found = _select(odd, _tiled(batch, table.unaligned, board), found)
+        found = _replaced(found, batch, odd, lambda some: _tiled(some, unaligned, board))
     gemm = library.product.gemm
-    cut = _tiled(batch, replace(table.implicit_gemm, splits=gemm.splits, split_us=gemm.split_us), board)
-    found = _select(batch.gradients > 0, cut, found)
-    product = _products(batch, library.product, board)
-    found = _select((batch.pointwise > 0) & (product.total < found.total), product, found)
-    if table.winograd is not None:
-        other = _winograd(batch, table.winograd, board)
-        found = _select((batch.slides > 0) & (other.total < found.total), other, found)
+    cut = replace(table.implicit_gemm, splits=gemm.splits, split_us=gemm.split_us)
+    found = _replaced(found, batch, batch.gradients > 0, lambda some: _tiled(some, cut, board))
+    products = library.product
+    found = _replaced(
+        found, batch, batch.pointwise > 0, lambda some: _products(some, products, board), only_faster=True
+    )
+    if (winograd := table.winograd) is not None:
+        found = _replaced(
+            found, batch, batch.slides > 0, lambda some: _winograd(some, winograd, board), only_faster=True
+        )
     return found
 
 
-def _select(chosen: npt.NDArray[np.bool_], some: Kernels, others: Kernels) -> Kernels:
-    pairs = ((getattr(some, array.name), getattr(others, array.name)) for array in fields(Kernels))
-    return Kernels(*(np.where(chosen, first, second) for first, second in pairs))
+def _replaced(
+    found: Kernels, batch: Batch, some: Flags, kernels: Callable[[Batch], Kernels], *, only_faster: bool = False
+) -> Kernels:
+    """`found` with other kernels for some of the batch; these are computed for no others."""
+    places = np.flatnonzero(some)
+    if not len(places):
+        return found
+    others = kernels(batch.at(places))
+    taken = others.total < found.total[places] if only_faster else np.ones(len(places), dtype=bool)
+    arrays = [(getattr(found, array.name).copy(), getattr(others, array.name)) for array in fields(Kernels)]
+    for array, other in arrays:
+        array[places[taken]] = other[taken]
+    return Kernels(*(array for array, _ in arrays))
 
 
 def _winograd(batch: Batch, winograd: Winograd, board: _Board) -> Kernels:
@@ -332,9 +352,10 @@ def _streams(batch: Batch, table: Streams, board: _Board) -> Kernels:
     Rows of a softmax or a normalisation also take the time of their thread blocks.
     """
     found = _rows(batch, table, board)
-    if table.short_rows is None:
+    short = table.short_rows
+    if short is None:
         return found
-    return _select(batch.columns <= table.short_rows.columns, _rows(batch, table.short_rows, board), found)
+    return _replaced(found, batch, batch.columns <= short.columns, lambda some: _rows(some, short, board))
 
 
 def _rows(batch: Batch, table: Streams | ShortRows, board: _Board) -> Kernels:
