@@ -7,7 +7,8 @@ drawn at He scale, statistics near their neutral values, and the last product is
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -56,24 +57,25 @@ def _draw(graph: onnx.GraphProto, rng: np.random.Generator) -> dict[str, np.ndar
     shapes = {tensor.name: numpy_helper.to_array(tensor) for tensor in graph.initializer}
     filled = {node.output[0]: shapes[node.input[0]] for node in graph.node if node.op_type == "ConstantOfShape"}
     filled |= {tensor.name: tensor.dims for tensor in graph.initializer if tensor.data_type == onnx.TensorProto.FLOAT}
-    return {name: _weight(graph, name, tuple(shape), rng) for name, shape in filled.items()}
-
-
-def _uses(graph: onnx.GraphProto, name: str) -> Iterator[tuple[str, int]]:
-    """(op_type, position) of each consumer of a value, looking through Unsqueeze and Reshape."""
+    readers = defaultdict(list)
     for node in graph.node:
         for position, read in enumerate(node.input):
-            if read != name:
-                continue
-            if node.op_type in ("Unsqueeze", "Reshape"):
-                yield from _uses(graph, node.output[0])
-            else:
-                yield node.op_type, position
+            readers[read].append((node, position))
+    return {name: _weight(next(_uses(readers, name), ("", 0)), tuple(shape), rng) for name, shape in filled.items()}
 
 
-def _weight(graph: onnx.GraphProto, name: str, shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
+def _uses(readers: Mapping[str, Sequence[tuple[onnx.NodeProto, int]]], name: str) -> Iterator[tuple[str, int]]:
+    """(op_type, position) of each consumer of a value, looking through Unsqueeze and Reshape."""
+    for node, position in readers.get(name, ()):
+        if node.op_type in ("Unsqueeze", "Reshape"):
+            yield from _uses(readers, node.output[0])
+        else:
+            yield node.op_type, position
+
+
+def _weight(use: tuple[str, int], shape: tuple[int, ...], rng: np.random.Generator) -> np.ndarray:
     noise = rng.standard_normal(shape, dtype=np.float32)
-    op_type, position = next(_uses(graph, name), ("", 0))
+    op_type, position = use
     if len(shape) in (2, 4):
         noise *= np.float32(np.sqrt(2 / np.prod(shape[1:])))
         return noise
