@@ -1,7 +1,7 @@
-"""Valid ranges of integer values: indices into a table, positions along an axis.
+"""Valid ranges of integer values: indices into a table, positions along an axis, divisors.
 
 The range of an index follows from the table that it reads: for a Gather from [30522, 768] along axis 0 it is 0 to
-30521. Ranges are propagated back to the inputs, through ops that move or shift integers.
+30521. A divisor is at least 1. Ranges are propagated back to the inputs, through ops that move or shift integers.
 """
 
 from __future__ import annotations
@@ -29,6 +29,10 @@ class IntegerRange(NamedTuple):
         return IntegerRange(least, most) if least <= most else self
 
 
+UNLIMITED = 2**62
+"""The end of a range without one. Sums and products of ranges may be somewhat lower, but no index is nearly as high."""
+_DIVISORS = IntegerRange(1, UNLIMITED)
+
 InputRanges = Iterator[tuple[str, IntegerRange]]
 """Names of values that a node reads, with the ranges that it accepts."""
 
@@ -53,6 +57,10 @@ def _ranges_of(graph: Graph, node: Node, ranges: Mapping[str, IntegerRange]) -> 
         rule = _INDEXED.get((node.op.domain, node.op.op_type))
         if rule is not None:
             yield from rule(graph, node, node.op)
+    elif isinstance(node.op, Elementwise) and node.op.kind in ("Div", "Mod"):
+        divisor = graph.value(node.inputs[1])
+        if divisor.dtype.startswith(("int", "uint")):
+            yield divisor.name, _DIVISORS
     made = [ranges[name] for name in node.outputs if name in ranges]
     if not made:
         return

@@ -192,7 +192,7 @@ def random_inputs(graph: Graph, seed: int) -> dict[str, Array]:
 
     Floats are standard normal, booleans either value, text a digit. Integers that become indices are drawn from the
     valid range (token ids from the whole vocabulary), other integers of at most 8 bits from their full range, and the
-    rest, which may be masks, counts or sizes, are 0 or 1.
+    rest, which may be masks, counts or sizes, are 0 or 1; divisors are not 0.
 
     Raises:
         InputDataError: an input has a type for which random data makes no sense (sequences).
@@ -214,11 +214,16 @@ def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generato
         return rng.integers(0, 2, value.shape).astype(np.bool_)
     if value.dtype.startswith(("int", "uint")):
         every = _every_integer(value.dtype)
-        small = every if value.dtype in _BYTES else IntegerRange(0, 1)
-        least, most = small if integers is None else every.intersection(integers)
+        least, most = every if integers is None else every.intersection(integers)
+        if value.dtype not in _BYTES and (integers is None or integers.most > _MOST_INDICES):
+            least = max(least, 0)
+            most = least + 1
         return rng.integers(least, most, value.shape, np.int64, endpoint=True).astype(numpy_dtype(value.dtype))
     return rng.standard_normal(value.shape).astype(np.float32).astype(value.dtype)
 
+
+_MOST_INDICES = 2**40
+"""More than any table has: a higher end of a range stands for none."""
 
 _BYTES = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
 """Integer types that hold values, mostly quantised ones, rather than indices and counts."""

@@ -8,10 +8,11 @@ from onnx import TensorProto, helper
 
 from pimflow.frontend import load_model
 from pimflow.ir import Array
-from pimflow.ir.analysis.integer_ranges import integer_ranges
+from pimflow.ir.analysis.integer_ranges import UNLIMITED, integer_ranges
 from support.onnx_models import model_of
 
 TABLE = np.ones((50, 4), np.float32)
+TO_FLOAT = helper.make_node("Cast", ["m"], ["y"], to=TensorProto.FLOAT)
 NODES = {
     "as it is": ([helper.make_node("Gather", ["t", "x"], ["y"])], (0, 49)),
     "another axis": ([helper.make_node("Gather", ["t", "x"], ["y"], axis=1)], (0, 3)),
@@ -51,6 +52,23 @@ NODES = {
     ),
     "elements": ([helper.make_node("GatherElements", ["t", "x"], ["y"], axis=1)], (0, 3)),
     "points": ([helper.make_node("GatherND", ["t", "x"], ["y"])], (0, 3)),
+    "a divisor": ([helper.make_node("Mod", ["two", "x"], ["m"]), TO_FLOAT], (1, UNLIMITED)),
+    "a divisor that is an index": (
+        [
+            helper.make_node("Div", ["two", "x"], ["m"]),
+            helper.make_node("Add", ["m", "x"], ["a"]),
+            helper.make_node("Gather", ["t", "x"], ["y"]),
+        ],
+        (1, 49),
+    ),
+    "a sum that divides": (
+        [
+            helper.make_node("Add", ["x", "two"], ["a"]),
+            helper.make_node("Div", ["x", "a"], ["m"]),
+            TO_FLOAT,
+        ],
+        (-1, UNLIMITED - 2),
+    ),
     "one of many": ([helper.make_node("OneHot", ["x", "depth", "values"], ["y"])], (0, 8)),
 }
 

@@ -99,6 +99,18 @@ def test_random_indices_are_from_the_whole_table() -> None:
     assert set(random_inputs(load_model(model), 0)["x"].tolist()) == set(range(90))
 
 
+@pytest.mark.parametrize("op_type", ["Div", "Mod"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int32", "int64"])
+def test_divisors_are_not_zero(op_type: str, dtype: str) -> None:
+    """ONNX Runtime 1.23 ends the process if one is."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [helper.make_node(op_type, ["x", "z"], ["y"])]
+    graph = load_model(model_of(nodes, {"x": (4000,), "z": (4000,)}, dtype=kind))
+    one, other = (run_graph(graph, random_inputs(graph, seed))["y"] for seed in (0, 1))
+    assert len(set(one.tolist())) > 1
+    assert not np.array_equal(one, other)
+
+
 def test_sequences_and_optionals_are_inputs() -> None:
     last = model_of([helper.make_node("SequenceAt", ["s", "i"], ["y"])], {"s": None}, constants={"i": np.array(-1)})
     last.graph.input[0].CopyFrom(helper.make_tensor_sequence_value_info("s", onnx.TensorProto.FLOAT, None))
