@@ -160,13 +160,26 @@ class _Flow:
         """The largest load plus `rest`."""
         return max(self.loads.values(), default=0) + self.rest
 
-    def starts(self, offsets: Sequence[int]) -> list[int]:
-        """The earliest start of each job at its offset in the interval, after the jobs that it waits for."""
-        starts: list[int] = []
-        for index, offset in enumerate(offsets):
-            ready = self.ready(index, starts)
-            starts.append(ready if self.resources[index] == NO_RESOURCE else ready + (offset - ready) % self.interval)
-        return starts
+    @cached_property
+    def _steps(self) -> tuple[tuple[bool, tuple[int, ...], int, int], ...]:
+        """Of each job: whether it occupies a resource, the jobs that it waits for, `ahead`, and its ticks."""
+        placed = (resource != NO_RESOURCE for resource in self.resources)
+        return tuple(zip(placed, self.predecessors, self.ahead, self.ticks, strict=True))
+
+    def continue_at(self, offsets: Sequence[int], starts: list[int], ends: list[int]) -> None:
+        """Appends the earliest start and end of each further job at its offset in the interval, after the jobs that it
+        waits for."""
+        interval, first = self.interval, len(starts)
+        for offset, (placed, predecessors, ahead, ticks) in zip(offsets[first:], self._steps[first:], strict=True):
+            ready = 0
+            for predecessor in predecessors:  # as in `ready`; there are a few million of these
+                end = ends[predecessor]
+                if end > ready:
+                    ready = end
+            ready = ready - ahead if ready > ahead else 0
+            start = ready + (offset - ready) % interval if placed else ready
+            starts.append(start)
+            ends.append(start + ticks)
 
     def ready(self, index: int, starts: Sequence[int]) -> int:
         """When a job may start, given the jobs that it waits for; a queued launch may start earlier."""
@@ -180,10 +193,13 @@ def _ticks(time_us: float) -> int:
 
 @dataclass(frozen=True)
 class _Schedule:
-    """Start times, the orders that produce them, and their cost: the latency, then the sum of the start times."""
+    """The orders of groups on each resource, the offset of each job in the interval, its start and its end, and the
+    cost: the latency, then the sum of the start times."""
 
     cost: tuple[int, int]
+    offsets: list[int]
     starts: list[int]
+    ends: list[int]
     orders: Mapping[str, list[int]]
 
 
@@ -213,24 +229,41 @@ class _Search:
         self._descend(self._best)
         movable = sorted(resource for resource, order in self._best.orders.items() if len(order) > 1)
         while movable and self._steps < self._max_steps:
-            self._descend(self._schedule(_perturbed(self._best.orders, movable, rng)))
+            self._descend(self._schedule(_perturbed(self._best.orders, movable, rng), self._best))
         first = min(self._best.starts, default=0)
         return [start - first for start in self._best.starts]
 
-    def _schedule(self, orders: Mapping[str, list[int]]) -> _Schedule:
-        """The start times for an order: each group begins where the previous one ends."""
-        offsets = [0] * len(self._flow.ticks)
-        for order in orders.values():
-            now = 0
-            for group in order:
-                for job in self._groups[group] if group < len(self._groups) else ():
-                    offsets[job] = now
-                    now += self._flow.ticks[job]
-                now += 0 if group < len(self._groups) else self._lengths[group]
-        starts = self._flow.starts(offsets)
+    def _schedule(self, orders: Mapping[str, list[int]], like: _Schedule | None = None) -> _Schedule:
+        """The start times for an order: each group begins where the previous one ends.
+
+        Args:
+            like: another schedule; whatever follows from equal orders is taken from it.
+        """
+        offsets = [0] * len(self._flow.ticks) if like is None else like.offsets.copy()
+        for resource, order in orders.items():
+            if like is None or order is not like.orders[resource]:
+                self._set_offsets(order, offsets)
+        starts, ends = ([], []) if like is None else self._unchanged(like, offsets)
+        self._flow.continue_at(offsets, starts, ends)
         self._steps += len(starts)
-        ends = [start + ticks for start, ticks in zip(starts, self._flow.ticks, strict=True)]
-        return _Schedule((max(ends, default=0) - min(starts, default=0), sum(starts)), starts, orders)
+        cost = (max(ends, default=0) - min(starts, default=0), sum(starts))
+        return _Schedule(cost, offsets, starts, ends, orders)
+
+    def _set_offsets(self, order: Sequence[int], offsets: list[int]) -> None:
+        now = 0
+        for group in order:
+            if group >= len(self._groups):
+                now += self._lengths[group]
+                continue
+            for job in self._groups[group]:
+                offsets[job] = now
+                now += self._flow.ticks[job]
+
+    def _unchanged(self, like: _Schedule, offsets: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Starts and ends of the jobs before the first one with another offset."""
+        pairs = enumerate(zip(like.offsets, offsets, strict=True))
+        same = next((job for job, (old, new) in pairs if old != new), len(offsets))
+        return like.starts[:same], like.ends[:same]
 
     def _descend(self, found: _Schedule) -> None:
         """Moves one group at a time while that helps; keeps the result if it is the best so far."""
@@ -238,7 +271,7 @@ class _Search:
         while moved and self._steps < self._max_steps:
             moved = False
             for resource, group in self._waiting(found):
-                better = self._schedule(self._with_moved(found, resource, group))
+                better = self._schedule(self._with_moved(found, resource, group), found)
                 if better.cost < found.cost:
                     found, moved = better, True
                     break
