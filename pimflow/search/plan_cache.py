@@ -10,6 +10,7 @@ import json
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
+from weakref import WeakKeyDictionary
 
 from pimflow.data import decode, encode_json
 from pimflow.errors import DataError
@@ -75,7 +76,20 @@ class PlanCache:
 def _key(graph: Graph, policy: Policy | None, host: str) -> str:
     """The key of a graph including its names, because decisions and bottlenecks refer to nodes by name; without a
     policy, the key of a bound."""
-    everything = tuple(OnDevice(node.name, host) for node in graph.nodes)
-    content = content_text(graph, frozenset(graph.outputs), everything)
-    names = json.dumps([node.name for node in graph.nodes])
-    return key_of(f"{'bound' if policy is None else policy}\n{names}\n{content}")
+    return key_of(f"{'bound' if policy is None else policy}\n{_named_content(graph, host)}")
+
+
+def _named_content(graph: Graph, host: str) -> str:
+    """The names of the nodes, and their content. Asked for up to four times in a run: to read and to write a plan and a
+    bound."""
+    known = _CONTENTS.get(graph)
+    if known is None or known[0] != host:
+        everything = tuple(OnDevice(node.name, host) for node in graph.nodes)
+        content = content_text(graph, frozenset(graph.outputs), everything)
+        names = json.dumps([node.name for node in graph.nodes])
+        known = _CONTENTS[graph] = (host, f"{names}\n{content}")
+    return known[1]
+
+
+_CONTENTS: WeakKeyDictionary[Graph, tuple[str, str]] = WeakKeyDictionary()
+"""The content of graphs that plans or bounds were asked for, with the host that it is for."""
