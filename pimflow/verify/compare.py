@@ -47,7 +47,7 @@ from pimflow.verify.in_flight import check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.picks import PickRecorder, check_with_picks
 from pimflow.verify.reference import CheckedUnits, UnitReference
-from pimflow.verify.running import require_room
+from pimflow.verify.running import how_to_fix, require_room
 from pimflow.verify.values import PartsCheck
 from pimflow.verify.verification import How, Verification
 
@@ -167,7 +167,12 @@ def verify_compiled(
         original, graph = seeded_original(original), seeded(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
-    expected = _original_outputs(original, {**bound, **feeds}, is_random=inputs is None)
+    try:
+        expected = run_original(original, {**bound, **feeds})
+    except ModelError as error:
+        if inputs is not None:
+            raise
+        raise _at_random_inputs(error, graph) from error
     progress("running the compiled model")
     reference = execution.reference(graph)
     with _declaration_errors(original):
@@ -284,13 +289,10 @@ def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: 
     return operands(graph, read_inputs(graph, inputs) if isinstance(inputs, (str, Path)) else inputs)
 
 
-def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], *, is_random: bool) -> Outputs:
-    try:
-        return run_original(original, inputs)
-    except ModelError as error:
-        if not is_random:
-            raise
-        raise ModelError(error.what, "random inputs may be invalid for this model: give some with --inputs") from error
+def _at_random_inputs(error: ModelError, graph: Graph) -> ModelError:
+    fix = how_to_fix(graph)
+    otherwise = f", or compile it with {fix}" if fix else ""
+    return ModelError(error.what, f"random inputs may be invalid for this model: give some with --inputs{otherwise}")
 
 
 @contextmanager

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import warnings
 from collections.abc import Iterable, Mapping
+from math import prod
 from pathlib import Path
 from types import MappingProxyType
 
@@ -70,8 +71,20 @@ def check_original(
         raise ModelError(error.what, "correct the model, or compile it anyway with --no-check") from error
     if reason:
         message = f"it is not known whether the model runs: {reason}; `pimflow verify` takes your own inputs"
+        fix = how_to_fix(graph)
+        message += f"; `{fix}` makes an input a constant" if fix else ""
         warnings.warn(message, UncheckedWarning, stacklevel=2)
     return not reason
+
+
+def how_to_fix(graph: Graph) -> str:
+    """The option of `compile` that makes a constant of an input that is a single integer or boolean, as such an input
+    may choose what the model computes; "" if there is none."""
+    values = [graph.value(name) for name in graph.inputs]
+    for value in values:
+        if value.shape is not None and prod(value.shape) == 1 and value.dtype.startswith(("int", "uint", "bool")):
+            return f"--fix {value.name}=VALUE"
+    return ""
 
 
 def check_compiled(path: Path, graph: Graph, seed: int) -> bool:

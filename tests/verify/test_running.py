@@ -116,6 +116,34 @@ def test_unsuitable_random_inputs_do_not_disqualify_a_model() -> None:
         assert pimflow.compile(reshaped_by_an_input(), policy="gpu", use_cache=False).graph.nodes
 
 
+def test_an_input_that_chooses_a_branch_may_be_fixed() -> None:
+    """The branch for rates of 0 and 1 does not run, as for silero-vad's sampling rate."""
+    branches = [
+        helper.make_graph(
+            [
+                helper.make_node("Constant", [], [f"{name}_s"], value_ints=[size]),
+                helper.make_node("Reshape", ["x", f"{name}_s"], [f"{name}_y"]),
+            ],
+            name,
+            [],
+            [helper.make_tensor_value_info(f"{name}_y", TensorProto.FLOAT, None)],
+        )
+        for name, size in (("then", 12), ("else", 5))
+    ]
+    nodes = [
+        helper.make_node("Constant", [], ["high"], value_int=8000),
+        helper.make_node("Greater", ["rate", "high"], ["is_high"]),
+        helper.make_node("If", ["is_high"], ["y"], then_branch=branches[0], else_branch=branches[1]),
+    ]
+    model = model_of(nodes, {"x": (3, 4), "rate": ()})
+    model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64
+    with pytest.warns(UncheckedWarning, match=r"`--fix rate=VALUE` makes an input a constant"):
+        compiled = pimflow.compile(model, policy="gpu", use_cache=False)
+    with pytest.raises(ModelError, match=r"give some with --inputs, or compile it with --fix rate=VALUE"):
+        compiled.verify()
+    assert pimflow.compile(model, fixed={"rate": 16000}, policy="gpu", use_cache=False).verify().passed
+
+
 def test_verify_asks_for_inputs_where_random_ones_do_not_run() -> None:
     with pytest.warns(UncheckedWarning):
         compiled = pimflow.compile(reshaped_by_an_input(), policy="gpu", use_cache=False)
