@@ -200,21 +200,22 @@ class Front(Records):
         }
 
     def text(self, *, verbose: bool = False) -> str:
-        """The machine, and a table of the points: all of them if `verbose` or if they are few, otherwise about
-        `_SHOWN`."""
+        """The machine, and a table of the points: all of them if `verbose`, otherwise at most about `_SHOWN`, and none
+        that looks like the one before."""
         about = "\n".join(f"{what:<9} {text}" for what, text in (("model", self.model), *self.machine.lines()))
         moved = any(point.fitted.differs(point.time_us) for point in self.points)
         header = ("time (us)", "energy (mJ)", "speedup", "energy", "decisions off the host", *(HEADER if moved else ()))
         shown = self.points if verbose else _spread(self.points)
         rows = [(*_cells(self._row(point)), *(point.fitted.cells() if moved else ())) for point in shown]
+        rows = rows if verbose else [row for row, before in zip(rows, [(), *rows], strict=False) if row != before]
         table = render_table(header, rows, right=range(len(header)))
         notes = [FITTED] if moved else []
         notes += [f"speedups are over the {self.gpu_basis}"] if self.gpu_basis else []
         notes += [
             f"left out: plans that are not faster than one of these and save at most {self.within_percent:g} % energy"
         ]
-        if len(shown) < len(self.points):
-            notes += [f"{len(self.points) - len(shown):,} points between these are not shown; -v shows them"]
+        if len(rows) < len(self.points):
+            notes += [f"points not shown, between these: {len(self.points) - len(rows):,} (-v shows them)"]
         cut_short = sum(not point.plan.complete for point in self.points)
         notes += [f"search for {cut_short} of {len(self.points)} points{CUT_SHORT}"] if cut_short else []
         return "\n".join([about, "", table, *(wrapped(note, "  ") for note in notes)])

@@ -132,9 +132,21 @@ def test_a_long_table_has_points_from_all_over_the_front() -> None:
     assert (shown[0], shown[-1]) == (10.0, 2.0)
     for energy_mj in energies:
         assert any(energy_mj - 8 / 30 <= other for other in shown if other <= energy_mj + 8 / 30)
-    assert f"{len(energies) - len(shown)} points between these are not shown" in short
+    assert f"points not shown, between these: {len(energies) - len(shown)} (-v shows them)" in short
     assert long.count("\n") - short.count("\n") == len(energies) - len(shown) - 1
     assert "not shown" not in long
+
+
+def test_points_that_look_alike_have_one_row() -> None:
+    front = pimflow.front("zoo:toy", policy="md-dp", check=False)
+    points = tuple(
+        replace(front.points[0], fitted=FittedCost(50.0, energy_mj, True), energy_mj=energy_mj)
+        for energy_mj in (8.0, 7.9999, 5.0)
+    )
+    short, long = (replace(front, points=points).text(verbose=verbose) for verbose in (False, True))
+    assert (short.count(" 8.000 "), short.count(" 5.000 ")) == (1, 1)
+    assert "points not shown, between these: 1 (-v shows them)" in short
+    assert long.count(" 8.000 ") == 2
 
 
 def test_a_front_has_no_other_objective() -> None:
