@@ -140,7 +140,7 @@ class Predicted:
         run = simulate(trace, plan)
         place = [kernel.name for kernel in trace.kernels].index("output")
         alive = 0
-        for _, event, which, size in run.events:
+        for _, event, which, size in run.log:
             alive += size
             if (event, which) == ("run", place):
                 break

@@ -20,7 +20,7 @@ from functools import cached_property
 from itertools import count
 
 from pimflow.records import dataclass
-from pimflow.runtime.offload.run import ActivationPlan, Moment, Rerun, Run, SimulatedPlan, peak_of
+from pimflow.runtime.offload.run import ActivationPlan, Moment, Recording, Rerun, Run, SimulatedPlan
 from pimflow.runtime.offload.trace import Trace
 
 MAX_SETS, MAX_SETS_ONCE_FOUND = 20_000, 2_000
@@ -100,8 +100,9 @@ def simulate_in_order(trace: Trace, plan: ActivationPlan) -> Run:
         for buffer in sorted(alive - needed):
             alive.discard(buffer)
             log.append(Moment(now, "free", buffer, -trace.buffers[buffer].bytes))
-    peak, peak_us = peak_of(log)
-    return Run(now, 0.0, recompute_us, 0.0, peak, peak_us, (), tuple(starts), tuple(ends), tuple(reruns), tuple(log))
+    spans = (tuple(starts), tuple(ends))
+    recording = Recording(trace, log, *spans)
+    return Run(now, 0.0, recompute_us, 0.0, *recording.peak(), (), *spans, tuple(reruns), recording)
 
 
 def _needed_after(trace: Trace, order: Sequence[int]) -> Iterator[set[int]]:

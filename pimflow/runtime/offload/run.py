@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
 from functools import cached_property
 from itertools import accumulate, chain
@@ -122,6 +122,66 @@ class Moment(NamedTuple):
 
 Event = tuple[float, EventKind, int, int]
 """The values of a moment."""
+Entry = tuple[float, EventKind | Literal["quiet"], int, int]
+"""An event, or a range of kernels during which nothing else happens: its start, and its first kernel and the one after
+its last."""
+
+
+class Recording:
+    """The events of a run. A search simulates far more runs than it looks into, so they are listed on demand.
+
+    Args:
+        trace: the step.
+        entries: in the order in which they were recorded; transfers are recorded late.
+        starts_us, ends_us: of each kernel of the trace.
+    """
+
+    def __init__(
+        self, trace: Trace, entries: Iterable[Entry], starts_us: Sequence[float], ends_us: Sequence[float]
+    ) -> None:
+        self._trace = trace
+        self._entries = sorted(entries, key=itemgetter(0))
+        self._starts_us, self._ends_us = starts_us, ends_us
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Recording) and self.events == other.events
+
+    __hash__ = None  # type: ignore[assignment]
+
+    @cached_property
+    def events(self) -> tuple[Event, ...]:
+        """All events in order of time; simultaneous events are in causal order."""
+        return tuple(self._events())
+
+    def _events(self) -> Iterator[Event]:
+        sizes = self._trace.sizes
+        for entry in self._entries:
+            if entry[1] != "quiet":
+                yield entry[0], entry[1], entry[2], entry[3]
+                continue
+            for place in range(entry[2], entry[3]):
+                start, end = self._starts_us[place], self._ends_us[place]
+                yield from ((start, "allocate", buffer, sizes[buffer]) for buffer in self._trace.begins[place])
+                yield end, "run", place, 0
+                yield from ((end, "free", buffer, -sizes[buffer]) for buffer in self._trace.ends[place])
+
+    def peak(self) -> tuple[int, float]:
+        """The maximum of live bytes, and its time."""
+        before, during = self._trace.live_before_bytes, self._trace.live_with_bytes
+        alive = peak = 0
+        when = 0.0
+        for time_us, what, which, size in self._entries:
+            if what != "quiet":
+                alive += size
+                if alive > peak:
+                    peak, when = alive, time_us
+                continue
+            others, inside = alive - before[which], during[which:size]
+            if others + max(inside) > peak:
+                peak = others + max(inside)
+                when = self._starts_us[which + inside.index(max(inside))]
+            alive = others + before[size]
+        return peak, when
 
 
 @dataclass(frozen=True)
@@ -147,8 +207,7 @@ class Run:
         transfers: stores and loads, in order.
         starts_us, ends_us: start and end of each kernel of the trace.
         reruns: kernels that ran again, in order.
-        events: all events in order of time; simultaneous events are in causal order, and a kernel's operands are in
-            memory until its results are.
+        recording: the events; a kernel's operands are in memory until its results are.
     """
 
     time_us: float
@@ -161,12 +220,12 @@ class Run:
     starts_us: tuple[float, ...]
     ends_us: tuple[float, ...]
     reruns: tuple[Rerun, ...]
-    events: tuple[Event, ...]
+    recording: Recording
 
     @cached_property
     def log(self) -> tuple[Moment, ...]:
-        """The events, with names for their values: a search simulates far more runs than it looks into."""
-        return tuple(map(Moment._make, self.events))
+        """The events, with names for their values."""
+        return tuple(map(Moment._make, self.recording.events))
 
     def bytes_of(self, kind: Kind, trace: Trace) -> int:
         """The total bytes of all stores, or of all loads."""
@@ -249,9 +308,7 @@ class _Simulation:
         self.starts: list[float] = []
         self.ends: list[float] = []
         self.reruns: list[Rerun] = []
-        self.log: list[
-            tuple[float, EventKind | Literal["quiet"], int, int]
-        ] = []  # events; a quiet entry is a range of kernels
+        self.log: list[Entry] = []
         self.alive: set[int] = set()
         self.alive_bytes = 0
         self.highest_bytes = 0  # at the starts of kernels: a lower bound on the peak
@@ -304,10 +361,10 @@ class _Simulation:
                 self._free(buffer, self.now)
             self.starts.append(self._execute(place, again=False))
             self.ends.append(self.now)
-        events = tuple(sorted(self._full_log(), key=itemgetter(0)))  # transfers are logged late
         times = (self.now, self.stall_us, self.recompute_us, self.slowed_us)
         spans = (tuple(self.starts), tuple(self.ends))
-        return Run(*times, *peak_of(events), tuple(self.queue.order), *spans, tuple(self.reruns), events)
+        recording = Recording(self.trace, self.log, *spans)
+        return Run(*times, *recording.peak(), tuple(self.queue.order), *spans, tuple(self.reruns), recording)
 
     def _quiet_until(self, place: int) -> int:
         """The first kernel from `place` on at which the plan requires something or a transfer is pending; at latest the
@@ -332,19 +389,6 @@ class _Simulation:
         self.alive_bytes = more + trace.live_before_bytes[following]
         self.alive.update(chain.from_iterable(trace.begins[place:following]))
         self.alive.difference_update(chain.from_iterable(trace.ends[place:following]))
-
-    def _full_log(self) -> Iterator[Event]:
-        """All events in the order in which they were logged."""
-        sizes = self.trace.sizes
-        for entry in self.log:
-            if entry[1] != "quiet":
-                yield entry[0], entry[1], entry[2], entry[3]
-                continue
-            for place in range(entry[2], entry[3]):
-                start, end = self.starts[place], self.ends[place]
-                yield from ((start, "allocate", buffer, sizes[buffer]) for buffer in self.trace.begins[place])
-                yield end, "run", place, 0
-                yield from ((end, "free", buffer, -sizes[buffer]) for buffer in self.trace.ends[place])
 
     def _exceeds(self, limits: RunLimits, again_us: float) -> bool:
         """Whether the run so far, together with all reruns of the plan, exceeds the limits."""
@@ -485,17 +529,6 @@ class _Simulation:
         self.queue.forget("load", buffer)
         if buffer in self.several_trips and not self.queue.is_stored(buffer):
             self.queue.request(self.now, "store", buffer)
-
-
-def peak_of(events: Iterable[Event]) -> tuple[int, float]:
-    """The maximum of live bytes, and its time."""
-    alive = peak = 0
-    when = 0.0
-    for time_us, _, _, size in events:
-        alive += size
-        if alive > peak:
-            peak, when = alive, time_us
-    return peak, when
 
 
 def _last_uses(

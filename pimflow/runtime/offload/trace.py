@@ -118,11 +118,17 @@ class Trace:
         return tuple(accumulate((more - less for more, less in zip(begun, ended, strict=True)), initial=0))
 
     @cached_property
+    def live_with_bytes(self) -> tuple[int, ...]:
+        """Live bytes once each kernel's buffers are allocated, if everything is kept."""
+        begun = (sum(self.sizes[buffer] for buffer in buffers) for buffers in self.begins)
+        return tuple(before + more for before, more in zip(self.live_before_bytes, begun, strict=False))
+
+    @cached_property
     def live_during_bytes(self) -> tuple[int, ...]:
         """Live bytes during each kernel if everything is kept; a negative number for kernels that take no time."""
         return tuple(
-            self.live_before_bytes[place] + sum(self.sizes[buffer] for buffer in begun) if time_us > 0 else -sys.maxsize
-            for place, (begun, time_us) in enumerate(zip(self.begins, self.times_us, strict=True))
+            live if time_us > 0 else -sys.maxsize
+            for live, time_us in zip(self.live_with_bytes, self.times_us, strict=True)
         )
 
     @cached_property

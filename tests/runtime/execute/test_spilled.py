@@ -12,6 +12,7 @@ from pimflow.ir import Array
 from pimflow.runtime.execute.arena import run_in_arena
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.execute.spilled import run_spilled
+from pimflow.runtime.offload.run import Recording
 from pimflow.runtime.offload.spill import Spill, SpillWay
 from support.offload import compiled_short
 
@@ -46,6 +47,7 @@ def test_a_wrong_plan_gives_wrong_values(fault: str) -> None:
         wrong = replace(spill, stays=tuple(replace(s, offset=0) if s is busiest else s for s in spill.stays))
     else:
         log = tuple(moment._replace(what="run", which=0) if moment.what == "loaded" else moment for moment in run.log)
-        wrong = replace(spill, found=replace(spill.found, run=replace(run, events=log)))
+        recording = Recording(spill.trace, log, run.starts_us, run.ends_us)
+        wrong = replace(spill, found=replace(spill.found, run=replace(run, recording=recording)))
     expected, actual = results(model, spill), results(model, wrong)
     assert any(not np.array_equal(actual[name], array) for name, array in expected.items())

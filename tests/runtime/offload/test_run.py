@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, pairwise
 
 import pytest
 from hypothesis import assume, given, settings
@@ -255,5 +255,8 @@ def test_batched_kernels_give_the_same_result_as_single_ones(trace: Trace, data:
     run = _Simulation(trace, plan, channel).run(RunLimits())
     assert run == OneByOne(trace, plan, channel).run(RunLimits())
     assert run is not None
+    alive = list(accumulate(moment.bytes for moment in run.log))
+    assert run.peak_bytes == max(alive)
+    assert run.peak_us == run.log[alive.index(max(alive))].time_us
     for limits in (RunLimits(run.peak_bytes - 1), RunLimits(lost_us=run.stall_us / 2), RunLimits(run.peak_bytes, 0)):
         assert _Simulation(trace, plan, channel).run(limits) == OneByOne(trace, plan, channel).run(limits)
