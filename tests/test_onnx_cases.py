@@ -10,6 +10,7 @@ from pimflow.onnxio import to_onnx
 from pimflow.onnxio.session import GraphSession
 from pimflow.runtime.execute.ort import operands
 from support.onnx_cases import Case, cases, passed_by_ort, shapes_of, through_the_compiler
+from support.onnx_models import run_plain
 
 STRIDE = 11  # of about 1900; chosen so that the first ones of each operator are not favoured
 
@@ -29,11 +30,19 @@ def check_reading(case: Case) -> None:
     graph = load_model(case.model, shapes_of(case))
     onnx.checker.check_model(to_onnx(graph))
     got = GraphSession(graph).run(operands(graph, case.feeds))
-    for name, expected in case.results.items():
-        if isinstance(expected, np.ndarray) and expected.dtype.kind == "V":  # of ml_dtypes, where no NaN equals another
+    results = case.results if has_no_numpy_type(case) else run_plain(case.model, case.feeds)
+    assert results
+    for name, expected in results.items():
+        if isinstance(expected, np.ndarray) and expected.dtype.isbuiltin == 2:  # no NaN of such a type equals another
             assert got[name].tobytes() == expected.tobytes(), graph.name
         elif isinstance(expected, np.ndarray):
             np.testing.assert_array_equal(got[name], expected, err_msg=graph.name)
             assert graph.value(name).shape in (None, expected.shape), graph.name
         else:
             assert repr(got[name]) == repr(expected)
+
+
+def has_no_numpy_type(case: Case) -> bool:
+    """Whether an array is of a type of ml_dtypes, which ONNX Runtime alone neither takes nor returns."""
+    items = (*case.feeds.values(), *case.results.values())
+    return any(isinstance(item, np.ndarray) and item.dtype.isbuiltin == 2 for item in items)
