@@ -76,20 +76,20 @@ class PlanCache:
 def _key(graph: Graph, policy: Policy | None, host: str) -> str:
     """The key of a graph including its names, because decisions and bottlenecks refer to nodes by name; without a
     policy, the key of a bound."""
-    return key_of(f"{'bound' if policy is None else policy}\n{_named_content(graph, host)}")
+    return key_of(f"{'bound' if policy is None else policy}\n{_digest(graph, host)}")
 
 
-def _named_content(graph: Graph, host: str) -> str:
-    """The names of the nodes, and their content. Asked for up to four times in a run: to read and to write a plan and a
-    bound."""
-    known = _CONTENTS.get(graph)
+def _digest(graph: Graph, host: str) -> str:
+    """A digest of the content and the names of the nodes. Asked for up to four times in a run: to read and to write a
+    plan and a bound."""
+    known = _DIGESTS.get(graph)
     if known is None or known[0] != host:
         everything = tuple(OnDevice(node.name, host) for node in graph.nodes)
         content = content_text(graph, frozenset(graph.outputs), everything)
         names = json.dumps([node.name for node in graph.nodes])
-        known = _CONTENTS[graph] = (host, f"{names}\n{content}")
+        known = _DIGESTS[graph] = (host, key_of(f"{names}\n{content}"))
     return known[1]
 
 
-_CONTENTS: WeakKeyDictionary[Graph, tuple[str, str]] = WeakKeyDictionary()
-"""The content of graphs that plans or bounds were asked for, with the host that it is for."""
+_DIGESTS: WeakKeyDictionary[Graph, tuple[str, str]] = WeakKeyDictionary()
+"""The digests of graphs that plans or bounds were asked for, with the host that they are for."""
