@@ -167,12 +167,7 @@ def verify_compiled(
         original, graph = seeded_original(original), seeded(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
-    try:
-        expected = run_original(original, {**bound, **feeds})
-    except ModelError as error:
-        if inputs is not None:
-            raise
-        raise _at_random_inputs(error, graph) from error
+    expected = _original_outputs(original, {**bound, **feeds}, graph if inputs is None else None)
     progress("running the compiled model")
     reference = execution.reference(graph)
     with _declaration_errors(original):
@@ -289,10 +284,17 @@ def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: 
     return operands(graph, read_inputs(graph, inputs) if isinstance(inputs, (str, Path)) else inputs)
 
 
-def _at_random_inputs(error: ModelError, graph: Graph) -> ModelError:
-    fix = how_to_fix(graph)
-    otherwise = f", or compile it with {fix}" if fix else ""
-    return ModelError(error.what, f"random inputs may be invalid for this model: give some with --inputs{otherwise}")
+def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], drawn_for: Graph | None) -> Outputs:
+    """Runs the original model; `drawn_for` is the graph for which its inputs were drawn, None if they were given."""
+    try:
+        return run_original(original, inputs)
+    except ModelError as error:
+        if drawn_for is None:
+            raise
+        fix = how_to_fix(drawn_for)
+        otherwise = f", or compile it with {fix}" if fix else ""
+        hint = f"random inputs may be invalid for this model: give some with --inputs{otherwise}"
+        raise ModelError(error.what, hint) from error
 
 
 @contextmanager

@@ -177,9 +177,9 @@ class Recording:
                     peak, when = alive, time_us
                 continue
             others, inside = alive - before[which], during[which:size]
-            if others + max(inside) > peak:
-                peak = others + max(inside)
-                when = self._starts_us[which + inside.index(max(inside))]
+            most = max(inside)
+            if others + most > peak:
+                peak, when = others + most, self._starts_us[which + inside.index(most)]
             alive = others + before[size]
         return peak, when
 
