@@ -32,8 +32,29 @@ _UNROUNDED = 1
 
 
 def is_narrow(graph: Graph) -> bool:
-    """Whether some value is a 16-bit floating-point number."""
-    return any(value.dtype in NARROW for value in graph.values.values())
+    """Whether some value is a 16-bit floating-point number, also in subgraphs, and if only a Cast says so."""
+    ops = (node.op for node in graph.nodes if isinstance(node.op, OnnxOp))
+    return any(value.dtype in NARROW for value in graph.values.values()) or any(map(_makes_narrow, ops))
+
+
+def _makes_narrow(op: OnnxOp) -> bool:
+    """Whether attributes of an operator say that it makes 16-bit floating-point numbers."""
+    return any(
+        _names_narrow(attribute_proto(name, value))
+        for name, value in op.attributes
+        if name in _TYPE_ATTRIBUTES or isinstance(value, OpaqueAttribute)
+    )
+
+
+def _names_narrow(proto: onnx.AttributeProto) -> bool:
+    """Whether an attribute names such a type, holds such a tensor, or has a subgraph that does."""
+    if proto.name in _TYPE_ATTRIBUTES:
+        return proto.i in _CODES
+    return any(tensor.data_type in _CODES for tensor in _tensors(proto)) or any(
+        any(tensor.data_type in _CODES for tensor in graph.initializer)
+        or any(_names_narrow(attribute) for node in graph.node for attribute in node.attribute)
+        for graph in subgraphs([proto])
+    )
 
 
 def widened(graph: Graph) -> Graph:
@@ -84,7 +105,7 @@ def _widen(proto: onnx.AttributeProto) -> None:
         proto.i = dtype_code(WIDE)
     if proto.name == ACCURACY:
         proto.i = _UNROUNDED
-    for tensor in [proto.t] if proto.HasField("t") else list(proto.tensors):
+    for tensor in _tensors(proto):
         _widen_tensor(tensor)
     for graph in subgraphs([proto]):
         for tensor in graph.initializer:
@@ -99,3 +120,7 @@ def _widen(proto: onnx.AttributeProto) -> None:
 def _widen_tensor(tensor: onnx.TensorProto) -> None:
     if tensor.data_type in _CODES:
         tensor.CopyFrom(to_tensor(tensor.name, to_array(tensor).astype(np.float32)))
+
+
+def _tensors(proto: onnx.AttributeProto) -> list[onnx.TensorProto]:
+    return [proto.t] if proto.HasField("t") else list(proto.tensors)
