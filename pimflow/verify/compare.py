@@ -30,11 +30,12 @@ from pimflow.frontend.inference import declared_types
 from pimflow.frontend.reading import read_source
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import ModelContent
+from pimflow.onnxio.folding import is_random
 from pimflow.records import dataclass
 from pimflow.runtime.execute.arena import Kernels, ShapeMismatch, run_in_arena
 from pimflow.runtime.execute.host_nodes import HostKernels, has_algorithm
 from pimflow.runtime.execute.nodes import Execute, run_nodes
-from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.original import OriginalModel
 from pimflow.runtime.execute.ort import NodeKernels, operands, random_inputs, read_inputs, run_graph
 from pimflow.runtime.execute.spilled import run_spilled
 from pimflow.runtime.memory import MemoryPlan, plan_memory
@@ -167,12 +168,14 @@ def verify_compiled(
         original, graph = seeded_original(original), seeded(graph)
     feeds = _feeds(graph, inputs, seed)
     progress("running the original model")
-    expected = _original_outputs(original, {**bound, **feeds}, graph if inputs is None else None)
+    model = OriginalModel(original, reopens=any(is_random(node.op) for node in graph.nodes))
+    expected = _original_outputs(model, {**bound, **feeds}, graph if inputs is None else None)
+    signal = _signal(model, graph, expected, seed, bound)
+    model.close()  # its weights would lie beside those of the compiled model
     progress("running the compiled model")
     reference = execution.reference(graph)
     with _declaration_errors(original):
         actual, programs = execution.outputs(graph, feeds, reference, progress)
-    signal = _signal(original, graph, expected, seed, bound)
     evidence = Evidence(original, graph, bound, feeds, expected)
     picked: tuple[str, ...] = ()
     if rtol is None:
@@ -185,9 +188,10 @@ def verify_compiled(
         bounds = {check.name: check.rtol for check in checks}
         with _declaration_errors(original):
             flights = check_in_flight(
-                *(original, graph, *in_flight),
+                *(model, graph, *in_flight),
                 bound=bound,
                 feeds=feeds,
+                expected=expected,
                 seed=seed,
                 rtol=bounds,
                 judge=partial(_judge, original, graph, bound, signal, progress) if rtol is None else None,
@@ -239,7 +243,7 @@ def _measured(
     checks = evidence.checks(actual, signal)
     if all(check.passed for check in checks):
         return checks, signal, ()
-    weaker = _signal(evidence.original, graph, evidence.expected, seed, evidence.bound, WEAKER_SCALE)
+    weaker = _signal(OriginalModel(evidence.original), graph, evidence.expected, seed, evidence.bound, WEAKER_SCALE)
     signal = {name: max(change, weaker.get(name, 0.0)) for name, change in signal.items()}
     checks = evidence.checks(actual, signal)
     if all(check.passed for check in checks):
@@ -284,10 +288,10 @@ def _feeds(graph: Graph, inputs: str | Path | Mapping[str, Array] | None, seed: 
     return operands(graph, read_inputs(graph, inputs) if isinstance(inputs, (str, Path)) else inputs)
 
 
-def _original_outputs(original: ModelContent, inputs: Mapping[str, Array], drawn_for: Graph | None) -> Outputs:
+def _original_outputs(model: OriginalModel, inputs: Mapping[str, Array], drawn_for: Graph | None) -> Outputs:
     """Runs the original model; `drawn_for` is the graph for which its inputs were drawn, None if they were given."""
     try:
-        return run_original(original, inputs)
+        return model.run(inputs)
     except ModelError as error:
         if drawn_for is None:
             raise
@@ -318,12 +322,12 @@ def _declaration_errors(original: ModelContent) -> Iterator[None]:
 
 
 def _signal(
-    original: ModelContent, graph: Graph, expected: Outputs, seed: int, bound: Mapping[str, Array], share: float = 1.0
+    model: OriginalModel, graph: Graph, expected: Outputs, seed: int, bound: Mapping[str, Array], share: float = 1.0
 ) -> dict[str, float]:
     """How much other random inputs change each output, relative to its largest magnitude; empty if there are no inputs.
 
     Args:
-        original, graph: the original model, and the compiled one, which determines the inputs.
+        model, graph: the original model, and the compiled one, which determines the inputs.
         expected: the outputs.
         seed: of the inputs that produced them.
         bound: inputs that do not change.
@@ -333,7 +337,7 @@ def _signal(
         return {}
     try:
         others = {name: _scaled(array, share) for name, array in random_inputs(graph, seed + 1).items()}
-        other = run_original(original, {**bound, **others})
+        other = model.run({**bound, **others})
     except PimflowError:  # random data are not valid inputs of this model
         return {}
     return {check.name: check.max_rel_err for check in compare_outputs(expected, other, 0.0)}

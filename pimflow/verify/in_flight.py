@@ -7,9 +7,8 @@ from typing import Any
 
 from pimflow.errors import PimflowError
 from pimflow.ir import Array, Graph
-from pimflow.onnxio.export import ModelContent
 from pimflow.runtime.execute.in_flight import run_in_flight
-from pimflow.runtime.execute.original import run_original
+from pimflow.runtime.execute.original import OriginalModel
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.steady_state import SteadyState
@@ -21,13 +20,14 @@ Judge = Callable[[Mapping[str, Array], Mapping[str, Any], Mapping[str, Any]], It
 
 
 def check_in_flight(
-    original: ModelContent,
+    model: OriginalModel,
     graph: Graph,
     steady: SteadyState,
     memory: MemoryInFlight,
     *,
     bound: Mapping[str, Array],
     feeds: Mapping[str, Array],
+    expected: Mapping[str, Any],
     seed: int,
     rtol: Mapping[str, float],
     judge: Judge | None,
@@ -36,11 +36,11 @@ def check_in_flight(
     """Runs one more inference than the steady state has in flight, each on different inputs, in its arena.
 
     Args:
-        original: the model that was compiled.
+        model: the one that was compiled; its session is closed before the inferences run.
         graph: the rewritten graph.
         steady, memory: its schedule and its arena.
         bound: inputs of the original that the graph lacks.
-        feeds: inputs of the first inference.
+        feeds, expected: inputs of the first inference, and the original's outputs for them.
         seed: of the random inputs of the others; if the model refuses random inputs, they use those of the first.
         rtol: bound for every output, from a single inference.
         judge: checks an inference that exceeds these bounds, because other inputs may be rounded worse; None if the
@@ -50,21 +50,22 @@ def check_in_flight(
     Raises:
         ModelError: ONNX Runtime refuses a model.
     """
-    inputs, expected = [feeds], [run_original(original, {**bound, **feeds})]
+    inputs, outputs = [feeds], [expected]
     for number in range(1, steady.in_flight + 1):
         progress(f"running the original model on inputs {number + 1} of {steady.in_flight + 1}")
         try:
             other = random_inputs(graph, seed + number)
-            found = run_original(original, {**bound, **other})
+            found = model.run({**bound, **other})
         except PimflowError:  # random data are not valid inputs of this model
-            other, found = dict(feeds), expected[0]
+            other, found = dict(feeds), dict(expected)
         inputs.append(other)
-        expected.append(found)
+        outputs.append(found)
+    model.close()
     progress(f"running {len(inputs)} inferences in flight")
     actual = run_in_flight(graph, steady, memory, inputs)
     wrong: dict[str, float] = {}
     largest = 0.0
-    for number, (own, before, after) in enumerate(zip(inputs, expected, actual, strict=True)):
+    for number, (own, before, after) in enumerate(zip(inputs, outputs, actual, strict=True)):
         checks = compare_outputs(before, after, 0.0, rtol)
         largest = max(largest, *(check.max_rel_err for check in checks))
         if judge is not None and not all(check.passed for check in checks):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -54,30 +54,73 @@ def run_original(
     is_once: bool = False,
     limit_s: float | None = None,
 ) -> dict[str, Any]:
-    """Outputs of the original model by name: arrays, or lists for sequences.
+    """Outputs of one run of the original model; see `OriginalModel`."""
+    return OriginalModel(content, optimise=optimise, is_once=is_once).run(inputs, limit_s)
+
+
+class OriginalModel:
+    """The original model in ONNX Runtime, for several runs: the session is opened by the first one.
 
     A 16-bit model for which ONNX Runtime lacks kernels is read and run in single precision.
 
     Args:
         content: a path, or a model in memory.
-        inputs: arrays by input name.
         optimise: whether ONNX Runtime may fuse and fold.
         is_once: whether the model runs only once, so that repacking weights does not pay off.
-        limit_s: time limit in seconds; the run is ended at the next node after it.
-
-    Raises:
-        ModelError: ONNX Runtime refuses the model, fails, or is ended.
+        reopens: whether every run opens a session of its own: in one session, random numbers differ from run to run,
+            even with a seed.
     """
-    for exact_bytes in (True, False):
-        try:
-            session = _open(content, optimise, prepack=optimise and not is_once, exact_bytes=exact_bytes)
-            return _run(session, inputs, limit_s, _name(content))
-        except ModelError as error:
-            if lacks_kernel(error):
-                break
-            if not exact_bytes or not needs_zero_points(error):
-                raise
-    return _run_widened(content, inputs, optimise)
+
+    def __init__(
+        self, content: ModelContent, *, optimise: bool = True, is_once: bool = False, reopens: bool = False
+    ) -> None:
+        self._content = content
+        self._optimise = optimise
+        self._prepack = optimise and not is_once
+        self._reopens = reopens
+        self._exact_bytes = True
+        self._widens = False
+        self._session: _Session | None = None
+        self._widened: _Widened | None = None
+
+    def run(self, inputs: Mapping[str, Any], limit_s: float | None = None) -> dict[str, Any]:
+        """Outputs by name: arrays, or lists for sequences.
+
+        Args:
+            inputs: arrays by input name.
+            limit_s: time limit in seconds; the run is ended at the next node after it.
+
+        Raises:
+            ModelError: ONNX Runtime refuses the model, fails, or is ended.
+        """
+        if self._reopens:
+            self.close()
+        while not self._widens:
+            try:
+                if self._session is None:
+                    self._session = _open(self._content, self._optimise, self._prepack, self._exact_bytes)
+                return _run(self._session, inputs, limit_s, _name(self._content))
+            except ModelError as error:
+                if lacks_kernel(error):
+                    self._widens = True
+                elif self._exact_bytes and needs_zero_points(error):
+                    self._exact_bytes = False
+                else:
+                    raise
+            self.close()
+        return self._in_single_precision(inputs)
+
+    def close(self) -> None:
+        """Free the session with its copy of the weights; the next run opens another."""
+        self._session = self._widened = None
+
+    def _in_single_precision(self, inputs: Mapping[str, Any]) -> dict[str, Any]:
+        shapes = {name: item.shape for name, item in inputs.items() if isinstance(item, np.ndarray)}
+        if self._widened is None or self._widened.shapes != shapes:
+            self.close()
+            graph = load_model(self._content, shapes)
+            self._widened = _Widened(shapes, graph.inputs, GraphSession(graph, optimise=self._optimise))
+        return self._widened.session.run({name: inputs[name] for name in self._widened.inputs})
 
 
 def _run(session: _Session, inputs: Mapping[str, Array], limit_s: float | None, name: str) -> dict[str, Any]:
@@ -97,16 +140,19 @@ def _run(session: _Session, inputs: Mapping[str, Array], limit_s: float | None, 
             refuse(name, error)
 
 
-def _run_widened(content: ModelContent, inputs: Mapping[str, Any], optimise: bool) -> dict[str, Any]:
-    graph = load_model(content, {name: item.shape for name, item in inputs.items() if isinstance(item, np.ndarray)})
-    return GraphSession(graph, optimise=optimise).run({name: inputs[name] for name in graph.inputs})
-
-
 class _Session(NamedTuple):
     """A session, and the constants that it reads in place."""
 
     ort: InferenceSession
     lent: dict[str, OrtValue]
+
+
+class _Widened(NamedTuple):
+    """A session in single precision, the shapes that the model was read for, and the names of its inputs."""
+
+    shapes: Mapping[str, tuple[int, ...]]
+    inputs: Sequence[str]
+    session: GraphSession
 
 
 def _open(content: ModelContent, optimise: bool, prepack: bool = False, exact_bytes: bool = True) -> _Session:
