@@ -265,6 +265,21 @@ def test_an_overflow_of_the_operands_is_named() -> None:
     assert any(note.startswith("fp16 overflows in 'product': values reach") for note in result.notes), result.notes
 
 
+@pytest.mark.filterwarnings("error")
+def test_sums_of_opposite_infinities_cause_no_warning() -> None:
+    """The depth of the product takes several fills, whose infinite sums have opposite signs."""
+    half = np.abs(np.random.default_rng(0).standard_normal((1024, 32))).astype(np.float32)
+    nodes = [
+        helper.make_node("Abs", ["x"], ["m"]),
+        helper.make_node("Mul", ["m", "a"], ["s"]),
+        helper.make_node("MatMul", ["s", "w"], ["y"], "product"),
+    ]
+    arrays = {"a": np.array(1e6, np.float32), "w": np.concatenate([half, -half])}
+    compiled = pimflow.compile(model_of(nodes, {"x": (8, 2048)}, ["y"], arrays), policy="pim", use_cache=False)
+    result = compiled.verify(pim="values")
+    assert any(note.startswith("fp16 overflows in 'product'") for note in result.notes), result.notes
+
+
 def test_vanishing_operands_do_not_pass() -> None:
     """Values below 6e-8 are 0 in fp16: both the program and its reference give 0."""
     compiled = pimflow.compile(product(1e-9), policy="pim", use_cache=False)

@@ -194,9 +194,10 @@ class _Machine:
             np.full(pim.bank_groups, -1),
             np.zeros(pim.banks, self.dtype),
         )
-        for piece in flatten(stream.body):
-            self._run_piece(piece, banks, state, stream.channel)
-            state.executed += len(piece.kind)
+        with np.errstate(invalid="ignore", over="ignore"):  # operands that overflowed give infinities and NaN
+            for piece in flatten(stream.body):
+                self._run_piece(piece, banks, state, stream.channel)
+                state.executed += len(piece.kind)
         return state.seen.digest()
 
     def _run_piece(self, piece: FlatCommands, banks: Array, state: _State, channel: int) -> None:
@@ -321,8 +322,7 @@ class _Machine:
         count, comps, lanes = vectors.shape
         if not self.half:
             stacked = weights.transpose(0, 2, 1).reshape(comps * lanes, -1)
-            with np.errstate(invalid="ignore", over="ignore"):  # operands that overflowed give infinities and NaN
-                return np.asarray(vectors.reshape(count, comps * lanes) @ stacked, self.dtype)
+            return np.asarray(vectors.reshape(count, comps * lanes) @ stacked, self.dtype)
         latch = np.zeros((count, weights.shape[1]), np.float16)
         for index in range(comps):
             latch = (latch + vectors[:, index] @ weights[index].T).astype(np.float16)
