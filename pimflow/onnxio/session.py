@@ -382,6 +382,11 @@ _MESSAGES = (
         "export the model in opset 22 or newer, in which more operators take bfloat16",
     ),
     (
+        r"Type parameter \(\w+\) of Optype \((\w+)\) bound to different types",
+        r"\g<0>",
+        r"give \1 operands of one element type, or export in float32: some exporters fold 32-bit scales into weights",
+    ),
+    (
         r"is not acyclic|Duplicate definition of name|is not a graph input, init|Graph output \(.*\) does not exist",
         r"\g<0>",
         "correct the model, or export it again",

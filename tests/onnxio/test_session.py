@@ -44,10 +44,14 @@ onnxruntime::Locale::Locale(const std::string&)::<lambda()> Failed to construct 
 OF_BFLOAT16 = """[ONNXRuntimeError] : 10 : INVALID_GRAPH : This is an invalid model. Type Error: Type 'tensor(bfloat16)'
 of input parameter (x) of operator (Conv) in node (c) is invalid."""
 
+OF_TWO_TYPES = """[ONNXRuntimeError] : 1 : FAIL : Type Error: Type parameter (T) of Optype (Conv) bound to different
+types (tensor(bfloat16) and tensor(float) in node (c)."""
+
 
 @pytest.mark.parametrize(
     ("said", "text", "hint"),
     [
+        (OF_TWO_TYPES, "(tensor(bfloat16) and tensor(float) in node (c)", "give Conv operands of one element type"),
         (OF_A_LAMBDA, "'m': Exception during initialization: Failed to construct locale", ""),
         (OF_BFLOAT16, "of input parameter (x) of operator (Conv) in node (c) is invalid", "opset 22"),
     ],
