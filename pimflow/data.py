@@ -164,7 +164,8 @@ class _TextWriters(dict[type[Any], Callable[[Any], str]]):
     """The writers of the text of items, by class; each is made on first use. For the arguments, see `encode_json`."""
 
     def __init__(self, tagged: bool, repeated: tuple[type[Any], ...]) -> None:
-        super().__init__({int: int.__repr__, str: encode_basestring_ascii})
+        flags = {True: "true", False: "false"}
+        super().__init__({int: int.__repr__, str: encode_basestring_ascii, bool: flags.__getitem__})
         self._tagged = tagged
         self._repeated = repeated
 
