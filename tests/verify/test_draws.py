@@ -66,3 +66,30 @@ def test_seeds_are_given_to_models_in_any_form_and_stay_where_they_are(tmp_path:
     own = drawing_model(seed=3.0)
     assert seeded_original(own) == own
     assert model.graph.node[0].attribute == drawing_model().graph.node[0].attribute, "the user's model is not changed"
+
+
+@pytest.mark.parametrize("way", [{}, {"arena": True}, {"pim": "values"}])
+def test_nodes_with_one_seed_draw_the_same_numbers(way: dict[str, object]) -> None:
+    """As in ONNX Runtime, where every node has a generator of its own: their difference is zero."""
+    draws = [helper.make_node("RandomNormalLike", ["x"], [name], name, seed=5.0) for name in ("one", "other")]
+    nodes = [
+        *draws,
+        helper.make_node("Sub", ["one", "other"], ["zero"]),
+        helper.make_node("Add", ["x", "zero"], ["same"]),
+        helper.make_node("MatMul", ["same", "w"], ["y"], "product"),
+    ]
+    weights = np.random.default_rng(1).standard_normal((64, 64)).astype(np.float32)
+    model = model_of(nodes, {"x": SHAPE}, constants={"w": weights})
+    compiled = pimflow.compile(model, policy="pim", use_cache=False)
+    assert any(node.op.onnx_name == "RandomNormalLike" for node in compiled.graph.nodes)
+    assert compiled.verify(**way).passed  # type: ignore[arg-type]
+    x = np.random.default_rng(2).standard_normal(SHAPE).astype(np.float32)
+    np.testing.assert_allclose(compiled.run({"x": x})["y"], x @ weights, rtol=0, atol=1e-4)
+
+
+def test_every_inference_in_flight_draws_the_same_numbers() -> None:
+    compiled = pimflow.compile(drawing_model(), objective="throughput", use_cache=False)
+    found = compiled.verify()
+    assert found.in_flight is not None
+    assert found.in_flight.checked > 1
+    assert found.passed, found.text()

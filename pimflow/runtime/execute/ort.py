@@ -11,6 +11,7 @@ import numpy as np
 from pimflow.errors import InputDataError, ModelError
 from pimflow.ir import Array, Graph, Node, Op, Value
 from pimflow.ir.analysis.integer_ranges import IntegerRange, integer_ranges
+from pimflow.onnxio.folding import is_random
 from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
@@ -240,7 +241,8 @@ class NodeKernels:
     """Single-node sessions for a graph's nodes, created on first use and cached.
 
     Nodes with equal ops, input types and the very same constants share a session. Constants are part of the session, so
-    that ONNX Runtime can pack them once.
+    that ONNX Runtime can pack them once. A node that draws random numbers has a new session each time: it draws those
+    that the whole model would draw in its first run, with the seed that it has.
 
     Args:
         graph: the graph whose nodes are run.
@@ -283,6 +285,8 @@ class NodeKernels:
         return [self.graph.constants.get(name) if array is None else array for name, array in pairs]
 
     def _session(self, node: Node) -> GraphSession:
+        if is_random(node.op):
+            return GraphSession(single_node_graph(self.graph, node), self.threads)
         key = (node.op, tuple(self._input_key(name) for name in node.inputs), len(node.outputs))
         if key not in self._sessions:
             self._sessions[key] = GraphSession(single_node_graph(self.graph, node), self.threads)
