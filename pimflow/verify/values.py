@@ -14,6 +14,7 @@ import numpy as np
 
 from pimflow.ir import Array, Graph, Node
 from pimflow.ir.graph import topological_order
+from pimflow.onnxio.folding import is_random
 from pimflow.onnxio.widening import NARROW, single_precision, widened
 from pimflow.runtime.execute.nodes import NodeRun, run_nodes
 from pimflow.runtime.execute.ort import NodeKernels
@@ -45,6 +46,7 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
         feeds: arrays by input name.
     """
     rounded = _rounded_constants(before, after, feeds)
+    constant = [name for name in rounded if name in after.constants]
     made = {name: array.dtype.name for name, array in after.constants.items() if name not in before.values}
     before, after = widened(_reordered_like(before, after)), widened(after)
     wide = {name: single_precision(array) for name, array in feeds.items()}
@@ -53,7 +55,8 @@ def compare_values(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> t
         {name for node in after.nodes for name in node.outputs if name},
     )
     forced = _ValueComparison(after, known, {name: STEP[dtype] / 2 for name, dtype in made.items() if dtype in STEP})
-    for name, array in rounded.items():
+    for name in constant:
+        array = rounded[name]
         forced.compare(name, single_precision(array), after.constants[name], STEP[array.dtype.name])
     run_nodes(after, wide, forced)
     return known.outputs(), PartsCheck(forced.checked, forced.largest, forced.wrong)
@@ -71,11 +74,13 @@ def _reordered_like(before: Graph, after: Graph) -> Graph:
 
 
 def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
-    """Values of one graph that are constants in the other, computed in 16 bits.
+    """Values of one graph that are constants in the other, or parts of its constants, computed in 16 bits.
 
     Both graphs then have them rounded; computed in single precision, one of them would not.
     """
-    names = {name for name in after.constants if before.producer(name) and before.value(name).dtype in NARROW}
+    computed = {name for node in after.nodes for name in node.outputs}
+    known = {*after.constants, *_without_inputs(before)} - computed
+    names = {name for name in known if before.producer(name) and before.value(name).dtype in NARROW}
     needed, nodes = set(names), []
     for node in reversed(before.nodes):
         if not needed.isdisjoint(node.outputs):
@@ -84,6 +89,15 @@ def _rounded_constants(before: Graph, after: Graph, feeds: Mapping[str, Array]) 
     inputs = tuple(name for name in before.inputs if name in needed)
     part = before.replace(nodes=nodes[::-1], inputs=inputs, outputs=tuple(sorted(names)))
     return run_nodes(part, {name: feeds[name] for name in inputs})
+
+
+def _without_inputs(graph: Graph) -> set[str]:
+    """Results that follow from constants alone, and are the same in every run."""
+    known: set[str] = set()
+    for node in graph.nodes:
+        if not is_random(node.op) and all(name in known or name in graph.constants for name in node.inputs if name):
+            known.update(filter(None, node.outputs))
+    return known
 
 
 class _FixedResults:

@@ -42,10 +42,25 @@ def queried() -> onnx.ModelProto:
     return model_of(nodes, {"x": (4, 48)}, ["y"], {"q": halves(4, 48)}, dtype=TensorProto.FLOAT16)
 
 
-@pytest.mark.parametrize("model", [normed(1), normed(8), queried()], ids=["conv", "depthwise", "constants"])
-def test_constants_rounded_step_by_step(model: onnx.ModelProto) -> None:
-    compiled = pimflow.compile(model, policy="gpu", use_cache=False)
-    assert len(compiled.graph.nodes) == 1
+def weight_normed() -> onnx.ModelProto:
+    """Weights made of constants that get another shape as well, because on PIM the convolution is a 2-D one."""
+    nodes = [
+        helper.make_node("Exp", ["q"], ["e"]),
+        helper.make_node("Mul", ["e", "s"], ["w"]),
+        helper.make_node("Conv", ["x", "w"], ["y"]),
+    ]
+    constants = {"q": halves(8, 4, 3), "s": halves(8, 1, 1)}
+    return model_of(nodes, {"x": (1, 4, 50)}, ["y"], constants, dtype=TensorProto.FLOAT16)
+
+
+@pytest.mark.parametrize(
+    ("model", "policy", "nodes"),
+    [(normed(1), "gpu", 1), (normed(8), "gpu", 1), (queried(), "gpu", 1), (weight_normed(), "pim", 3)],
+    ids=["conv", "depthwise", "constants", "weights"],
+)
+def test_constants_rounded_step_by_step(model: onnx.ModelProto, policy: str, nodes: int) -> None:
+    compiled = pimflow.compile(model, policy=policy, use_cache=False)
+    assert len(compiled.graph.nodes) == nodes
     result = compiled.verify()
     assert result.passed, result.text()
     ((name, array),) = ((name, array) for name, array in compiled.graph.constants.items() if array.ndim > 1)
