@@ -222,8 +222,7 @@ def _run(
         return Refusal(f"{node.name}: {error.what}")
     if session.widened:
         return Refusal(f"{node.name}: ONNX Runtime has no bf16 kernel for {node.kind}")
-    made = session.session.get_outputs()
-    for item in made:
+    for item in session.session.get_outputs():
         if not item.type.startswith("tensor(") or ort_dtype(item.type) not in _FOLDED_TYPES:
             return Refusal(f"{node.name}: numpy has no type for the {item.type} that {node.kind} produces")
         dims = [dim for dim in item.shape or () if isinstance(dim, int)]
@@ -231,27 +230,12 @@ def _run(
         if size > limit_bytes:
             reason = f"{node.name}: the result of {node.kind} would take {size} bytes, the limit is {limit_bytes}"
             return Refusal(reason, size, limit_bytes, "bytes", "raise the limit")
-    dtypes = {item.name: ort_dtype(item.type) for item in made}
-    if not NUMPY_NATIVE.issuperset(dtypes.values()):  # a session returns these only if it was opened for them
-        session = node_session(node, graph, values, constants, dtypes)
     results = session.run({})
     return [_frozen(results[name]) if name else np.zeros(0) for name in node.outputs]
 
 
-def node_session(
-    node: Node,
-    graph: Graph,
-    values: Mapping[str, Value],
-    constants: Mapping[str, Array],
-    dtypes: Mapping[str, str] | None = None,
-) -> GraphSession:
+def node_session(node: Node, graph: Graph, values: Mapping[str, Value], constants: Mapping[str, Array]) -> GraphSession:
     """A session over one node; constant inputs are built in, the others have to be fed.
-
-    Args:
-        node, graph: the node, and the graph that it is from (for the opset).
-        values: its inputs.
-        constants: those that are constant.
-        dtypes: the element types of its results, if known.
 
     Raises:
         ModelError: ONNX Runtime refuses the node.
@@ -263,10 +247,7 @@ def node_session(
         inputs=tuple(name for name in names if name not in constants),
         outputs=outputs,
         nodes=(node,),
-        values={
-            **{name: values[name] for name in names},
-            **{name: Value(name, None, (dtypes or {}).get(name, "")) for name in outputs},
-        },
+        values={**{name: values[name] for name in names}, **{name: Value(name, None, "") for name in outputs}},
         constants={name: constants[name] for name in names if name in constants},
         opset=graph.opset,
     )

@@ -178,6 +178,7 @@ class GraphSession:
                 raise
             self.widened = True
             self.session = self._open(widened(graph), threads, optimise, fuse_quantised)
+        self._read = self._types_to_read()
 
     def _open(
         self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool, exact_bytes: bool = True
@@ -219,8 +220,7 @@ class GraphSession:
             feeds = {name: _single(item) for name, item in feeds.items()}
         with time_limited(limit_s) as options:
             try:
-                has_four_bits = any(is_of_four_bits(self._dtypes[name]) for name in names)
-                if has_four_bits or any(map(needs_ort_value, feeds.values())):
+                if not self._read.keys().isdisjoint(names) or any(map(needs_ort_value, feeds.values())):
                     lent = {name: to_ort_value(np.asarray(array)) for name, array in feeds.items()}
                     given = self.session.run_with_ort_values(fetched, lent, options)
                     results = [self._array(name, value) for name, value in zip(names, given, strict=True)]
@@ -231,9 +231,16 @@ class GraphSession:
         found = {name: self._restore(name, result) for name, result in zip(names, results, strict=True)}
         return unaliased(found, feeds)
 
+    def _types_to_read(self) -> dict[str, str]:
+        """The types of the outputs that are read from ONNX Runtime's memory, as it returns no arrays of them: those of
+        four bits, and those whose type was unknown when the session was opened."""
+        found = {item.name: ort_dtype(item.type) for item in self.session.get_outputs()}
+        unknown = [name for name, dtype in self._dtypes.items() if not dtype and _carrier_dtype(found.get(name, ""))]
+        four_bits = {name: dtype for name, dtype in self._dtypes.items() if is_of_four_bits(dtype)}
+        return four_bits | {name: found[name] for name in unknown}
+
     def _array(self, name: str, value: OrtValue) -> Any:
-        dtype = self._dtypes[name]
-        return from_ort_value(value, dtype) if is_of_four_bits(dtype) else value.numpy()
+        return from_ort_value(value, self._read[name]) if name in self._read else value.numpy()
 
     def _fetched_name(self, name: str) -> str:
         dtype = self._dtypes[name]

@@ -9,6 +9,7 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from onnx.helper import tensor_dtype_to_np_dtype as numpy_type
 
 import pimflow
 from pimflow.frontend import load_model
@@ -73,9 +74,11 @@ def test_types_in_attributes_and_subgraphs() -> None:
     assert relative_error(run_graph(wide, {"x": x})["y"], expected) < 1e-6
 
 
+WEIGHTS = np.random.default_rng(1).standard_normal((8, 3, 3, 3)).astype(np.float32)
+
+
 def autocast(code: int) -> onnx.ModelProto:
     """A convolution and an activation as exported under autocast: Casts of inputs and weights, no types of results."""
-    weights = np.random.default_rng(1).standard_normal((8, 3, 3, 3)).astype(np.float32)
     nodes = [
         helper.make_node("Cast", ["x"], ["a"], to=code),
         helper.make_node("Cast", ["w"], ["b"], to=code),
@@ -83,7 +86,7 @@ def autocast(code: int) -> onnx.ModelProto:
         helper.make_node("Sigmoid", ["c"], ["s"]),
         helper.make_node("Cast", ["s"], ["y"], to=TensorProto.FLOAT),
     ]
-    return model_of(nodes, {"x": (1, 3, 10, 10)}, ["y"], {"w": weights}, opset=22)
+    return model_of(nodes, {"x": (1, 3, 10, 10)}, ["y"], {"w": WEIGHTS}, opset=22)
 
 
 @pytest.mark.parametrize("code", [TensorProto.FLOAT16, TensorProto.BFLOAT16])
@@ -95,7 +98,9 @@ def test_a_model_that_names_its_precision_in_casts_alone(code: int) -> None:
     compiled = pimflow.compile(autocast(code), policy="pim")
     products = [node for node in compiled.graph.nodes if node.op.is_contraction]
     assert [node.device for node in products] == ["pim"], "its weights are constant"
-    assert compiled.graph.constants[products[0].inputs[1]].dtype.itemsize == 2
+    folded, expected = compiled.graph.constants[products[0].inputs[1]], WEIGHTS.astype(numpy_type(code))
+    assert folded.dtype == expected.dtype
+    np.testing.assert_array_equal(folded, expected)
     found = compiled.verify(pim="values")
     assert found.passed
     assert 0 < found.rtol < 0.05
