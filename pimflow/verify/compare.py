@@ -44,7 +44,7 @@ from pimflow.runtime.offload.spill import Spill
 from pimflow.runtime.steady_state import SteadyState
 from pimflow.verify.draws import seeded, seeded_original, unseeded_nodes
 from pimflow.verify.evidence import Evidence, Outputs
-from pimflow.verify.in_flight import check_in_flight
+from pimflow.verify.in_flight import Judge, check_in_flight
 from pimflow.verify.outputs import DEFAULT_RTOL, OutputCheck, compare_outputs
 from pimflow.verify.picks import PickRecorder, check_with_picks
 from pimflow.verify.reference import CheckedUnits, UnitReference
@@ -186,17 +186,8 @@ def verify_compiled(
     flights = None
     if in_flight is not None:
         bounds = {check.name: check.rtol for check in checks}
-        with _declaration_errors(original):
-            flights = check_in_flight(
-                *(model, graph, *in_flight),
-                bound=bound,
-                feeds=feeds,
-                expected=expected,
-                seed=seed,
-                rtol=bounds,
-                judge=partial(_judge, original, graph, bound, signal, progress) if rtol is None else None,
-                progress=progress,
-            )
+        judge = partial(_judge, original, graph, bound, signal, progress) if rtol is None else None
+        flights = _flights(model, evidence, in_flight, bounds, judge, seed, progress)
     parts = [part for part in (evidence.values, programs, flights) if part is not None]
     passed = all(check.passed for check in checks) and not any(part.wrong for part in parts)
     return Verification(
@@ -254,6 +245,29 @@ def _measured(
     run = partial(execution.outputs, graph, feeds, execution.reference(graph), lambda line: None)
     checks, picked = check_with_picks(evidence, checks, run, execution.reference(graph), signal, seed)
     return checks, signal, picked
+
+
+def _flights(
+    model: OriginalModel,
+    evidence: Evidence,
+    in_flight: tuple[SteadyState, MemoryInFlight],
+    rtol: Mapping[str, float],
+    judge: Judge | None,
+    seed: int,
+    progress: Callable[[str], None],
+) -> PartsCheck:
+    """Checks several inferences in flight; the first has the inputs of `evidence`."""
+    with _declaration_errors(evidence.original):
+        return check_in_flight(
+            *(model, evidence.graph, *in_flight),
+            bound=evidence.bound,
+            feeds=evidence.feeds,
+            expected=evidence.expected,
+            seed=seed,
+            rtol=rtol,
+            judge=judge,
+            progress=progress,
+        )
 
 
 def _judge(
