@@ -73,7 +73,8 @@ def with_length(node: Node, limit: str) -> Node:
     own, outer = _inputs(node)
     attribute = helper.make_attribute("body", body)
     captured = abstract_captures([attribute])  # only removed nodes may have read some of them
-    attributes = {**dict(node.op.attributes), "body": attribute_value(attribute), CAPTURES: len(captured)}
+    attributes = {name: value for name, value in node.op.attributes if name != CAPTURES}
+    attributes |= {"body": attribute_value(attribute)} | ({CAPTURES: len(captured)} if captured else {})
     op = OnnxOp("Loop", "", tuple(sorted(attributes.items())))
     return replace(node, op=op, inputs=(limit, "", *own[2:], *(outer[name] for name in captured)))
 
@@ -104,7 +105,7 @@ def _counting_loop(node: Node, op: OnnxOp, known: Mapping[str, Array]) -> Node |
         sparse_initializer=body.sparse_initializer,
     )
     rename_names(part, outer.__getitem__, FreshNames(outer.values()).fresh)
-    results = [f"{node.name}/{name}" for name in (*started, "runs")]
+    results = [f"{node.name}/{place}" for place in (*carried, "runs")]  # states may start from the same value
     return import_node(helper.make_node("Loop", [*own[:2], *started], results, body=part), node.name)
 
 

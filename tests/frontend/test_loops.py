@@ -110,6 +110,41 @@ def test_a_condition_on_this_iteration_and_the_previous_one() -> None:
     assert_of_length(recurrent(condition, goes_on="true", constants=FEW), 3)
 
 
+def test_counts_that_start_from_the_same_value() -> None:
+    """The LSTM of TensorFlow Lite counts time and iterations, both from one constant."""
+    body = helper.make_graph(
+        [
+            MAKE("Add", ["i", "one"], ["i1"]),
+            MAKE("Add", ["j", "one"], ["j1"]),
+            MAKE("Less", ["i1", "few"], ["a"]),
+            MAKE("Less", ["j1", "more"], ["b"]),
+            MAKE("And", ["a", "b"], ["on"]),
+            MAKE("Tanh", ["h"], ["next"]),
+            MAKE("Identity", ["next"], ["step"]),
+        ],
+        "body",
+        [
+            INFO("run", INT, ()),
+            INFO("go", BOOL, ()),
+            INFO("i", INT, ()),
+            INFO("j", INT, ()),
+            INFO("h", FLOAT, (WIDTH,)),
+        ],
+        [
+            INFO("on", BOOL, ()),
+            *(INFO(name, INT, ()) for name in ("i1", "j1")),
+            *(INFO(name, FLOAT, (WIDTH,)) for name in ("next", "step")),
+        ],
+        [numpy_helper.from_array(np.array(1), "one"), numpy_helper.from_array(np.array(6), "more")],
+    )
+    nodes = [
+        MAKE("ReduceSum", ["x", "rows"], ["h0"], keepdims=0),
+        MAKE("Loop", ["far", "true", "zero", "zero", "h0"], ["i2", "j2", "y", "steps"], "loop", body=body),
+    ]
+    constants = {**FEW, "far": np.array(2**63 - 1), "zero": np.array(0), "rows": np.array([0])}
+    assert_of_length(model_of(nodes, {"x": (STEPS, WIDTH)}, ["y", "steps"], constants), 4)
+
+
 @pytest.mark.parametrize(("most", "length"), [(3, None), (4, 4)])
 def test_loops_with_too_many_iterations_stay(most: int, length: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit does not depend on the machine. Endless loops, and limits beyond it, take no longer to reject."""

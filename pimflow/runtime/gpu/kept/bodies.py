@@ -16,6 +16,9 @@ _Carried = tuple[slice, slice]
 """The inputs of a body that are carried between iterations, and the outputs that carry them."""
 _NONE = (slice(0, 0), slice(0, 0))
 
+_NO_LIMIT = 2**31 - 1
+"""A Loop's limit from which on it stands for none: exporters of `while` write the highest number of 32 or 64 bits."""
+
 
 @asks("If")
 def _if(op: OnnxOp, operands: Operands) -> NodeWork:
@@ -38,10 +41,12 @@ def _loop(op: OnnxOp, operands: Operands) -> NodeWork:
 def _trips(op: OnnxOp, operands: Operands) -> tuple[int, str]:
     """How often a Loop's body runs, and what is uncertain about it."""
     limit, condition = operands.constants.get(0), operands.constants.get(1)
-    if limit is None:
+    trips = _NO_LIMIT if limit is None else max(0, int(limit.reshape(-1)[0]))
+    if trips == 0 or (condition is not None and not condition.all()):
+        return 0, ""
+    if trips >= _NO_LIMIT:
         return 1, "the number of iterations depends on data: one is counted"
-    trips = int(limit.reshape(-1)[0])
-    goes_on = operands.given[1] is None or (condition is not None and bool(condition.reshape(-1)[0]))
+    goes_on = operands.given[1] is None or condition is not None
     if goes_on and passes_condition_on(op):
         return trips, ""
     return trips, f"the number of iterations depends on data: {trips} are counted"

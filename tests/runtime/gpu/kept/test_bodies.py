@@ -38,7 +38,7 @@ COUNT: tuple[int, Sequence[int | str]] = (TensorProto.INT64, ())
 CELL = [helper.make_node("MatMul", ["h", "W"], ["m"]), helper.make_node("Tanh", ["m"], ["next"])]
 
 
-def loop(trips: str, *, stops: str = "", weights: int = SIZE) -> onnx.ModelProto:
+def loop(trips: str, *, stops: str = "", weights: int = SIZE, begins: str = "") -> onnx.ModelProto:
     """h = tanh(h W), repeated as often as the named value says, or until the body stops, by its count or result."""
     state = (TensorProto.FLOAT, (4, weights))
     goes_on = {
@@ -52,12 +52,16 @@ def loop(trips: str, *, stops: str = "", weights: int = SIZE) -> onnx.ModelProto
     inner = body([*CELL, *goes_on[stops]], {"i": COUNT, "c": FLAG, "h": state}, {"on": FLAG, "next": state})
     nodes = [
         helper.make_node("Cast", ["count"], ["asked"], to=TensorProto.INT64),
-        helper.make_node("Loop", [trips, "", "x"], ["y"], "kept", body=inner),
+        helper.make_node("Loop", [trips, begins, "x"], ["y"], "kept", body=inner),
     ]
     constants = {
         "W": np.float32(0.1) * normal(weights, weights),
         "known": np.array(TRIPS),
         "other": np.array(2 * TRIPS),
+        "most32": np.array(2**31 - 1),
+        "most64": np.array(2**63 - 1),
+        "negative": np.array(-1),
+        "never": np.array(False),
         "limit": np.array(3),
         "high": np.array(2, np.float32),
     }
@@ -122,6 +126,18 @@ def test_a_body_that_may_stop_is_counted_to_its_limit() -> None:
     kernels, unknown = alone(loop("known", stops="data"))
     assert kernels.count(PRODUCT) == TRIPS
     assert unknown == f"the number of iterations depends on data: {TRIPS} are counted"
+
+
+@pytest.mark.parametrize("limit", ["most32", "most64"])
+def test_the_highest_number_is_no_limit(limit: str) -> None:
+    kernels, unknown = alone(loop(limit, stops="data"))
+    assert kernels.count(PRODUCT) == kernels.count(TANH) == 1
+    assert unknown == "the number of iterations depends on data: one is counted"
+
+
+@pytest.mark.parametrize(("limit", "begins"), [("negative", ""), ("known", "never"), ("most64", "never")])
+def test_a_loop_that_never_begins_takes_no_time(limit: str, begins: str) -> None:
+    assert alone(loop(limit, stops="data", begins=begins)) == ([], "")
 
 
 def test_a_body_that_stops_by_its_count_is_counted_until_then() -> None:
