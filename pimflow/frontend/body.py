@@ -6,12 +6,10 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
+from pimflow.frontend.body_graph import Captured, body_graph
 from pimflow.frontend.convert import convert_graph
-from pimflow.frontend.importing import import_node
 from pimflow.frontend.inference import declared_types, infer_graph
 from pimflow.ir import Array, Graph, Value
-from pimflow.ir.names import FreshNames
-from pimflow.onnxio.tensors import sparse_to_array, to_array
 from pimflow.records import dataclass
 
 
@@ -31,7 +29,7 @@ class Body:
 def read_body(
     body: onnx.GraphProto,
     inputs: Sequence[Value | None],
-    captured: Sequence[tuple[Value | None, Array | None]],
+    captured: Sequence[Captured],
     opset: Mapping[str, int],
 ) -> Body:
     """The graph in an attribute of an operator.
@@ -45,29 +43,6 @@ def read_body(
     Raises:
         ModelError: ONNX Runtime refuses a node of constants.
     """
-    values = {info.name: Value(info.name, None, "") for info in body.input}
-    for info, value in zip(body.input, inputs, strict=False):
-        if value is not None:
-            values[info.name] = Value(info.name, value.shape, value.dtype)
-    constants = {tensor.name: to_array(tensor) for tensor in body.initializer}
-    constants |= {sparse.values.name: sparse_to_array(sparse) for sparse in body.sparse_initializer}
-    for place, (value, array) in enumerate(captured):
-        name = f"@{place}"
-        if array is not None:
-            constants[name] = array
-        elif value is not None:
-            values[name] = Value(name, value.shape, value.dtype)
-    values |= {name: Value(name, array.shape, array.dtype.name) for name, array in constants.items()}
-    names = FreshNames(())
-    nodes = tuple(import_node(proto, names.fresh(proto.name or proto.op_type)) for proto in body.node)
-    graph = Graph(
-        name=body.name,
-        inputs=tuple(name for name in values if name not in constants),
-        outputs=tuple(info.name for info in body.output),
-        nodes=nodes,
-        values=values | {name: Value(name, None, "") for node in nodes for name in node.outputs if name},
-        constants=constants,
-        opset=dict(opset),
-    )
+    graph = body_graph(body, inputs, captured, opset)
     inferred = infer_graph(graph, declared_types(body), judge=False)
     return Body(convert_graph(inferred.graph, inferred.forms, inferred.known), inferred.known)

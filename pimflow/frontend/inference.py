@@ -12,6 +12,7 @@ import onnx
 from onnx import shape_inference
 
 from pimflow.errors import ModelError
+from pimflow.frontend.body_graph import body_graph
 from pimflow.frontend.canonicalising import canonicalised
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
@@ -22,7 +23,7 @@ from pimflow.frontend.structure_values import StructureValues
 from pimflow.frontend.unrolling import Iterations, Unrolled, iterations_of
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
-from pimflow.onnxio.captures import capture_count, chosen_branch, is_counted_loop, rename_names
+from pimflow.onnxio.captures import capture_count, chosen_branch, graph_attribute, is_counted_loop, rename_names
 from pimflow.onnxio.export import opaque_proto
 from pimflow.onnxio.folding import evaluate, node_session
 from pimflow.onnxio.session import ort_dtype, ran_out_of_resources
@@ -89,8 +90,9 @@ def infer_graph(
     branch is replaced by that branch, because ONNX infers no shapes for it.
 
     Our own formulas come first, then ONNX's inference, then ONNX Runtime's, which also covers operators outside the
-    standard; last, for such operators and for loops of constant length, the node is run. Shapes that remain unknown are
-    data-dependent (downstream of NonZero and the like) and stay None.
+    standard; last, for such operators and for loops of constant length, the node is run. What other loops carry keeps
+    its shape if their body keeps it. Shapes that remain unknown are data-dependent (downstream of NonZero and the like)
+    and stay None.
 
     Args:
         graph: a graph of opaque nodes in topological order, with static input shapes.
@@ -243,7 +245,7 @@ class _ShapeInference:
 
     def _types(self, node: Node) -> Types:
         types = {name: Value(name, None, "") for name in node.outputs if name}
-        sources = [self._by_rule, self._by_onnx, self._by_ort, self._by_running, self._by_declaration]
+        sources = [self._by_rule, self._by_onnx, self._by_ort, self._by_running, self._by_body, self._by_declaration]
         if _has_ceil_mode(node):
             sources.insert(1, self._by_running)
         for source in sources:
@@ -359,6 +361,32 @@ class _ShapeInference:
             for name, array in runs[0].items()
             if isinstance(array, np.ndarray) and array.shape == runs[1][name].shape
         }
+
+    def _by_body(self, node: Node) -> Types:
+        """Types of the values that a Loop carries and that keep their shape, however often it runs."""
+        if node.kind != "Loop":
+            return {}
+        assert isinstance(node.op, OnnxOp)
+        own = len(node.inputs) - capture_count(node)
+        states = [self.values[name] for name in node.inputs[2:own]]
+        captured = [(self.values[name], self.known.get(name)) for name in node.inputs[own:]]
+        body, opset = graph_attribute(node.op, "body"), self.graph.opset
+        declared = declared_types(body)
+        shapes = [value.shape for value in states]
+        while any(shape is not None for shape in shapes):  # those that one iteration keeps, given that it gets them
+            given = [Value("", shape, value.dtype) for shape, value in zip(shapes, states, strict=True)]
+            counts = [Value("", (), "int64"), Value("", (), "bool")]
+            try:
+                graph = infer_graph(body_graph(body, [*counts, *given], captured, opset), declared, judge=False).graph
+            except ModelError:
+                return {}
+            made = [graph.value(name).shape for name in graph.outputs[1 : 1 + len(states)]]
+            kept = [shape if shape == new else None for shape, new in zip(shapes, made, strict=True)]
+            if kept == shapes:
+                break
+            shapes = kept
+        results = zip(node.outputs, shapes, states, strict=False)
+        return {name: Value(name, shape, value.dtype) for name, shape, value in results if shape is not None}
 
     def _by_declaration(self, node: Node) -> Types:
         return {name: self.declared[name] for name in node.outputs if name in self.declared}

@@ -179,3 +179,51 @@ def test_a_data_dependent_condition_stays(condition: list[onnx.NodeProto]) -> No
     assert 1 < len(wanted["steps"]) < STEPS
     for name, array in wanted.items():
         np.testing.assert_array_equal(found[name], array)
+
+
+def until_large(cell: list[onnx.NodeProto], carried: dict[str, tuple[str, tuple[str | int, ...]]]) -> onnx.ModelProto:
+    """Nodes repeated until the sum of "next" is large; `carried` has, by input of the body, the output that carries it
+    on, and its declared shape. All start as x."""
+    body = helper.make_graph(
+        [*cell, MAKE("ReduceSum", ["next"], ["total"], keepdims=0), MAKE("Less", ["total", "large"], ["on"])],
+        "body",
+        [INFO("run", INT, ()), INFO("go", BOOL, ()), *(INFO(name, FLOAT, carried[name][1]) for name in carried)],
+        [INFO("on", BOOL, ()), *(INFO(new, FLOAT, shape) for new, shape in carried.values())],
+        [numpy_helper.from_array(np.float32(50), "large")],
+    )
+    results = [f"last_{name}" for name in carried]
+    loop = MAKE("Loop", ["", "", *["x"] * len(carried)], results, "loop", body=body)
+    heads = [MAKE("Tanh", [name], [f"{name}_out"]) for name in results]
+    return model_of([loop, *heads], {"x": (STEPS, WIDTH)}, [f"{name}_out" for name in results], {})
+
+
+GROW = MAKE("Add", ["h", "h"], ["next"])
+ANY: tuple[str | int, ...] = ("rows", WIDTH)
+
+
+def assert_shapes(model: onnx.ModelProto, wanted: dict[str, tuple[int, ...] | None]) -> None:
+    graph = load_model(model)
+    assert loop_of(graph).inputs[0] == ""
+    assert {name: graph.value(name).shape for name in wanted} == wanted
+    x = np.linspace(0.1, 1, STEPS * WIDTH, dtype=np.float32).reshape(STEPS, WIDTH)
+    for name, array in run_plain(model, {"x": x}).items():
+        shape = wanted[name.removesuffix("_out")]
+        assert shape is None or array.shape == shape
+        np.testing.assert_array_equal(run_graph(graph, {"x": x})[name], array)
+
+
+def test_what_a_loop_keeps_the_shape_of_has_that_shape_if_data_decide_when_it_ends() -> None:
+    assert_shapes(until_large([GROW], {"h": ("next", ANY)}), {"last_h": (STEPS, WIDTH)})
+
+
+def test_what_grows_from_one_iteration_to_the_next_has_no_static_shape() -> None:
+    cell = [GROW, MAKE("Concat", ["kept", "kept"], ["twice"], axis=0)]
+    carried = {"h": ("next", ANY), "kept": ("twice", ANY)}
+    assert_shapes(until_large(cell, carried), {"last_h": (STEPS, WIDTH), "last_kept": None})
+
+
+def test_what_takes_the_shape_of_something_that_grows_grows() -> None:
+    """One iteration keeps the second shape; only the next one shows that it changes."""
+    cell = [GROW, MAKE("Concat", ["kept", "kept"], ["twice"], axis=0), MAKE("Identity", ["kept"], ["behind"])]
+    carried = {"h": ("next", ANY), "kept": ("twice", ANY), "late": ("behind", ANY)}
+    assert_shapes(until_large(cell, carried), {"last_h": (STEPS, WIDTH), "last_kept": None, "last_late": None})
