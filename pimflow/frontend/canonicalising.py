@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from pimflow.ir import Array, Node, OnnxOp, Value
 from pimflow.onnxio.tensors import dtype_code
 
@@ -28,6 +30,15 @@ def canonicalised(node: Node, values: Mapping[str, Value], known: Mapping[str, A
     if op.op_type == "Reshape" and opset >= 14:
         return _of_size_zero(node, op, values[node.inputs[0]].shape, known.get(node.inputs[1]))
     return node
+
+
+def chosen_places(node: Node, known: Mapping[str, Array]) -> Array | None:
+    """The places that a Compress with a known condition keeps; None for other nodes."""
+    op = node.op
+    if not isinstance(op, OnnxOp) or (op.domain, op.op_type) != ("", "Compress"):
+        return None
+    condition = known.get(node.inputs[1])
+    return None if condition is None else np.flatnonzero(condition)
 
 
 def _without_like(node: Node, op: OnnxOp, values: Mapping[str, Value]) -> Node:

@@ -13,7 +13,7 @@ from onnx import shape_inference
 
 from pimflow.errors import ModelError
 from pimflow.frontend.body_graph import body_graph
-from pimflow.frontend.canonicalising import canonicalised
+from pimflow.frontend.canonicalising import canonicalised, chosen_places
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
 from pimflow.frontend.loops import length_of, with_length
@@ -160,6 +160,9 @@ class _ShapeInference:
         part = part_read(node, self.splits.get(node.inputs[0]), self.values, self.known) if node.inputs else None
         if part is not None:
             node = self._cut(node, part)
+        chosen = chosen_places(node, self.known)
+        if chosen is not None:
+            node = self._gathered(node, chosen)
         node = canonicalised(node, self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
         if node.kind == "SplitToSequence":
@@ -209,6 +212,19 @@ class _ShapeInference:
         for label, value in operands.items():
             self._define(names[label], np.array(value, np.int64))
         return replace(node, op=op, inputs=(part.source, *names.values()))
+
+    def _gathered(self, node: Node, places: Array) -> Node:
+        """A Compress as the Gather of the places that its condition chooses, in the flat operand if it has no axis."""
+        assert isinstance(node.op, OnnxOp)
+        axis, source = dict(node.op.attributes).get("axis"), node.inputs[0]
+        if axis is None:
+            sizes, flat = (self._value_names.fresh(f"{node.name}/{what}") for what in ("sizes", "flat"))
+            self._define(sizes, np.array([-1]))
+            self.visit(Node(OnnxOp("Reshape"), (source, sizes), (flat,), self._node_names.fresh(flat)))
+            source = flat
+        name = self._value_names.fresh(f"{node.name}/places")
+        self._define(name, places)
+        return replace(node, op=OnnxOp("Gather", "", (("axis", axis or 0),)), inputs=(source, name))
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""

@@ -36,11 +36,14 @@ process (1.23 to 1.32). In double precision it fuses into an operator that has n
 _EXACT_BYTES = "session.x64quantprecision"
 """A setting for sums of products of unsigned by signed bytes, which applies to optimised models. On x86-64 CPUs without
 VNNI, ONNX Runtime's default instruction clips the sum of every two products to 16 bits: results were off by 6 % of
-their magnitude. Elsewhere it has no effect. It fails for weights that two nodes share, and for a DequantizeLinear with
-a scale per channel and no zero point that becomes part of no product (1.32): those models keep the default. Version
-1.23 ends the process for some."""
+their magnitude. Elsewhere it has no effect. It fails for weights that two nodes share, for convolutions and products of
+signed activations, and for a DequantizeLinear with a scale per channel and no zero point that becomes part of no
+product (1.32): those models keep the default. Version 1.23 ends the process for some."""
 
 _EXACT_BYTES_SINCE = (1, 32)
+
+_INEXACT_ONLY = ("AddInitializedOrtValue", "Failed to find kernel")
+"""ONNX Runtime's messages if a model cannot be opened with that setting: for shared weights, signed activations."""
 
 INLINE_LIMIT_BYTES = 16 * 1024
 """Constants up to this size are part of the serialised model, larger ones are lent by reference."""
@@ -94,7 +97,7 @@ def open_session(model: str | bytes, options: SessionOptions, name: str) -> Infe
     try:
         return _opened(model, options)
     except runtime_errors() as error:
-        if "AddInitializedOrtValue" not in str(error):  # see `_EXACT_BYTES`
+        if not any(words in str(error) for words in _INEXACT_ONLY):
             refuse(name, error)
     options.add_session_config_entry(_EXACT_BYTES, "0")
     try:

@@ -350,6 +350,32 @@ def test_cast_like_needs_no_value() -> None:
     assert want.std() > 0.5
 
 
+@pytest.mark.parametrize(
+    ("shape", "axis", "condition"),
+    [((2, 8), 1, [True, False, True]), ((8, 2), 0, [False] * 8), ((8, 2), -2, [True] * 8)],
+)
+def test_a_known_condition_chooses_known_places(
+    shape: tuple[int, ...], axis: int | None, condition: list[bool]
+) -> None:
+    """Symmetric padding in TensorFlow is exported as Concat and Compress; conditions may end early."""
+    model = single("Compress", shape, [np.array(condition)], axis=axis)
+    graph = load_model(model)
+    assert kinds(graph) == ["Gather"]
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)["y"]
+    assert graph.shape("y") == want.shape
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], want)
+
+
+def test_a_known_condition_on_all_elements_flattens_them() -> None:
+    model = single("Compress", (2, 3), [np.array([True, False, False, False, False, True])])
+    graph = load_model(model)
+    assert kinds(graph) == ["Reshape", "Gather"]
+    inputs = random_inputs(graph, 0)
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], inputs["x"].reshape(-1)[[0, 5]])
+    np.testing.assert_array_equal(run_plain(model, inputs)["y"], inputs["x"].reshape(-1)[[0, 5]])
+
+
 KEPT = {
     "one-dimensional convolution": lambda: single("Conv", (1, 3, 9), [weights(4, 3, 3)]),
     "three-dimensional convolution": lambda: single("Conv", (1, 3, 5, 5, 5), [weights(4, 3, 3, 3, 3)]),
