@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import onnx
@@ -18,9 +18,9 @@ from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
 from pimflow.frontend.importing import import_node
 from pimflow.frontend.loops import length_of, with_length
 from pimflow.frontend.screening import screen_constants, unfit_operands
-from pimflow.frontend.sequences import Part, part_read
+from pimflow.frontend.sequences import Element, Part, Sequences
 from pimflow.frontend.structure_values import StructureValues
-from pimflow.frontend.unrolling import Iterations, Unrolled, iterations_of
+from pimflow.frontend.unrolling import AXES_AS_OPERAND, Iterations, Unrolled, iterations_of
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import capture_count, chosen_branch, graph_attribute, is_counted_loop, rename_names
@@ -141,7 +141,7 @@ class _ShapeInference:
         self.partial: dict[str, onnx.TypeProto] = {}  # partial types of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}
-        self.splits: dict[str, Node] = {}  # the nodes that make sequences by splitting a value, by output
+        self.sequences = Sequences()
         self._node_names = FreshNames(graph.node_by_name)
         self._value_names = FreshNames(graph.values)
 
@@ -157,16 +157,15 @@ class _ShapeInference:
         if iterations is not None:
             self._unroll(node, iterations)
             return
-        part = part_read(node, self.splits.get(node.inputs[0]), self.values, self.known) if node.inputs else None
-        if part is not None:
-            node = self._cut(node, part)
+        elements = self.sequences.read(node, self.known)
+        if elements is not None:
+            node = self._reading(node, elements)
         chosen = chosen_places(node, self.known)
         if chosen is not None:
             node = self._gathered(node, chosen)
         node = canonicalised(node, self.values, self.known, self.graph.opset.get("", 0))
         self.nodes.append(node)
-        if node.kind == "SplitToSequence":
-            self.splits[node.output] = node
+        self.sequences.add(node, self.values, self.known)
         unfit = unfit_operands(node, self.values)
         if unfit:
             raise self._cannot_run(node, unfit)
@@ -181,6 +180,9 @@ class _ShapeInference:
         self.values |= {name: Value(name, array.shape, array.dtype.name) for name, array in found.items()}
 
     def _evaluate(self, node: Node) -> list[Array] | Refusal | None:
+        length = self.sequences.length(node)
+        if length is not None:
+            return [np.array(length)]
         try:
             if self.structure.concerns(node):
                 return self.structure.evaluate(node, self.values)
@@ -201,30 +203,55 @@ class _ShapeInference:
         self._define(limit, np.array(length))
         return with_length(node, limit)
 
-    def _cut(self, node: Node, part: Part) -> Node:
-        """A SequenceAt as the Slice or Gather that reads the same part of what was split."""
+    def _reading(self, node: Node, elements: Sequence[Element]) -> Node:
+        """A SequenceAt or a ConcatFromSequence as the node that reads the same elements."""
+        assert isinstance(node.op, OnnxOp)
+        if node.kind == "SequenceAt":
+            (element,) = elements
+            op, inputs = self._cut(node, element) if isinstance(element, Part) else (OnnxOp("Identity"), (element,))
+            return replace(node, op=op, inputs=inputs)
+        given = dict(node.op.attributes)
+        axis, adds_axis = given["axis"], given.get("new_axis", 0) != 0
+        parts = [one if isinstance(one, str) else self._before(node, "part", *self._cut(node, one)) for one in elements]
+        if adds_axis:
+            parts = [self._before(node, "row", *self._unsqueezed(node, name, axis)) for name in parts]
+        return replace(node, op=OnnxOp("Concat", "", (("axis", axis),)), inputs=tuple(parts))
+
+    def _cut(self, node: Node, part: Part) -> tuple[OnnxOp, tuple[str, ...]]:
+        """What reads a part of a value for a node, a Slice or a Gather: operator and inputs."""
         operands: dict[str, int | list[int]]
         if part.keeps_axis:
             op, operands = OnnxOp("Slice"), {"begin": [part.begin], "end": [part.end], "axis": [part.axis]}
         else:
             op, operands = OnnxOp("Gather", "", (("axis", part.axis),)), {"place": part.begin}
-        names = {label: self._value_names.fresh(f"{node.name}/{label}") for label in operands}
-        for label, value in operands.items():
-            self._define(names[label], np.array(value, np.int64))
-        return replace(node, op=op, inputs=(part.source, *names.values()))
+        return op, (part.source, *[self._operand(node, label, value) for label, value in operands.items()])
+
+    def _unsqueezed(self, node: Node, name: str, axis: Any) -> tuple[OnnxOp, tuple[str, ...]]:
+        """What adds an axis to a value for a node: operator and inputs."""
+        if self.graph.opset.get("", 0) < AXES_AS_OPERAND:
+            return OnnxOp("Unsqueeze", "", (("axes", (axis,)),)), (name,)
+        return OnnxOp("Unsqueeze"), (name, self._operand(node, "axes", [axis]))
 
     def _gathered(self, node: Node, places: Array) -> Node:
         """A Compress as the Gather of the places that its condition chooses, in the flat operand if it has no axis."""
         assert isinstance(node.op, OnnxOp)
         axis, source = dict(node.op.attributes).get("axis"), node.inputs[0]
         if axis is None:
-            sizes, flat = (self._value_names.fresh(f"{node.name}/{what}") for what in ("sizes", "flat"))
-            self._define(sizes, np.array([-1]))
-            self.visit(Node(OnnxOp("Reshape"), (source, sizes), (flat,), self._node_names.fresh(flat)))
-            source = flat
-        name = self._value_names.fresh(f"{node.name}/places")
-        self._define(name, places)
-        return replace(node, op=OnnxOp("Gather", "", (("axis", axis or 0),)), inputs=(source, name))
+            source = self._before(node, "flat", OnnxOp("Reshape"), (source, self._operand(node, "sizes", [-1])))
+        operand = self._operand(node, "places", places.tolist())
+        return replace(node, op=OnnxOp("Gather", "", (("axis", axis or 0),)), inputs=(source, operand))
+
+    def _operand(self, node: Node, label: str, value: int | list[int]) -> str:
+        """The name of a new constant that a node reads."""
+        name = self._value_names.fresh(f"{node.name}/{label}")
+        self._define(name, np.array(value, np.int64))
+        return name
+
+    def _before(self, node: Node, label: str, op: OnnxOp, inputs: tuple[str, ...]) -> str:
+        """Walks a new node in front of another one; returns the name of its result."""
+        name = self._value_names.fresh(f"{node.name}/{label}")
+        self.visit(Node(op, inputs, (name,), self._node_names.fresh(name), node.placement, node.tags))
+        return name
 
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
@@ -361,10 +388,10 @@ class _ShapeInference:
         assert isinstance(node.op, OnnxOp)
         fed = [self.values[name] for name in dict.fromkeys(node.inputs) if name and name not in self.known]
         feasible = all(value.shape is not None and value.dtype in NUMPY_NATIVE for value in fed)
-        standard = not node.op.domain
+        has_shape_rule = not node.op.domain and node.kind != "MaxUnpool"
         if not feasible or self.structure.is_large(node):
             return {}
-        if standard and not _has_ceil_mode(node) and not is_counted_loop(node, self.known):
+        if has_shape_rule and not _has_ceil_mode(node) and not is_counted_loop(node, self.known):
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.known)

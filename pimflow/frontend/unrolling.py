@@ -21,7 +21,7 @@ from pimflow.records import dataclass
 MAX_NODES = 4096
 """The maximum number of nodes that a Loop or a Scan is replaced by."""
 
-_AXES_AS_OPERAND = 13
+AXES_AS_OPERAND = 13
 """The first opset in which Unsqueeze reads its axes as an operand."""
 
 
@@ -165,7 +165,7 @@ class Unrolled:
 
     def _unsqueezed(self, name: str, axis: int) -> str:
         made = self._fresh(f"{name}_row")
-        if self._opset >= _AXES_AS_OPERAND:
+        if self._opset >= AXES_AS_OPERAND:
             self._write("Unsqueeze", [name, self._constant("axes", np.array([axis]))], made)
         else:
             self._write("Unsqueeze", [name], made, axes=[axis])

@@ -1,4 +1,4 @@
-"""Elements of split values, against ONNX Runtime's sequences, and their gradients against differences."""
+"""Elements of sequences, against ONNX Runtime's sequences, and their gradients against differences."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import onnx.parser
 import pytest
 
 from pimflow.errors import ModelError
-from pimflow.frontend import load_with_graph
+from pimflow.frontend import load_with_graph, sequences
 from pimflow.runtime.execute.ort import random_inputs
 from support.gradients import check_gradients, with_inputs
 from support.onnx_models import run_plain
@@ -64,3 +64,74 @@ def test_elements_of_computed_sizes_and_those_that_do_not_exist_stay(model: onnx
 def test_sizes_that_do_not_add_up_are_an_error() -> None:
     with pytest.raises(ModelError, match="Sum of split values not equal"):
         load_with_graph(element(", less"), None, None)
+
+
+def collected(body: str, opset: int = 17) -> onnx.ModelProto:
+    """What a body computes from x and z, both [3, 7], with some positions and sizes to use."""
+    model = onnx.parser.parse_model(f"""
+        <ir_version: 8, opset_import: ["": {opset}]>
+        collected (double[3, 7] x, double[3, 7] z, int64 computed) => (double y)
+        <int64 first = {{0}}, int64 second = {{1}}, int64 last = {{-1}}, int64 third = {{2}}, int64[2] sizes = {{1, 2}},
+         int64[1] one = {{1}}>
+        {{ {body} }}""")
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    return model
+
+
+BOTH = "s = SequenceConstruct (x, z)"
+BODIES = {
+    "constructed": f"{BOTH} y = ConcatFromSequence <axis: int = 1> (s)",
+    "stacked": f"{BOTH} y = ConcatFromSequence <axis: int = 1, new_axis: int = 1> (s)",
+    "stacked from behind": f"{BOTH} y = ConcatFromSequence <axis: int = -1, new_axis: int = 1> (s)",
+    "inserted at the end": f"{BOTH} r = Neg (x) t = SequenceInsert (s, r) y = ConcatFromSequence <axis: int = 0> (t)",
+    "inserted at the start": f"{BOTH} r = Neg (x) t = SequenceInsert (s, r, first) y = SequenceAt (t, first)",
+    "inserted before the last": f"{BOTH} r = Neg (x) t = SequenceInsert (s, r, last) y = SequenceAt (t, second)",
+    "erased at the end": f"{BOTH} t = SequenceErase (s) y = ConcatFromSequence <axis: int = 0> (t)",
+    "erased": f"{BOTH} t = SequenceErase (s, first) y = SequenceAt (t, first)",
+    "grown from nothing": """e = SequenceEmpty <dtype: int = 11> () s = SequenceInsert (e, x) t = SequenceInsert (s, z)
+        y = ConcatFromSequence <axis: int = 0> (t)""",
+    "passed on": f"{BOTH} t = Identity (s) y = SequenceAt (t, second)",
+    "split and erased": """s = SplitToSequence <axis: int = 0> (x, sizes) t = SequenceErase (s, first)
+        r = SequenceInsert (t, z) y = ConcatFromSequence <axis: int = 0> (r)""",
+    "split and stacked": """s = SplitToSequence <axis: int = 0, keepdims: int = 0> (x)
+        y = ConcatFromSequence <axis: int = 1, new_axis: int = 1> (s)""",
+    "counted": f"{BOTH} n = SequenceLength (s) m = Reshape (n, one) t = Concat <axis: int = 0> (m, m) y = Tile (x, t)",
+}
+
+
+@pytest.mark.parametrize("opset", [14, 11])
+@pytest.mark.parametrize("what", BODIES)
+def test_elements_of_collected_values_are_these(what: str, opset: int) -> None:
+    if what == "passed on" and opset < 14:
+        pytest.skip("Identity takes no sequences in this opset")
+    model = collected(BODIES[what], opset)
+    graph = load_with_graph(model, None, None).graph
+    assert not any(node.kind in ("SequenceAt", "ConcatFromSequence") for node in graph.nodes)
+    inputs = random_inputs(graph, 0)
+    expected = run_plain(model, inputs)["y"]
+    assert graph.shape("y") == expected.shape
+    assert expected.std() > 0.5
+    assert_close(run_in_ort(graph, inputs)["y"], expected, 1e-12)
+
+
+UNKNOWN = {
+    "a computed position": f"{BOTH} y = SequenceAt (s, computed)",
+    "a computed place to insert": f"{BOTH} t = SequenceInsert (s, x, computed) y = SequenceAt (t, first)",
+    "an element that does not exist": f"{BOTH} y = SequenceAt (s, third)",
+    "no elements": "s = SequenceEmpty <dtype: int = 11> () y = ConcatFromSequence <axis: int = 0> (s)",
+}
+
+
+@pytest.mark.parametrize("what", UNKNOWN)
+def test_other_reads_stay(what: str) -> None:
+    graph = load_with_graph(collected(UNKNOWN[what]), None, None).graph
+    assert graph.nodes[-1].kind in ("SequenceAt", "ConcatFromSequence")
+
+
+def test_long_sequences_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "MAX_ELEMENTS", 2)
+    kinds = [
+        load_with_graph(collected(BODIES[what]), None, None).graph.nodes[-1].kind
+        for what in ("constructed", "inserted at the end")
+    ]
+    assert kinds == ["Concat", "ConcatFromSequence"]
