@@ -11,6 +11,7 @@ from pimflow.compiled.original import read_model
 from pimflow.errors import ModelError, PimflowError
 from pimflow.frontend import Loaded
 from pimflow.ir import Graph
+from pimflow.ir.analysis.integer_ranges import QUANTISED
 from pimflow.ir.gradients.tape import SCATTER_OPSET
 from pimflow.options import Options
 from pimflow.passes import (
@@ -156,6 +157,9 @@ def _differentiated(graph: Graph, model: Loaded, options: Differentiate) -> Trai
     names, name = parameters(graph, model.graph, model.of_graph), model.graph.name
     if not names and not any(graph.users(name) for name in graph.inputs):
         raise ModelError(f"{name!r} computes the same for every input: there is nothing to train", "export it again")
+    if not names and any(model.graph.value(each).dtype in QUANTISED for each in model.graph.constants):
+        hint = "give the model before quantisation: there is no gradient through quantised weights"
+        raise ModelError(f"{name!r} has no parameters to train", hint)
     if not names:
         raise ModelError(f"{name!r} has no parameters to train", "give a model with weights")
     return training_step(graph, replace(options, wrt=names))

@@ -445,7 +445,9 @@ class _Writer:
         graph = self.tape.graph
         if any(_is_foldable(graph, name) for name in node.inputs[1:] if name in graph.values):
             return "run fold-constants first: an operand is computed from constants"
-        return "train only what comes after it: name the parameters there"
+        return (
+            "train only what comes after it: name the parameters there, as `differentiate{wrt=[...]}` of `pimflow opt`"
+        )
 
     def _gradient(self, name: str) -> str:
         """A target's gradient; zeros if the loss does not depend on it."""

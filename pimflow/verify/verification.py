@@ -124,7 +124,8 @@ class Verification:
         lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on its own inputs")
         lines += [f"note  {note}" for note in self.notes]
         verdict = "passed" if self.passed else "FAILED"
-        return "\n".join([*lines, f"{verdict}: {self._count} of {self.nodes_checked} nodes at rtol {self.rtol:.3g}"])
+        checked = f"{self.nodes_checked} node{'s' if self.nodes_checked != 1 else ''}"
+        return "\n".join([*lines, f"{verdict}: {self._count} of {checked} at rtol {self.rtol:.3g}"])
 
     @property
     def _count(self) -> str:

@@ -16,7 +16,7 @@ from pimflow.api.training_steps import CLEAN_UP
 from pimflow.bundle.source import model_source
 from pimflow.compiled.original import read_model
 from pimflow.errors import ModelError, OptionError, TargetError
-from pimflow.ir import Builder
+from pimflow.ir import Array, Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.options import Options
 from pimflow.passes import RELATIONAL
@@ -234,6 +234,14 @@ def test_a_model_without_parameters() -> None:
     zeros = build.onnx("ConstantOfShape", build.constant(np.array([2, 3], np.int64)), shape=(2, 3), dtype="float32")
     with pytest.raises(ModelError, match="has no parameters to train"):
         pimflow.train(to_onnx(build.graph(build.add(x, zeros))))
+
+
+def test_quantised_weights_are_named_as_what_cannot_be_trained() -> None:
+    nodes = [helper.make_node("DequantizeLinear", ["q", "step"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
+    weights: dict[str, Array] = {"q": np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "step": np.array(0.1, np.float32)}
+    with pytest.raises(ModelError, match="has no parameters to train") as caught:
+        pimflow.train(model_of(nodes, {"x": (2, 3)}, ["y"], weights, opset=17))
+    assert "before quantisation" in caught.value.hint
 
 
 def test_a_model_whose_outputs_depend_on_no_input() -> None:

@@ -16,6 +16,9 @@ from pimflow.ir.ops.elementwise import Elementwise
 from pimflow.ir.ops.movement import MovementOp
 from pimflow.ir.ops.opaque import OnnxOp
 
+QUANTISED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
+"""Integer types that hold values, mostly quantised ones, rather than indices and counts."""
+
 
 class IntegerRange(NamedTuple):
     """Integers from `least` to `most`, inclusive."""

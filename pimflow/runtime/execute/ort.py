@@ -10,7 +10,7 @@ import numpy as np
 
 from pimflow.errors import InputDataError, ModelError
 from pimflow.ir import Array, Graph, Node, Op, Value
-from pimflow.ir.analysis.integer_ranges import IntegerRange, integer_ranges
+from pimflow.ir.analysis.integer_ranges import QUANTISED, IntegerRange, integer_ranges
 from pimflow.onnxio.folding import is_random
 from pimflow.onnxio.npz import read_npz
 from pimflow.onnxio.session import GraphSession
@@ -216,7 +216,7 @@ def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generato
     if value.dtype.startswith(("int", "uint")):
         every = _every_integer(value.dtype)
         least, most = every if integers is None else every.intersection(integers)
-        if value.dtype not in _BYTES and (integers is None or integers.most > _MOST_INDICES):
+        if value.dtype not in QUANTISED and (integers is None or integers.most > _MOST_INDICES):
             least = max(least, 0)
             most = least + 1
         return rng.integers(least, most, value.shape, np.int64, endpoint=True).astype(numpy_dtype(value.dtype))
@@ -225,9 +225,6 @@ def _random(value: Value, integers: IntegerRange | None, rng: np.random.Generato
 
 _MOST_INDICES = 2**40
 """More than any table has: a higher end of a range stands for none."""
-
-_BYTES = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
-"""Integer types that hold values, mostly quantised ones, rather than indices and counts."""
 
 
 def _every_integer(dtype: str) -> IntegerRange:
