@@ -13,7 +13,6 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
-from zlib import crc32
 
 import pytest
 
@@ -164,9 +163,9 @@ def walk(target: str, table: Mapping[str, Any], start: str = "") -> Iterator[Key
 
 WITH_PIM = [name for name in target_names() if "pim" in load_target(name).units]
 OF_ALL_TARGETS = (key for target in target_names() for key in walk(target, content(target)))
-BY_TURNS = sorted(OF_ALL_TARGETS, key=lambda key: crc32(f"{key.target} {key.path}".encode()))
-KEYS = list({(key.path, type(key.value)): key for key in BY_TURNS}.values())
-"""Every key, once per type of value, in one of the targets that have it: the same values are refused in all of them."""
+LONGEST_FIRST = sorted(OF_ALL_TARGETS, key=lambda key: -len(target_text(key.target)))
+KEYS = list({(key.path, type(key.value)): key for key in LONGEST_FIRST}.values())
+"""Every key, once per type of value, in the shortest target that has it: the same values are refused in all of them."""
 TABLES = [key for key in KEYS if isinstance(key.value, dict)]
 LEAVES = [key for key in KEYS if key not in TABLES]
 NUMBERS = [key for key in LEAVES if key.type in (int, float)]
