@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import shape_inference
 
-from pimflow.errors import ModelError
+from pimflow.errors import ModelError, PimflowError
 from pimflow.frontend.body_graph import body_graph
 from pimflow.frontend.canonicalising import canonicalised, chosen_places
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
@@ -421,10 +421,12 @@ class _ShapeInference:
             counts = [Value("", (), "int64"), Value("", (), "bool")]
             try:
                 graph = infer_graph(body_graph(body, [*counts, *given], captured, opset), declared, judge=False).graph
-            except ModelError:
+            except PimflowError:
                 return {}
-            made = [graph.value(name).shape for name in graph.outputs[1 : 1 + len(states)]]
-            kept = [shape if shape == new else None for shape, new in zip(shapes, made, strict=True)]
+            carried = [graph.values.get(name) for name in graph.outputs[1 : 1 + len(states)]]
+            if len(carried) < len(states):
+                return {}  # ONNX Runtime refuses this model
+            kept = [shape if new and new.shape == shape else None for shape, new in zip(shapes, carried, strict=True)]
             if kept == shapes:
                 break
             shapes = kept
