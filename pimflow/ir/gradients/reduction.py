@@ -148,23 +148,30 @@ def _cumulative_product(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str
 
 @differentiates("Einsum")
 def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    """For each operand, the Einsum of all others and the result's gradient, broadcast along axes that only it has."""
+    """For each operand, the Einsum of all others and the result's gradient, broadcast along axes that only it has.
+
+    A diagonal is the sum over a second axis times the identity matrix.
+    """
     equation = text(op, "equation").replace(" ", "")
     found = _terms(equation, [len(tape.shape(name)) for name in node.inputs])
-    dims = [] if found is None else [*zip("".join(found[0]), chain(*map(tape.shape, node.inputs)), strict=True)]
+    if found is None:
+        return Refusal(f"{op.op_type}: {equation!r} broadcasts, and has no gradient rule")
+    terms, result, diagonals = found
+    dims = {*zip("".join(terms), chain(*map(tape.shape, node.inputs)), strict=True)}
     sizes = dict(dims)
-    if found is None or len(sizes) < len({*dims}):
-        return Refusal(f"{op.op_type}: {equation!r} reads a diagonal, or broadcasts, and has no gradient rule")
-    terms, result = found
+    if len(sizes) < len(dims) or any(sizes[row] != sizes[column] for row, column in diagonals):
+        return Refusal(f"{op.op_type}: {equation!r} broadcasts, and has no gradient rule")
+    kind = np.dtype(tape.dtype(node.output))
+    identities = [tape.constant(np.eye(sizes[row], dtype=kind), "identity") for row, _ in diagonals]
+    operands = [*zip((*node.inputs, *identities), (*terms, *map("".join, diagonals)), strict=True)]
     made = []
-    for place, (name, term) in enumerate(zip(node.inputs, terms, strict=True)):
-        others = [other for number, other in enumerate(terms) if number != place]
-        given = (gradients[0], *(one for number, one in enumerate(node.inputs) if number != place))
-        kept = "".join(letter for letter in term if letter in result or any(letter in other for other in others))
-        swapped = f"{','.join((result, *others))}->{kept}"
+    for place, (name, term) in enumerate(operands[: len(terms)]):
         if not tape.wants(name):
             made.append("")
             continue
+        given, others = zip((gradients[0], result), *operands[:place], *operands[place + 1 :], strict=True)
+        kept = "".join(letter for letter in term if any(letter in other for other in others))
+        swapped = f"{','.join(others)}->{kept}"
         dx = tape.onnx("Einsum", given, tuple(sizes[letter] for letter in kept), equation=swapped)
         if kept != term:
             ones = tuple(sizes[letter] if letter in kept else 1 for letter in term)
@@ -173,9 +180,10 @@ def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     return made
 
 
-def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
-    """The letters of every operand and of the result, with "..." expanded to letters; None if a letter occurs twice in
-    a term, or the ranks of "..." differ."""
+def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str, list[tuple[str, str]]] | None:
+    """The letters of every operand and of the result, with "..." expanded to letters, and pairs of letters for axes of
+    which the diagonal is read: the second is new, and occurs nowhere else. None if the ranks of "..." differ, or the
+    result has a letter twice."""
     left, arrow, result = equation.partition("->")
     terms = left.split(",")
     if not arrow:
@@ -185,8 +193,15 @@ def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str] | None:
         return None
     unused = [letter for letter in ascii_letters if letter not in equation]
     dots = "".join(unused[: sum(rest)])
+    fresh = iter(unused[len(dots) :])
     terms, result = [term.replace("...", dots) for term in terms], result.replace("...", dots)
-    return None if any(len({*term}) < len(term) for term in (*terms, result)) else (terms, result)
+    diagonals: list[tuple[str, str]] = []
+    for place, term in enumerate(terms):
+        for at, letter in enumerate(term):
+            if letter in term[:at]:
+                diagonals.append((letter, next(fresh)))
+                terms[place] = terms[place][:at] + diagonals[-1][1] + terms[place][at + 1 :]
+    return None if len({*result}) < len(result) else (terms, result, diagonals)
 
 
 @differentiates("Det")

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from pimflow.ir.analysis.rows import Shape
 from pimflow.ir.gradients.tape import Gradients, Tape, differentiates, integer
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.opaque import OnnxOp
@@ -26,7 +27,9 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
     if count is None:
         return Refusal("DFT: its length is computed")
     if inverse and integer(op, "onesided"):
-        return Refusal("DFT that is inverse and one-sided has no gradient rule")
+        if tape.shape(node.output)[axis] != 2 * (shape[axis] - 1):
+            return Refusal("DFT that is inverse and one-sided, and whose length its operand does not imply")
+        return (_spectrum(tape, dy, axis), *("" for _ in node.inputs[1:]))
     dx = _adjoint(tape, dy, axis, count, shape[-1], inverse=inverse)
     return (_resized(tape, dx, axis, shape[axis]), *("" for _ in node.inputs[1:]))
 
@@ -34,12 +37,28 @@ def _dft(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Grad
 def _adjoint(tape: Tape, dy: str, axis: int, count: int, parts: int, *, inverse: bool) -> str:
     """The gradient of `count` elements along an axis, each of `parts` parts (1 if real), from their transform's."""
     dy = _resized(tape, dy, axis, count)  # one-sided: the other side has no gradient
-    back = {"inverse": int(not inverse)}
-    inputs = (dy, "", tape.constant(np.array(axis, np.int64), "axis")) if tape.opset >= _AXIS_AS_INPUT else (dy,)
-    attributes = back if tape.opset >= _AXIS_AS_INPUT else back | {"axis": axis}
-    dx = tape.onnx("DFT", inputs, tape.shape(dy), attributes=attributes)
+    dx = _transform(tape, dy, axis, tape.shape(dy), inverse=int(not inverse))
     dx = tape.slice(dx, len(tape.shape(dx)) - 1, 0, parts)
     return tape.scaled(dx, 1 / count if inverse else float(count))
+
+
+def _spectrum(tape: Tape, dy: str, axis: int) -> str:
+    """The gradient of one side of a spectrum from that of the n real elements: their transform over n, doubled for the
+    elements that stand for the other side too."""
+    made = tape.shape(dy)
+    count = made[axis]
+    shape = (*made[:axis], count // 2 + 1, *made[axis + 1 : -1], 2)
+    sides = np.full(count // 2 + 1, 2.0)
+    sides[[0, -1]] = 1
+    weights = (sides / count).reshape((-1,) + (1,) * (len(shape) - axis - 1)).astype(tape.dtype(dy))
+    return tape.mul(_transform(tape, dy, axis, shape, onesided=1), tape.constant(weights, "sides"))
+
+
+def _transform(tape: Tape, x: str, axis: int, shape: Shape, **given: int) -> str:
+    """A DFT along an axis."""
+    if tape.opset < _AXIS_AS_INPUT:
+        return tape.onnx("DFT", (x,), shape, attributes={**given, "axis": axis})
+    return tape.onnx("DFT", (x, "", tape.constant(np.array(axis, np.int64), "axis")), shape, attributes=given)
 
 
 @differentiates("STFT")

@@ -39,6 +39,29 @@ def test_one_side_and_other_lengths(length: int | None, onesided: int) -> None:
     check_gradients(transformed(1, length, 20, onesided=onesided))
 
 
+def to_reals(axis: int, made: int, opset: int) -> Graph:
+    """One side of spectra, transformed back along an axis."""
+    build = Builder(opset=opset)
+    shape = [2, 3, 4]
+    x = build.input(*shape[:axis], 5, *shape[axis:], 2, dtype="float64")
+    given: dict[str, Any] = {"axis": axis} if opset < 20 else {}
+    inputs = [x, build.constant(np.array(made)), *([] if given else [build.constant(np.array(axis))])]
+    result = (*shape[:axis], made, *shape[axis:], 1)
+    return build.graph(build.onnx("DFT", *inputs, shape=result, inverse=1, onesided=1, **given))
+
+
+@pytest.mark.parametrize("opset", [17, 20])
+@pytest.mark.parametrize("axis", [1, 3])
+def test_one_side_back_to_reals(axis: int, opset: int) -> None:
+    check_gradients(to_reals(axis, 8, opset))
+
+
+@pytest.mark.parametrize("made", [6, 9])
+def test_other_lengths_of_reals_have_no_gradient(made: int) -> None:
+    with pytest.raises(ModelError, match="whose length its operand does not imply"):
+        training_step(to_reals(1, made, 20), Differentiate(inputs=True))
+
+
 def framed(parts: int, step: int, opset: int, *, windowed: bool = True, onesided: int = 1) -> Graph:
     """Two signals of eleven elements, in frames of four."""
     build = Builder(opset=opset)
