@@ -114,14 +114,18 @@ def is_counted_loop(node: Node, constants: Mapping[str, Array]) -> bool:
 
 def passes_condition_on(loop: OnnxOp) -> bool:
     """Whether the body of a Loop passes on the condition that it is given, so that it never ends the loop itself."""
+    return 1 in passed_on(loop)
+
+
+def passed_on(loop: OnnxOp) -> list[int]:
+    """The inputs of a Loop, from its condition on, that its body passes on as they are, by position."""
     body = graph_attribute(loop, "body")
-    if len(body.input) < 2 or not body.output:
-        return False
-    copies = {body.input[1].name}
+    source = {info.name: place for place, info in enumerate(body.input)}
     for inner in body.node:
-        if inner.op_type == "Identity" and copies.intersection(inner.input):
-            copies.update(inner.output)
-    return body.output[0].name in copies
+        if inner.op_type == "Identity" and inner.input[0] in source:
+            source[inner.output[0]] = source[inner.input[0]]
+    results = enumerate((info.name for info in body.output), start=1)
+    return [place for place, name in results if place < len(body.input) and source.get(name) == place]
 
 
 def graph_attribute(op: OnnxOp, name: str) -> onnx.GraphProto:

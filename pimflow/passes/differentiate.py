@@ -28,7 +28,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Gradients, Tape, is_float, renamed
 from pimflow.ir.ops.base import Op
-from pimflow.onnxio.captures import capture_count
+from pimflow.onnxio.captures import capture_count, passed_on
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.embedding_bags import without_bag_loops
 from pimflow.passes.plain_constants import with_plain_constants
@@ -174,8 +174,10 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
     elif picks_rows(op):
         yield 0
-    elif captured := capture_count(node):
-        yield from range(count - captured, count)
+    elif isinstance(op, OnnxOp) and op.has_bodies:
+        own = count - capture_count(node)
+        yield from range(own, count)
+        yield from (place for place in (passed_on(op) if node.kind == "Loop" else ()) if 1 < place < own)
     elif op.is_sparse:
         yield from range(2 if isinstance(op, GatherPairs | Sddmm) else 1)  # weights of edges belong to the graph
     elif _reads_learnt(graph, node):

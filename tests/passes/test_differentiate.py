@@ -263,6 +263,40 @@ def test_weights_read_by_a_body_are_parameters() -> None:
     assert set(training_step(graph, Differentiate(wrt=("weights",))).gradients) == {"weights"}
 
 
+def test_parameters_that_a_loop_carries_unchanged() -> None:
+    """As JAX's loops are exported: weights are states, which the body passes on. States that change are no parameters."""
+    body = helper.make_graph(
+        [
+            helper.make_node("MatMul", ["h", "w"], ["m"]),
+            helper.make_node("Tanh", ["m"], ["next"]),
+            helper.make_node("Identity", ["w"], ["same"]),
+            helper.make_node("ReduceMax", ["next"], ["most"], keepdims=0),
+            helper.make_node("Less", ["most", "high"], ["on"]),
+        ],
+        "body",
+        [
+            helper.make_tensor_value_info("run", TensorProto.INT64, ()),
+            helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
+            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 4)) for name in ("h", "w")),
+        ],
+        [
+            helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
+            *(helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 4)) for name in ("next", "same")),
+        ],
+        [helper.make_tensor("high", TensorProto.FLOAT, (), [0.9])],
+    )
+    nodes = [
+        helper.make_node("Loop", ["", "", "h0", "weights"], ["last", "again"], "loop", body=body),
+        helper.make_node("Mul", ["last", "x"], ["y"]),
+    ]
+    random = np.random.default_rng(0)
+    constants = {name: random.standard_normal((4, 4)).astype(np.float32) for name in ("h0", "weights")}
+    graph = load_model(model_of(nodes, {"x": (4, 4)}, ["y"], constants))
+    assert parameters(graph) == ("weights",)
+    with pytest.raises(ModelError, match="'loop' has no gradient: Loop has no gradient rule"):
+        training_step(graph, Differentiate())
+
+
 def test_integers_have_no_gradient() -> None:
     build = Builder()
     x = build.matmul(build.input(2, 4), 4)
