@@ -264,7 +264,7 @@ def test_weights_read_by_a_body_are_parameters() -> None:
 
 
 def test_parameters_that_a_loop_carries_unchanged() -> None:
-    """As JAX's loops are exported: weights are states, which the body passes on. States that change are no parameters."""
+    """Loops of JAX are exported so: weights are states that the body passes on. States that change are none."""
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["h", "w"], ["m"]),
