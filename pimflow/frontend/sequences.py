@@ -15,6 +15,9 @@ from pimflow.ir import Array, Node, OnnxOp, Value
 MAX_ELEMENTS = 4096
 """Longer sequences are not followed: inserting one element after the other would take quadratic memory."""
 
+MAX_PARTS = 256
+"""A ConcatFromSequence of more parts of split values stays: each would become a node."""
+
 
 class Part(NamedTuple):
     """Rows `begin` to `end` of `source` along an axis; the axis itself is dropped unless `keeps_axis`."""
@@ -64,8 +67,10 @@ class Sequences:
         if _kind(node) not in ("SequenceAt", "ConcatFromSequence"):
             return None
         elements = self._elements.get(node.inputs[0])
-        if not elements or _kind(node) == "ConcatFromSequence":
-            return elements or None
+        if not elements:
+            return None
+        if _kind(node) == "ConcatFromSequence":
+            return elements if sum(isinstance(element, Part) for element in elements) <= MAX_PARTS else None
         place = _place(node.inputs[1], len(elements), known)
         return None if place is None or place == len(elements) else (elements[place],)
 

@@ -135,3 +135,12 @@ def test_long_sequences_are_not_followed(monkeypatch: pytest.MonkeyPatch) -> Non
         for what in ("constructed", "inserted at the end")
     ]
     assert kinds == ["Concat", "ConcatFromSequence"]
+
+
+def test_many_parts_stay_a_sequence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sequences, "MAX_PARTS", 2)
+    kinds = [
+        load_with_graph(collected(BODIES[what]), None, None).graph.nodes[-1].kind
+        for what in ("split and erased", "split and stacked")
+    ]
+    assert kinds == ["Concat", "ConcatFromSequence"]
