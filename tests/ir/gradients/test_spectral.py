@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import onnxruntime
 import pytest
 
 from pimflow.errors import ModelError
@@ -50,6 +51,10 @@ def to_reals(axis: int, made: int, opset: int) -> Graph:
     return build.graph(build.onnx("DFT", *inputs, shape=result, inverse=1, onesided=1, **given))
 
 
+@pytest.mark.skipif(
+    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32),
+    reason="older versions of ONNX Runtime refuse transforms that are inverse and one-sided",
+)
 @pytest.mark.parametrize("opset", [17, 20])
 @pytest.mark.parametrize("axis", [1, 3])
 def test_one_side_back_to_reals(axis: int, opset: int) -> None:
