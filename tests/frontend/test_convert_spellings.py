@@ -435,3 +435,18 @@ def test_ceil_mode_becomes_explicit_pads_where_that_is_exact() -> None:
         single("AveragePool", (1, 2, 8, 9), (), **fields, pads=[0, 0, 0, 1], count_include_pad=1),
         Pool2d("average", (3, 3), (2, 2), (0, 0, 0, 1), ceil_mode=True, count_include_pad=True),
     )
+
+
+def test_an_unpooling_has_the_size_that_it_is_given() -> None:
+    """ONNX's inference finds none; the size that the strides imply is another one."""
+    nodes = [
+        helper.make_node("MaxPool", ["x"], ["p", "i"], kernel_shape=[2, 2], strides=[2, 2]),
+        helper.make_node("MaxUnpool", ["p", "i", "size"], ["y"], kernel_shape=[2, 2], strides=[2, 2]),
+    ]
+    model = model_of(nodes, {"x": (1, 2, 5, 5)}, ["y"], {"size": ints(1, 2, 5, 5)})
+    graph = load_model(model)
+    assert graph.shape("y") == (1, 2, 5, 5)
+    inputs = random_inputs(graph, 0)
+    want = run_plain(model, inputs)["y"]
+    np.testing.assert_array_equal(run_graph(graph, inputs)["y"], want)
+    assert np.count_nonzero(want) == 8
