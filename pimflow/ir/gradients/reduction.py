@@ -161,8 +161,7 @@ def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
     sizes = dict(dims)
     if len(sizes) < len(dims) or any(sizes[row] != sizes[column] for row, column in diagonals):
         return Refusal(f"{op.op_type}: {equation!r} broadcasts, and has no gradient rule")
-    kind = np.dtype(tape.dtype(node.output))
-    identities = [tape.constant(np.eye(sizes[row], dtype=kind), "identity") for row, _ in diagonals]
+    identities = [_identity(tape, sizes[row], tape.dtype(node.output)) for row, _ in diagonals]
     operands = [*zip((*node.inputs, *identities), (*terms, *map("".join, diagonals)), strict=True)]
     made = []
     for place, (name, term) in enumerate(operands[: len(terms)]):
@@ -178,6 +177,13 @@ def _einsum(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> G
             dx = tape.broadcast_to(tape.reshape(dx, ones), tape.shape(name))
         made.append(dx)
     return made
+
+
+def _identity(tape: Tape, size: int, dtype: str) -> str:
+    """An identity matrix, made when the step runs: as a constant it would take as much memory as the operand."""
+    places = np.arange(size)
+    rows, columns = tape.constant(places[:, None], "rows"), tape.constant(places, "columns")
+    return tape.cast(tape.elementwise("Equal", rows, columns), dtype)
 
 
 def _terms(equation: str, ranks: list[int]) -> tuple[list[str], str, list[tuple[str, str]]] | None:

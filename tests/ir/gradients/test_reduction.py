@@ -115,6 +115,14 @@ def test_einsums_of_any_number_of_operands(
     check_gradients(build.graph(build.onnx("Einsum", *names, shape=shape, equation=equation)))
 
 
+def test_the_identity_matrix_of_a_diagonal_is_no_constant() -> None:
+    """It would be as large as the operand."""
+    build = Builder()
+    graph = build.graph(build.onnx("Einsum", build.input(500, 500), shape=(), equation="ii->"))
+    step = training_step(graph, Differentiate(inputs=True))
+    assert max(array.size for array in step.graph.constants.values()) <= 500
+
+
 @pytest.mark.parametrize("equation", ["ij,jk->kk", "...ij,j...->i..."])
 def test_equations_that_have_no_gradient(equation: str) -> None:
     build = Builder()
