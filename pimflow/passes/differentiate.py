@@ -124,13 +124,13 @@ def parameters(graph: Graph, model: Graph | None = None, given: Collection[str] 
 
     Float constants of more than one element, none of them huge or not finite, are trained if they are an operand of a
     contraction, the scale or shift of a norm, a table for lookups of rows, what the body of a Loop, a Scan or an If
-    reads from the surrounding graph, or, unless they are a mask, an operand of another elementwise op on a computed
-    value; or if only movements bring them there.
+    reads from the surrounding graph, what a Loop carries unchanged, or, unless they are a mask, an operand of another
+    elementwise op on a computed value; or if only movements bring them there.
     """
     found: dict[str, None] = {}
     model = None if model is None else with_plain_constants(model)
     for node in graph.nodes:
-        is_trained = is_unmasked if node.op.onnx_name in _SCALED or capture_count(node) else is_trainable
+        is_trained = is_unmasked if node.op.onnx_name in _SCALED or _has_bodies(node) else is_trainable
         for position in _trained_positions(graph, node):
             for name in _sources(graph, node.inputs[position]):
                 if is_trained(graph, name) and (
@@ -174,7 +174,7 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
     elif picks_rows(op):
         yield 0
-    elif isinstance(op, OnnxOp) and op.has_bodies:
+    elif isinstance(op, OnnxOp) and _has_bodies(node):
         own = count - capture_count(node)
         yield from range(own, count)
         yield from (place for place in (passed_on(op) if node.kind == "Loop" else ()) if 1 < place < own)
@@ -182,6 +182,10 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from range(2 if isinstance(op, GatherPairs | Sddmm) else 1)  # weights of edges belong to the graph
     elif _reads_learnt(graph, node):
         yield from range(count)
+
+
+def _has_bodies(node: Node) -> bool:
+    return isinstance(node.op, OnnxOp) and node.op.has_bodies
 
 
 def _reads_learnt(graph: Graph, node: Node) -> bool:

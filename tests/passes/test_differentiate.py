@@ -268,7 +268,8 @@ def test_parameters_that_a_loop_carries_unchanged() -> None:
     body = helper.make_graph(
         [
             helper.make_node("MatMul", ["h", "w"], ["m"]),
-            helper.make_node("Tanh", ["m"], ["next"]),
+            helper.make_node("Add", ["m", "b"], ["sum"]),
+            helper.make_node("Tanh", ["sum"], ["next"]),
             helper.make_node("Identity", ["w"], ["same"]),
             helper.make_node("ReduceMax", ["next"], ["most"], keepdims=0),
             helper.make_node("Less", ["most", "high"], ["on"]),
@@ -278,21 +279,24 @@ def test_parameters_that_a_loop_carries_unchanged() -> None:
             helper.make_tensor_value_info("run", TensorProto.INT64, ()),
             helper.make_tensor_value_info("go", TensorProto.BOOL, ()),
             *(helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 4)) for name in ("h", "w")),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, (4,)),
         ],
         [
             helper.make_tensor_value_info("on", TensorProto.BOOL, ()),
             *(helper.make_tensor_value_info(name, TensorProto.FLOAT, (4, 4)) for name in ("next", "same")),
+            helper.make_tensor_value_info("b", TensorProto.FLOAT, (4,)),
         ],
         [helper.make_tensor("high", TensorProto.FLOAT, (), [0.9])],
     )
     nodes = [
-        helper.make_node("Loop", ["", "", "h0", "weights"], ["last", "again"], "loop", body=body),
+        helper.make_node("Loop", ["", "", "h0", "weights", "bias"], ["last", "again", "too"], "loop", body=body),
         helper.make_node("Mul", ["last", "x"], ["y"]),
     ]
     random = np.random.default_rng(0)
     constants = {name: random.standard_normal((4, 4)).astype(np.float32) for name in ("h0", "weights")}
+    constants["bias"] = random.standard_normal(4).astype(np.float32)
     graph = load_model(model_of(nodes, {"x": (4, 4)}, ["y"], constants))
-    assert parameters(graph) == ("weights",)
+    assert parameters(graph) == ("weights", "bias")
     with pytest.raises(ModelError, match="'loop' has no gradient: Loop has no gradient rule"):
         training_step(graph, Differentiate())
 
