@@ -20,7 +20,7 @@ from pimflow.runtime.offload.channel import Channel
 from pimflow.runtime.offload.paging import paging_plan
 from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, keep_all
-from pimflow.runtime.offload.search import exchange_buffers, improve_plan, search_plan
+from pimflow.runtime.offload.search import Known, exchange_buffers, improve_plan, search_plan
 from pimflow.runtime.offload.trace import Trace
 
 PAGING_LIMITS = 32
@@ -45,19 +45,20 @@ def plan_activations(trace: Trace, channel: Channel | None, requirements: Requir
     wanted = [requirements]
     if channel is not None and requirements.offload and requirements.recompute:
         wanted += [replace(requirements, recompute=False), replace(requirements, offload=False)]
-    found = (_best_of_kind(trace, channel, kind) for kind in wanted)
+    known = Known()
+    found = (_best_of_kind(trace, channel, kind, known) for kind in wanted)
     return min(found, key=lambda plan: requirements.key(trace, plan))
 
 
-def _best_of_kind(trace: Trace, channel: Channel | None, requirements: Requirements) -> SimulatedPlan:
+def _best_of_kind(trace: Trace, channel: Channel | None, requirements: Requirements, known: Known) -> SimulatedPlan:
     """The best plan found by searches for plans that offload, that recompute, or that mix both."""
-    plans = [search_plan(trace, channel, requirements)]
+    plans = [search_plan(trace, channel, requirements, known)]
     limit = requirements.limit_bytes
     if limit is not None and trace.working_set_bytes <= limit < keep_all(trace).run.peak_bytes:
-        staged = _by_stages(trace, channel, requirements, limit, plans[0])
+        staged = _by_stages(trace, channel, requirements, limit, known, plans[0])
         plans += [staged] if staged != plans[0] else []
     best = min(
-        (exchange_buffers(trace, channel, requirements, found.plan) for found in plans),
+        (exchange_buffers(trace, channel, requirements, found.plan, known) for found in plans),
         key=lambda found: requirements.key(trace, found),
     )
     if channel is None or not requirements.offload:
@@ -70,13 +71,18 @@ def _best_of_kind(trace: Trace, channel: Channel | None, requirements: Requireme
 
 
 def _by_stages(
-    trace: Trace, channel: Channel | None, requirements: Requirements, limit: int, best: SimulatedPlan
+    trace: Trace,
+    channel: Channel | None,
+    requirements: Requirements,
+    limit: int,
+    known: Known,
+    best: SimulatedPlan,
 ) -> SimulatedPlan:
     """The best of the given plan and two for the requested limit: from keeping everything, and from a lower limit."""
     most = keep_all(trace).run.peak_bytes
 
     def within(room: int, plan: ActivationPlan) -> SimulatedPlan:
-        return improve_plan(trace, channel, replace(requirements, limit_bytes=room), plan)
+        return improve_plan(trace, channel, replace(requirements, limit_bytes=room), plan, known)
 
     def better(found: SimulatedPlan) -> SimulatedPlan:
         return min((best, found), key=lambda plan: requirements.key(trace, plan))

@@ -15,7 +15,7 @@ bandwidth, as if all kernels were memory-bound.
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field
@@ -127,6 +127,20 @@ Entry = tuple[float, EventKind | Literal["quiet"], int, int]
 its last."""
 
 
+class Steps(NamedTuple):
+    """The kernels of a run in order of execution.
+
+    Args:
+        kernels: with reruns.
+        place_of: the place of each kernel among these, apart from its reruns.
+        peaks_bytes: by place, the maximum of live bytes since the end of the kernel before.
+    """
+
+    kernels: list[int]
+    place_of: dict[int, int]
+    peaks_bytes: list[int]
+
+
 class Recording:
     """The events of a run. A search simulates far more runs than it looks into, so they are listed on demand.
 
@@ -182,6 +196,50 @@ class Recording:
                 peak, when = others + most, self._starts_us[which + inside.index(most)]
             alive = others + before[size]
         return peak, when
+
+    def alive_at(self, time_us: float) -> set[int]:
+        """The buffers in memory after all events up to a time."""
+        begins, ends = self._trace.begins, self._trace.ends
+        alive: set[int] = set()
+        for start_us, what, which, after in self._entries:
+            if start_us > time_us:
+                break
+            if what == "allocate":
+                alive.add(which)
+            elif what == "free":
+                alive.discard(which)
+            elif what == "quiet":
+                begun, ended = (bisect_right(us, time_us, which, after) for us in (self._starts_us, self._ends_us))
+                alive.update(chain.from_iterable(begins[which:begun]))
+                alive.difference_update(chain.from_iterable(ends[which:ended]))
+        return alive
+
+    def steps(self) -> Steps:
+        """The kernels in order of execution, with the maximum of live bytes."""
+        before, during = self._trace.live_before_bytes, self._trace.live_with_bytes
+        kernels: list[int] = []
+        peaks: list[int] = []
+        place_of: dict[int, int] = {}
+        alive = most = 0
+        for _, what, which, size in self._entries:
+            if what == "quiet":
+                others, place = alive - before[which], len(kernels)
+                peaks += [others + bytes_ for bytes_ in during[which:size]]
+                peaks[place] = max(peaks[place], most)
+                place_of.update(zip(range(which, size), range(place, place + size - which), strict=True))
+                kernels += range(which, size)
+                alive, most = others + before[size], 0
+                continue
+            alive += size
+            if what != "free":
+                most = max(most, alive)
+            if what in ("run", "again"):
+                if what == "run":
+                    place_of[which] = len(kernels)
+                kernels.append(which)
+                peaks.append(most)
+                most = 0
+        return Steps(kernels, place_of, peaks)
 
 
 @dataclass(frozen=True)

@@ -67,39 +67,83 @@ class _Moves:
     cheapest_first: bool = False
 
 
-def search_plan(trace: Trace, channel: Channel | None, requirements: Requirements) -> SimulatedPlan:
+@dataclass
+class Results:
+    """What is known of some choices for one memory limit.
+
+    Args:
+        tried: by choice, the key of its run, or limits that it is known to exceed; the runs themselves take too much
+            memory.
+        peaks: by choice, the peak of its run, and the large saved buffers that are alive then.
+    """
+
+    tried: dict[_Choice, tuple[float, ...] | RunLimits] = field(default_factory=dict)
+    peaks: dict[_Choice, tuple[int, list[int]]] = field(default_factory=dict)
+
+
+@dataclass
+class Known:
+    """What searches for plans of one step with one channel can share.
+
+    Args:
+        results: by requirements, without which kinds of changes are allowed.
+        chains: by buffer, the kernels that recompute it, as for `chain_of`.
+        later: by buffer, the saved buffers that it is recomputed from and that the backward pass reads later than it.
+    """
+
+    results: dict[Requirements, Results] = field(default_factory=dict)
+    chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
+    later: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def results_for(self, requirements: Requirements) -> Results:
+        """What is known for some requirements, whichever kinds of changes they allow."""
+        return self.results.setdefault(replace(requirements, offload=True, recompute=True), Results())
+
+
+def search_plan(
+    trace: Trace, channel: Channel | None, requirements: Requirements, known: Known | None = None
+) -> SimulatedPlan:
     """The best plan that the search finds.
 
     Args:
         trace: the step.
         channel: the channel to the SSDs; None if nothing can be offloaded.
         requirements: the requirements for the plan.
+        known: what searches for this step and channel share; by default this one starts anew.
     """
-    return _Search(trace, channel, requirements).best()
+    return _Search(trace, channel, requirements, known or Known()).best()
 
 
 def improve_plan(
-    trace: Trace, channel: Channel | None, requirements: Requirements, plan: ActivationPlan
+    trace: Trace,
+    channel: Channel | None,
+    requirements: Requirements,
+    plan: ActivationPlan,
+    known: Known | None = None,
 ) -> SimulatedPlan:
     """The plan reached from a given one by successive changes, each of which improves it.
 
     Args:
-        trace, channel, requirements: as for `search_plan`.
+        trace, channel, requirements, known: as for `search_plan`.
         plan: the plan to start from; it offloads no buffer more than once.
     """
-    return _Search(trace, channel, requirements).improve(plan)
+    return _Search(trace, channel, requirements, known or Known()).improve(plan)
 
 
 def exchange_buffers(
-    trace: Trace, channel: Channel | None, requirements: Requirements, plan: ActivationPlan
+    trace: Trace,
+    channel: Channel | None,
+    requirements: Requirements,
+    plan: ActivationPlan,
+    known: Known | None = None,
 ) -> SimulatedPlan:
     """The plan reached by successive exchanges: a buffer is recomputed instead of offloaded or vice versa, or it is
     kept and another one leaves memory instead.
 
     Args:
-        trace, channel, requirements, plan: as for `improve_plan`.
+        trace, channel, requirements, plan, known: as for `improve_plan`.
     """
-    return _Search(trace, channel, requirements).exchange(plan)
+    return _Search(trace, channel, requirements, known or Known()).exchange(plan)
 
 
 def schedule_loads(
@@ -148,14 +192,17 @@ def _read_again(trace: Trace, recomputed: Mapping[int, tuple[int, ...]], again: 
 
 @dataclass
 class _Search:
-    """One search; `tried` caches the result of each choice, or limits that it is known to exceed."""
+    """One search, and what it shares with others."""
 
     trace: Trace
     channel: Channel | None
     requirements: Requirements
-    tried: dict[_Choice, SimulatedPlan | RunLimits] = field(default_factory=dict)
-    chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
-    later: dict[int, frozenset[int]] = field(default_factory=dict)
+    known: Known = field(default_factory=Known)
+
+    @cached_property
+    def results(self) -> Results:
+        """What is known of choices."""
+        return self.known.results_for(self.requirements)
 
     @cached_property
     def large(self) -> list[int]:
@@ -222,8 +269,11 @@ class _Search:
     def _if_better(
         self, offloaded: frozenset[int], recomputed: frozenset[int], found: SimulatedPlan
     ) -> SimulatedPlan | None:
+        tried, key = self.results.tried.get((offloaded, recomputed)), self._key(found)
+        if isinstance(tried, tuple) and tried >= key:
+            return None
         other = self.evaluate(offloaded, recomputed, self.requirements.limits(self.trace, found))
-        return other if other is not None and self._key(other) < self._key(found) else None
+        return other if other is not None and self._key(other) < key else None
 
     def _evaluate_fully(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> SimulatedPlan:
         """The result of a choice, without limits."""
@@ -235,11 +285,13 @@ class _Search:
         self, offloaded: frozenset[int], recomputed: frozenset[int], limits: RunLimits
     ) -> SimulatedPlan | None:
         """The result of a choice; None if it is known to exceed the limits, or what the SSDs hold."""
-        key = (offloaded, recomputed)
-        tried = self.tried.get(key)
-        if tried is None or (isinstance(tried, RunLimits) and not limits.is_within(tried)):
-            tried = self.tried[key] = self._simulate(offloaded, recomputed, limits) or limits
-        return tried if isinstance(tried, SimulatedPlan) else None
+        choice, tried = (offloaded, recomputed), self.results.tried
+        known = tried.get(choice)
+        if isinstance(known, RunLimits) and limits.is_within(known):
+            return None
+        found = self._simulate(offloaded, recomputed, RunLimits() if isinstance(known, tuple) else limits)
+        tried[choice] = limits if found is None else self._key(found)
+        return found
 
     def _simulate(
         self, offloaded: frozenset[int], recomputed: frozenset[int], limits: RunLimits
@@ -254,9 +306,9 @@ class _Search:
         return None if run is None else SimulatedPlan(plan, run)
 
     def _chain(self, buffer: int) -> tuple[int, ...] | None:
-        if buffer not in self.chains:
-            self.chains[buffer] = chain_of(self.trace, buffer)
-        return self.chains[buffer]
+        if buffer not in self.known.chains:
+            self.known.chains[buffer] = chain_of(self.trace, buffer)
+        return self.known.chains[buffer]
 
     def _not_nested(self, recomputed: frozenset[int]) -> frozenset[int]:
         """The recomputed buffers without those whose operands are recomputed only later."""
@@ -264,12 +316,12 @@ class _Search:
 
     def _made_of_later(self, buffer: int) -> frozenset[int]:
         """The saved buffers that a buffer is recomputed from and that the backward pass reads later than it."""
-        if buffer not in self.later:
+        if buffer not in self.known.later:
             kernels, returns = self.trace.kernels, self.trace.first_backward_use
             read = {other for place in self._chain(buffer) or () for other in kernels[place].reads}
             saved = read.intersection(self.trace.saved)
-            self.later[buffer] = frozenset(other for other in saved if returns(other) > returns(buffer))
-        return self.later[buffer]
+            self.known.later[buffer] = frozenset(other for other in saved if returns(other) > returns(buffer))
+        return self.known.later[buffer]
 
     def _improve(self, found: SimulatedPlan, moves: _Moves) -> SimulatedPlan:
         """Offloads or recomputes buffers alive at the peak, one at a time, until that no longer helps."""
@@ -305,13 +357,21 @@ class _Search:
         yield from (
             choice for choice in self._evictions(buffer, offloaded, recomputed) if choice != _choice(found.plan)
         )
-        bare = self._evaluate_fully(offloaded, recomputed)
+        peak_bytes, there = self._peak(offloaded, recomputed)
         yield offloaded, recomputed
-        more = bare.run.peak_bytes - max(self.requirements.limit_bytes or 0, found.run.peak_bytes - 1)
+        more = peak_bytes - max(self.requirements.limit_bytes or 0, found.run.peak_bytes - 1)
         sizes = self.trace.sizes
-        others = [other for other in self._at_the_peak(bare) if sizes[other] >= more and other != buffer]
+        others = [other for other in there if sizes[other] >= more and other != buffer]
         for other in sorted(others, key=lambda other: (sizes[other], other))[:MAX_EXCHANGES]:
             yield from self._evictions(other, offloaded, recomputed)
+
+    def _peak(self, offloaded: frozenset[int], recomputed: frozenset[int]) -> tuple[int, list[int]]:
+        """The peak of a choice, and the large saved buffers that are alive then."""
+        choice, peaks = (offloaded, recomputed), self.results.peaks
+        if choice not in peaks:
+            found = self._evaluate_fully(offloaded, recomputed)
+            peaks[choice] = found.run.peak_bytes, self._at_the_peak(found)
+        return peaks[choice]
 
     def _evictions(self, buffer: int, offloaded: frozenset[int], recomputed: frozenset[int]) -> Iterable[_Choice]:
         """The choices that offload or recompute a buffer that is kept so far."""
@@ -338,13 +398,8 @@ class _Search:
 
     def _at_the_peak(self, found: SimulatedPlan) -> list[int]:
         """The large saved buffers that are alive at the peak."""
-        alive: dict[int, int] = {}
-        for time_us, _, which, size in found.run.log:
-            if time_us > found.run.peak_us:
-                break
-            if size:
-                alive[which] = alive.get(which, 0) + size
-        return [buffer for buffer in self.large if alive.get(buffer, 0) > 0]
+        alive, sizes = found.run.recording.alive_at(found.run.peak_us), self.trace.sizes
+        return [buffer for buffer in self.large if buffer in alive and sizes[buffer]]
 
     def _longest_unused(self, buffers: Iterable[int], found: SimulatedPlan) -> list[int]:
         """The buffers, longest unused first."""
@@ -390,22 +445,9 @@ class _Peaks:
     """The maximum of live bytes in a run up to each kernel, and from each kernel on."""
 
     def __init__(self, run: Run) -> None:
-        self.steps: list[int] = []  # kernels in order of execution, including reruns
-        self.place_of: dict[int, int] = {}  # position of each kernel among the steps, without reruns
-        highest: list[int] = []
-        alive = most = 0
-        for moment in run.log:
-            alive += moment.bytes
-            if moment.what != "free":
-                most = max(most, alive)
-            if moment.what in ("run", "again"):
-                if moment.what == "run":
-                    self.place_of[moment.which] = len(highest)
-                self.steps.append(moment.which)
-                highest.append(most)
-                most = 0
-        self.peaks_until = list(accumulate(highest, max))
-        self.peaks_since = list(accumulate(reversed(highest), max))[::-1]
+        self.kernels, self.place_of, peaks_bytes = run.recording.steps()
+        self.peaks_until = list(accumulate(peaks_bytes, max))
+        self.peaks_since = list(accumulate(reversed(peaks_bytes), max))[::-1]
 
     def until(self, kernel: int) -> int:
         """The maximum until a kernel ends."""
@@ -415,7 +457,7 @@ class _Peaks:
         """The maximum since a kernel begins, including the reruns right before it from the first one of a kernel after
         `after` on."""
         end = self.place_of[kernel]
-        later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.steps[place] > after)
+        later = (place for place in range(self.place_of[kernel - 1] + 1, end) if self.kernels[place] > after)
         return self.peaks_since[next(later, end)]
 
 

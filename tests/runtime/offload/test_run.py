@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from itertools import accumulate, pairwise
+from itertools import accumulate, islice, pairwise
 
 import pytest
 from hypothesis import assume, given, settings
@@ -234,6 +234,32 @@ def test_kernels_are_slowed_down_by_bytes_moved_however_fast_they_move(rate: flo
     assert channel.speed_during(0, 50.0) == Channel(rate, rate).speed_during(0, 0.0) == 1.0, "nothing moves"
 
 
+def listed_at(run: Run, time_us: float) -> set[int]:
+    """The buffers in memory after all listed events up to a time."""
+    alive: set[int] = set()
+    for moment in run.log:
+        if moment.time_us <= time_us and moment.what in ("allocate", "free"):
+            alive ^= {moment.which}
+    return alive
+
+
+def listed_steps(run: Run) -> tuple[list[int], dict[int, int], list[int]]:
+    """The steps of a run from its listed events."""
+    live = accumulate((moment.bytes for moment in run.log), initial=0)
+    kernels: list[int] = []
+    place_of: dict[int, int] = {}
+    peaks_bytes, since = [], 0
+    for bytes_, moment in zip(islice(live, 1, None), run.log, strict=True):
+        since = since if moment.what == "free" else max(since, bytes_)
+        if moment.what in ("run", "again"):
+            if moment.what == "run":
+                place_of[moment.which] = len(kernels)
+            kernels.append(moment.which)
+            peaks_bytes.append(since)
+            since = 0
+    return kernels, place_of, peaks_bytes
+
+
 class OneByOne(_Simulation):
     """Runs every kernel separately."""
 
@@ -258,5 +284,8 @@ def test_batched_kernels_give_the_same_result_as_single_ones(trace: Trace, data:
     alive = list(accumulate(moment.bytes for moment in run.log))
     assert run.peak_bytes == max(alive)
     assert run.peak_us == run.log[alive.index(max(alive))].time_us
+    moments = sorted({0.0, run.peak_us, run.time_us, *data.draw(st.lists(st.sampled_from(run.ends_us), max_size=3))})
+    assert [run.recording.alive_at(when) for when in moments] == [listed_at(run, when) for when in moments]
+    assert tuple(run.recording.steps()) == listed_steps(run)
     for limits in (RunLimits(run.peak_bytes - 1), RunLimits(lost_us=run.stall_us / 2), RunLimits(run.peak_bytes, 0)):
         assert _Simulation(trace, plan, channel).run(limits) == OneByOne(trace, plan, channel).run(limits)

@@ -19,7 +19,7 @@ from pimflow.runtime.offload.run import (
     simulate,
     simulate_within,
 )
-from pimflow.runtime.offload.search import _Search, chain_of, exchange_buffers, schedule_loads, search_plan
+from pimflow.runtime.offload.search import Known, _Search, chain_of, exchange_buffers, schedule_loads, search_plan
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from support.offload import Clock, chain, random_chain
 
@@ -106,6 +106,29 @@ def test_complete_simulations_lead_to_no_other_plan(seed: int, monkeypatch: pyte
     found = [search_plan(trace, channel, requirements) for requirements in wanted]
     monkeypatch.setattr(Requirements, "limits", lambda *_: RunLimits())
     assert found == [search_plan(trace, channel, requirements) for requirements in wanted]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_searches_share_leads_to_no_other_plan(seed: int) -> None:
+    """One after the other, for several requirements, with what the ones before found out; it saves simulations."""
+    trace, rate = random_chain(seed), (0.3, 1.0)[seed % 2] * RELOADED
+    channel = Channel(rate, rate, 10.0, 4 * rate)
+    limit = int(0.6 * simulate(trace, ActivationPlan()).peak_bytes)
+    wanted = [
+        Requirements(offload, recompute, slower, most)
+        for slower, most in ((0.0, None), (10.0, None), (10.0, limit))
+        for offload, recompute in ((True, True), (True, False), (False, True))
+    ]
+    known, tried = Known(), 0
+    for requirements in wanted:
+        alone = Known()
+        found = search_plan(trace, channel, requirements, alone)
+        assert search_plan(trace, channel, requirements, known) == found
+        exchanged = exchange_buffers(trace, channel, requirements, found.plan, alone)
+        assert exchanged == exchange_buffers(trace, channel, requirements, found.plan)
+        assert exchanged == exchange_buffers(trace, channel, requirements, found.plan, known)
+        tried += len(alone.results_for(requirements).tried)
+    assert sum(len(results.tried) for results in known.results.values()) < 0.8 * tried
 
 
 @pytest.mark.parametrize("seed", range(4))
