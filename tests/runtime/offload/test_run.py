@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import accumulate, islice, pairwise
 
@@ -11,7 +12,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from pimflow.runtime.offload.channel import Channel
-from pimflow.runtime.offload.run import ActivationPlan, Run, RunLimits, _Simulation, simulate
+from pimflow.runtime.offload.run import ActivationPlan, Entry, Moment, Recording, Run, RunLimits, _Simulation, simulate
 from pimflow.runtime.offload.search import chain_of, schedule_loads
 from pimflow.runtime.offload.trace import Buffer, Kernel, Trace
 from pimflow.targets import load_target
@@ -243,13 +244,13 @@ def listed_at(run: Run, time_us: float) -> set[int]:
     return alive
 
 
-def listed_steps(run: Run) -> tuple[list[int], dict[int, int], list[int]]:
+def listed_steps(log: Sequence[Moment]) -> tuple[list[int], dict[int, int], list[int]]:
     """The steps of a run from its listed events."""
-    live = accumulate((moment.bytes for moment in run.log), initial=0)
+    live = accumulate((moment.bytes for moment in log), initial=0)
     kernels: list[int] = []
     place_of: dict[int, int] = {}
     peaks_bytes, since = [], 0
-    for bytes_, moment in zip(islice(live, 1, None), run.log, strict=True):
+    for bytes_, moment in zip(islice(live, 1, None), log, strict=True):
         since = since if moment.what == "free" else max(since, bytes_)
         if moment.what in ("run", "again"):
             if moment.what == "run":
@@ -258,6 +259,22 @@ def listed_steps(run: Run) -> tuple[list[int], dict[int, int], list[int]]:
             peaks_bytes.append(since)
             since = 0
     return kernels, place_of, peaks_bytes
+
+
+def test_the_peak_before_a_quiet_range_counts_for_its_first_kernel() -> None:
+    """A buffer is stored and freed between two kernels, and the second one needs less."""
+    trace = replace(chain(2), buffers=(Buffer("large", 100, 1), Buffer("small", 1, 1)))
+    entries: list[Entry] = [
+        (0.0, "allocate", 0, 100),
+        (1.0, "run", 0, 0),
+        (1.5, "stored", 0, 0),
+        (1.5, "free", 0, -100),
+        (2.0, "quiet", 1, 2),
+    ]
+    recording = Recording(trace, entries, (0.0, 2.0), (1.0, 3.0))
+    steps = recording.steps()
+    assert tuple(steps) == listed_steps([Moment(*event) for event in recording.events])
+    assert steps.peaks_bytes == [100, 100]
 
 
 class OneByOne(_Simulation):
@@ -286,6 +303,6 @@ def test_batched_kernels_give_the_same_result_as_single_ones(trace: Trace, data:
     assert run.peak_us == run.log[alive.index(max(alive))].time_us
     moments = sorted({0.0, run.peak_us, run.time_us, *data.draw(st.lists(st.sampled_from(run.ends_us), max_size=3))})
     assert [run.recording.alive_at(when) for when in moments] == [listed_at(run, when) for when in moments]
-    assert tuple(run.recording.steps()) == listed_steps(run)
+    assert tuple(run.recording.steps()) == listed_steps(run.log)
     for limits in (RunLimits(run.peak_bytes - 1), RunLimits(lost_us=run.stall_us / 2), RunLimits(run.peak_bytes, 0)):
         assert _Simulation(trace, plan, channel).run(limits) == OneByOne(trace, plan, channel).run(limits)
