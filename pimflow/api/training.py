@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, get_args
@@ -21,8 +22,10 @@ from pimflow.runtime.offload.planning import plan_activations
 from pimflow.runtime.offload.requirements import Requirements
 from pimflow.runtime.offload.rule import adaptive_rule
 from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, keep_all, simulate
+from pimflow.runtime.offload.search import Known, Watch
 from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.trace import Trace
+from pimflow.search.progress import SearchProgress, receiver_of
 from pimflow.sparse.memory import size_text
 from pimflow.targets import Target, TargetRecord
 from pimflow.targets.schema.memory import Ssd
@@ -43,6 +46,7 @@ def train(
     activations: Activations = "auto",
     limit_gib: float | None = None,
     slower_percent: float = 0.0,
+    progress: Callable[[str], None] | None = None,
     **options: Unpack[OptionKeywords],
 ) -> Training:
     """Builds and prices a training step on a machine's host, and plans what to do with the activations it saves.
@@ -53,9 +57,9 @@ def train(
     ones, the one that writes least, so that everything is kept if there is room; all steps at most `slower_percent`
     longer then count as equally fast.
 
-    Of the options of `compile`, those of the machine, the shapes, the graph and the rewriting of relational layers
-    matter. By default these layers take the form whose step is fastest or, if its activations do not fit, another one
-    if that makes a better plan.
+    Of the options of `compile`, those of the machine, the shapes, the graph, the rewriting of relational layers and the
+    time budget matter. By default these layers take the form whose step is fastest or, if its activations do not fit,
+    another one if that makes a better plan.
 
     Args:
         model: a path, "zoo:NAME", the bytes of an ONNX file, or an ONNX model in memory.
@@ -66,6 +70,7 @@ def train(
         limit_gib: memory for activations; by default what is left of the machine's GPU memory.
         slower_percent: how much longer the step may take for a lower peak, apart from kernels slowed by transfers; with
             `limit_gib`, for fewer bytes written, everything included.
+        progress: called with a line of text from time to time.
         options: as for `compile`.
 
     Returns:
@@ -80,7 +85,7 @@ def train(
     activations = choice("use of activations", read_argument("activations", str, activations), get_args(Activations))
     slower = read_argument("slower_percent", Annotated[float, Limits(least=0)], slower_percent)
     limit = read_argument("limit_gib", Annotated[float, Limits(above=0)] | None, limit_gib)
-    source, parsed = model_source(model), Options.of(**options)
+    tell, source, parsed = receiver_of(progress), model_source(model), Options.of(**options)
     machine = Machine.of(parsed)
     ssd = _drives(machine.target, activations)
     limit_bytes = None if limit is None else round(min(limit * _GIB, sys.maxsize))
@@ -91,7 +96,9 @@ def train(
         channel_of(machine.target),
         Requirements(activations != "recompute", activations != "offload", slower),
     )
-    plans = [(step, _planned(step, channel, activations, requirements, least=limit is None)) for step in steps]
+    search = SearchProgress("activations", tell, parsed.time_budget_s)
+    watch = Watch(lambda: search.out_of_time, search.simulated)
+    plans = [(step, _planned(step, channel, activations, requirements, watch, least=limit is None)) for step in steps]
     step, found = min(plans, key=lambda plan: plan[0].price(plan[1]).rank)
     return Training(
         source.text,
@@ -108,6 +115,7 @@ def train(
         step.available,
         step.state_missing_bytes,
         None if ssd is None else Endurance.of(found.run, step.trace, ssd),
+        complete=not watch.cut_short,
     )
 
 
@@ -146,7 +154,13 @@ def _check_space(trace: Trace, channel: Channel, plan: ActivationPlan) -> None:
 
 
 def _planned(
-    step: Step, channel: Channel | None, activations: Activations, requirements: Requirements, *, least: bool
+    step: Step,
+    channel: Channel | None,
+    activations: Activations,
+    requirements: Requirements,
+    watch: Watch,
+    *,
+    least: bool,
 ) -> SimulatedPlan:
     """The requested plan.
 
@@ -155,6 +169,7 @@ def _planned(
         channel: to the SSDs; None without any.
         activations: what may be done with them.
         requirements: of the search, except for the limit.
+        watch: the progress of the search.
         least: whether to make the peak as low as possible; the limit then counts only if that plan does not fit.
     """
     trace, within = step.trace, replace(requirements, limit_bytes=step.available)
@@ -165,5 +180,6 @@ def _planned(
         plan = adaptive_rule(trace, channel, trace.modules)
         _check_space(trace, channel, plan)
         return SimulatedPlan(plan, simulate(trace, plan, channel))
-    found = plan_activations(trace, channel, requirements if least else within)
-    return plan_activations(trace, channel, within) if least and step.price(found).is_too_large else found
+    known = Known(watch)
+    found = plan_activations(trace, channel, requirements if least else within, known)
+    return plan_activations(trace, channel, within, known) if least and step.price(found).is_too_large else found

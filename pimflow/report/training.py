@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
+from pimflow.report.summary import CUT_SHORT
 from pimflow.report.tables import render_table
 from pimflow.runtime.offload.channel import Kind
 from pimflow.runtime.offload.run import Run, SimulatedPlan, Trip, recomputed_before, simulate
@@ -65,6 +66,7 @@ class Training(Records):
         available_bytes: GPU memory that is left for activations; None if the machine does not say.
         state_missing_bytes: what the GPU's memory lacks for the state alone.
         endurance: endurance of the drives; None without SSDs.
+        complete: whether the search ended by itself rather than running out of its time budget.
     """
 
     model: str
@@ -81,6 +83,7 @@ class Training(Records):
     available_bytes: int | None
     state_missing_bytes: int
     endurance: Endurance | None
+    complete: bool = True
 
     @property
     def kept(self) -> Run:
@@ -143,6 +146,7 @@ class Training(Records):
                 "limit_bytes": self.found.plan.limit_bytes,
                 "offloaded_bytes": self._bytes(self.found.plan.offloaded),
                 "recomputed_bytes": self._bytes(self.found.plan.recomputed),
+                "complete": self.complete,
             },
             "ssd": None
             if endurance is None
@@ -195,6 +199,8 @@ class Training(Records):
             lines.append(f"  GPU memory    {self._verdict(self.available_bytes)}")
         if self.endurance is not None:
             lines.append(f"  SSD           {_life(self.endurance)}")
+        if not self.complete:
+            lines.append(f"  search        the best plan so far{CUT_SHORT}")
         return lines
 
     def _verdict(self, available_bytes: int) -> str:

@@ -113,6 +113,11 @@ class SearchProgress:
         if self._is_due():
             self._say(f"{count:,} promising candidates and variations examined; their total is not known yet")
 
+    def simulated(self, count: int) -> None:
+        """Report how many plans have been simulated."""
+        if self._is_due():
+            self._say(f"{count:,} plans simulated; their total is not known yet")
+
     def _of(self, done: int, total: int) -> str:
         share = f" ({100 * done // total} %)" if total else ""
         return f"{done:,} of {total:,} candidates priced{share}"

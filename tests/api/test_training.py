@@ -57,6 +57,33 @@ def test_the_peak_includes_all_saved_activations(kept: Training) -> None:
     assert 2.5 * trace.forward_us < trace.time_us, "each product has two of its size in the backward pass"
 
 
+def test_a_plan_that_fits_is_found_in_no_time() -> None:
+    """With more time the search finds a faster one, and reports how many plans it has simulated."""
+    lines: list[str] = []
+    most = pimflow.train("zoo:squeezenet-1.1", target="a100-ssd", activations="keep").kept.peak_bytes // 2
+    hasty, thorough = (
+        pimflow.train(
+            "zoo:squeezenet-1.1",
+            target="a100-ssd",
+            limit_gib=most / 2**30,
+            time_budget_s=budget_s,
+            progress=lines.append,
+        )
+        for budget_s in (0.0, None)
+    )
+    assert hasty.fits
+    assert hasty.found.run.peak_bytes <= most
+    assert not hasty.complete
+    assert hasty.as_json()["plan"]["complete"] is False
+    assert "--time-budget none" in hasty.text()
+    assert thorough.complete
+    assert "--time-budget" not in thorough.text()
+    assert thorough.found.run.time_us < 0.95 * hasty.found.run.time_us
+    counts = [int(line.split()[2].replace(",", "")) for line in lines if "plans simulated" in line]
+    assert counts
+    assert counts == sorted(counts)
+
+
 def test_initial_zeros_of_sums_are_not_parameters() -> None:
     """A loop over relations starts from such zeros, which constant folding creates."""
     trained = pimflow.train("zoo:rgcn", activations="keep")

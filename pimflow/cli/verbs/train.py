@@ -6,7 +6,7 @@ import argparse
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import show
+from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_model, number, positive_float
 from pimflow.cli.stdin import given_model
 from pimflow.data import Limits
@@ -21,7 +21,7 @@ def add(verbs: Any) -> None:
         "and update), and plans which of the saved activations to keep, to offload to SSDs or to recompute.",
     )
     add_model(parser)
-    add_options(parser, only=("target", "shapes", "fixed", "graph", "relations"))
+    add_options(parser, only=("target", "shapes", "fixed", "graph", "relations", "time_budget_s"))
     parser.add_argument(
         "--loss", default="sum", metavar="NAME", help="loss: sum, mean-squared or cross-entropy (default: sum)"
     )
@@ -57,14 +57,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Plan the step and print the plan."""
     import pimflow
 
-    found = pimflow.train(
-        given_model(arguments.model),
-        loss=arguments.loss,
-        optimiser=arguments.optimiser,
-        activations=arguments.activations,
-        limit_gib=arguments.limit_gib,
-        slower_percent=arguments.slower_percent,
-        **keywords_of(arguments),
-    )
+    with Progress(quiet=arguments.quiet) as progress:
+        found = pimflow.train(
+            given_model(arguments.model),
+            loss=arguments.loss,
+            optimiser=arguments.optimiser,
+            activations=arguments.activations,
+            limit_gib=arguments.limit_gib,
+            slower_percent=arguments.slower_percent,
+            progress=progress,
+            **keywords_of(arguments),
+        )
     show("train", found, arguments)
     return 0

@@ -33,19 +33,22 @@ LESS_SHARE = 1 / 16
 """How far below the requested limit to plan as well, as a fraction of the range of limits."""
 
 
-def plan_activations(trace: Trace, channel: Channel | None, requirements: Requirements | None = None) -> SimulatedPlan:
-    """The best plan found.
+def plan_activations(
+    trace: Trace, channel: Channel | None, requirements: Requirements | None = None, known: Known | None = None
+) -> SimulatedPlan:
+    """The best plan found; once time is up, only paging plans are still tried.
 
     Args:
         trace: the step.
         channel: the channel to the SSDs; None if nothing can be offloaded.
         requirements: the requirements for the plan.
+        known: as for `search_plan`.
     """
     requirements = requirements or Requirements()
     wanted = [requirements]
     if channel is not None and requirements.offload and requirements.recompute:
         wanted += [replace(requirements, recompute=False), replace(requirements, offload=False)]
-    known = Known()
+    known = known or Known()
     found = (_best_of_kind(trace, channel, kind, known) for kind in wanted)
     return min(found, key=lambda plan: requirements.key(trace, plan))
 

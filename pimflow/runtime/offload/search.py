@@ -15,7 +15,7 @@ and also restarts with it from nothing recomputed: once longest unused first, on
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Container, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from dataclasses import field, replace
 from functools import cached_property
 from itertools import accumulate, islice
@@ -81,16 +81,54 @@ class Results:
     peaks: dict[_Choice, tuple[int, list[int]]] = field(default_factory=dict)
 
 
+def _never() -> bool:
+    return False
+
+
+def _silent(_count: int) -> None:
+    """Discard a number."""
+
+
+@dataclass
+class Watch:
+    """The progress of searches, which stop improving their plans once time is up.
+
+    Args:
+        is_late: whether time is up.
+        tell: receives the number of plans simulated so far.
+        simulated: this number.
+        cut_short: whether plans were left out for lack of time.
+    """
+
+    is_late: Callable[[], bool] = _never
+    tell: Callable[[int], None] = _silent
+    simulated: int = 0
+    cut_short: bool = False
+
+    def has_time(self) -> bool:
+        """Whether there is time for another plan."""
+        is_late = self.is_late()
+        self.cut_short |= is_late
+        return not is_late
+
+    def count(self) -> None:
+        """Count a plan."""
+        self.simulated += 1
+        self.tell(self.simulated)
+
+
 @dataclass
 class Known:
     """What searches for plans of one step with one channel can share.
 
     Args:
+        watch: their progress.
         results: by requirements, without which kinds of changes are allowed.
         chains: by buffer, the kernels that recompute it, as for `chain_of`.
         later: by buffer, the saved buffers that it is recomputed from and that the backward pass reads later than it.
     """
 
+    watch: Watch = field(default_factory=Watch)
     results: dict[Requirements, Results] = field(default_factory=dict)
     chains: dict[int, tuple[int, ...] | None] = field(default_factory=dict)
     later: dict[int, frozenset[int]] = field(default_factory=dict)
@@ -270,7 +308,7 @@ class _Search:
         self, offloaded: frozenset[int], recomputed: frozenset[int], found: SimulatedPlan
     ) -> SimulatedPlan | None:
         tried, key = self.results.tried.get((offloaded, recomputed)), self._key(found)
-        if isinstance(tried, tuple) and tried >= key:
+        if (isinstance(tried, tuple) and tried >= key) or not self.known.watch.has_time():
             return None
         other = self.evaluate(offloaded, recomputed, self.requirements.limits(self.trace, found))
         return other if other is not None and self._key(other) < key else None
@@ -289,6 +327,7 @@ class _Search:
         known = tried.get(choice)
         if isinstance(known, RunLimits) and limits.is_within(known):
             return None
+        self.known.watch.count()
         found = self._simulate(offloaded, recomputed, RunLimits() if isinstance(known, tuple) else limits)
         tried[choice] = limits if found is None else self._key(found)
         return found
@@ -352,7 +391,7 @@ class _Search:
         """Choices in which a buffer leaves memory the other way or is kept: alone, or in exchange for another buffer
         that is large enough, smallest first."""
         offloaded, recomputed = (chosen - {buffer} for chosen in _choice(found.plan))
-        if buffer not in found.plan.offloaded | found.plan.recomputed.keys():
+        if buffer not in found.plan.offloaded | found.plan.recomputed.keys() or not self.known.watch.has_time():
             return
         yield from (
             choice for choice in self._evictions(buffer, offloaded, recomputed) if choice != _choice(found.plan)
