@@ -186,7 +186,8 @@ class GraphSession:
     def _open(
         self, graph: Graph, threads: int, optimise: bool, fuse_quantised: bool, exact_bytes: bool = True
     ) -> InferenceSession:
-        model, lent = split_model(_with_cast_outputs(graph), INLINE_LIMIT_BYTES, with_ranks=False)
+        needed = _without_unread_constants(_with_cast_outputs(graph))
+        model, lent = split_model(needed, INLINE_LIMIT_BYTES, with_ranks=False)
         options = session_options(threads, optimise, fuse_quantised, exact_bytes=exact_bytes)
         self._lent = lend(lent, options)
         dequantises = any(node.op_type == "DequantizeLinear" for node in model.graph.node)
@@ -295,6 +296,18 @@ def _with_cast_outputs(graph: Graph) -> Graph:
         if carrier
     }
     return graph.replace(outputs=outputs, nodes=[*graph.nodes, *casts], values={**graph.values, **values})
+
+
+def _without_unread_constants(graph: Graph) -> Graph:
+    """The graph without constants that nothing reads: ONNX Runtime drops them, and then does not find what replaces
+    them if they are lent."""
+    read = {*graph.outputs, *(name for node in graph.nodes for name in node.inputs)}
+    constants = {name: array for name, array in graph.constants.items() if name in read}
+    if len(constants) == len(graph.constants):
+        return graph
+    unread = graph.constants.keys() - constants.keys()
+    values = {name: value for name, value in graph.values.items() if name not in unread}
+    return graph.replace(values=values, constants=constants)
 
 
 def needs_ort_value(item: Any) -> bool:

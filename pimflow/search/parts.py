@@ -56,12 +56,15 @@ def extract_row_parts(graph: Graph, node: Node, starts: Iterable[int], count: in
 def extract_columns(graph: Graph, node: Node, count: int) -> Graph:
     """The first columns of a contraction with constant weights as a graph of their own."""
     assert isinstance(node.op, Contraction), "only contractions are divided by columns"
-    columns, cuts = node_columns(graph, node), []
+    columns = node_columns(graph, node)
+    cuts: list[Range | None] = []
     for index, name in enumerate(node.inputs):
         shape = graph.value(name).shape if name and index else None
-        axis = 0 if shape is None else node.op.channel_axis % len(shape) if index == 1 else len(shape) - 1
-        divided = shape is not None and axis < len(shape) and shape[axis] == columns
-        cuts.append((axis, 0, count) if divided else None)
+        if not shape:  # also a scalar, which every column reads
+            cuts.append(None)
+            continue
+        axis = node.op.channel_axis % len(shape) if index == 1 else len(shape) - 1
+        cuts.append((axis, 0, count) if shape[axis] == columns else None)
     return _extract(graph, node, node.op, cuts, (column_axis(graph, node), 0, count))
 
 

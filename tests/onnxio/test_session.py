@@ -9,6 +9,7 @@ from onnx import TensorProto, helper
 import pimflow
 from pimflow.errors import ModelError
 from pimflow.frontend import load_model
+from pimflow.ir import Value
 from pimflow.onnxio.session import GraphSession, open_session, refuse, session_options
 from pimflow.onnxio.tensors import numpy_dtype
 from support.int8 import needs_exact_bytes
@@ -140,3 +141,12 @@ def test_signed_activations_have_a_kernel(optimise: bool) -> None:
     sums = np.einsum("cijhw,ochw->oij", windows, weights.astype(int))
     assert np.abs(result[0] - sums * 0.01 / 8).max() <= 0.501
     assert result.std() > 10
+
+
+def test_large_constants_that_nothing_reads() -> None:
+    """ONNX Runtime drops them, and refuses to replace what it has dropped."""
+    graph = load_model(model_of([helper.make_node("Relu", ["x"], ["y"])], {"x": (2,)}))
+    spare = np.ones(8192, np.float32)
+    values = {**graph.values, "spare": Value("spare", spare.shape, "float32")}
+    session = GraphSession(graph.replace(values=values, constants={"spare": spare}), optimise=False)
+    np.testing.assert_array_equal(session.run({"x": np.array([-1, 1], np.float32)})["y"], [0, 1])

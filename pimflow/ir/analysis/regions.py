@@ -82,8 +82,9 @@ def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Ref
 
 
 def node_rows(graph: Graph, node: Node) -> int:
-    """Rows of the node's first output; 0 if it has none."""
-    return row_count(graph.values[node.outputs[0]].shape)
+    """Rows of the node's first output; 0 if it has none, or the node leaves that output out."""
+    first = node.outputs[0]
+    return row_count(graph.values[first].shape) if first else 0
 
 
 def column_axis(graph: Graph, node: Node) -> int:

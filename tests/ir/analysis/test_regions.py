@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
+from onnx import helper
 
+import pimflow
 from pimflow.errors import GraphError
+from pimflow.frontend import load_model
 from pimflow.ir import Builder, Graph, OnDevice, SplitRows
-from pimflow.ir.analysis.regions import cut_subgraph, pipeline_refusal
+from pimflow.ir.analysis.regions import cut_subgraph, node_rows, pipeline_refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.runtime.execute.ort import random_inputs
+from support.onnx_models import model_of
 from support.passes import applied
 from support.values import assert_close, run_in_ort
 
@@ -95,3 +100,13 @@ def test_a_far_operand_is_taken_to_depend_on_the_node() -> None:
     refusal = pipeline_refusal(far, ("first", "far"))
     assert refusal is not None, "not proven within the limit"
     assert "may depend on the region" in refusal.reason
+
+
+def test_a_first_output_that_is_left_out_has_no_rows() -> None:
+    """An LSTM of which only the last state is read."""
+    weights = {"w": np.ones((1, 32, 16), np.float32), "r": np.ones((1, 32, 8), np.float32)}
+    nodes = [helper.make_node("LSTM", ["x", "w", "r"], ["", "y"], hidden_size=8)]
+    graph = load_model(model_of(nodes, {"x": (4, 1, 16)}, constants=weights))
+    assert [node_rows(graph, node) for node in graph.nodes if not node.outputs[0]] == [0]
+    compiled = pimflow.compile(model_of(nodes, {"x": (4, 1, 16)}, constants=weights), use_cache=False)
+    assert compiled.verify().passed
