@@ -144,7 +144,8 @@ class StageTimes:
         chains = tail.chains if end.stages == 2 and end.is_chain(size) else None
         for place in range(shared, size):
             layer = end.layers[place]
-            after_us = 0.0 if layer.leaves else min([node_behind_us[at] + least_us[at] for at in layer.readers])
+            ways_us = [0.0] if layer.leaves else [node_behind_us[at] + least_us[at] for at in layer.readers]
+            after_us = min(ways_us, default=0.0)  # nothing comes after a result that nothing reads
             node_behind_us.append(after_us)
             if chains is not None:
                 chains = with_front(chains, end, place, devices[size - 1 - place], nodes.parts[place - shared])

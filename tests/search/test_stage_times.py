@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
+from onnx import helper
 
+import pimflow
 from pimflow.ir import Graph, Pipeline
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
@@ -18,6 +21,7 @@ from pimflow.search.stage_times import StageTimes
 from pimflow.targets import load_target
 from support.costs import FakeCosts
 from support.graphs import dense_block, fire_modules, inverted_residuals, random_net
+from support.onnx_models import model_of
 
 COSTS: dict[str, Costs] = {"fake": FakeCosts(symmetric_padding=("gpu",)), "pimflow": CostModel(load_target("pimflow"))}
 
@@ -77,3 +81,13 @@ def test_only_runs_have_a_bound() -> None:
     other_way = Pipeline((second, first, third), ("pim", "gpu", "gpu"), (2, rows - 2), "")
     assert stages.lower_bound_us(run) > 0
     assert stages.lower_bound_us(other_way) == 0
+
+
+def test_a_result_that_nothing_reads_in_a_pipeline() -> None:
+    """It stays if dead code is not removed."""
+    convs = [("x", "a"), ("a", "b"), ("b", "y")]
+    nodes = [helper.make_node("Conv", [read, "w"], [made], pads=[1] * 4) for read, made in convs]
+    nodes.insert(2, helper.make_node("Sigmoid", ["b"], ["dead"]))
+    model = model_of(nodes, {"x": (1, 32, 28, 28)}, constants={"w": np.ones((32, 32, 3, 3), np.float32)})
+    compiled = pimflow.compile(model, use_cache=False, check=False, disabled_passes=("remove-dead-code",))
+    assert any(row["op"] == "Sigmoid" for row in compiled.records())
