@@ -170,29 +170,51 @@ class _ValueComparison:
         self._known = known
         self._rounding = rounding
         self._kernels = NodeKernels(graph)
+        self._moved: dict[str, Array] = {}
+        self._last_read = {name: node.name for node in graph.nodes for name in node.inputs}
 
     def __call__(self, node: Node, inputs: Sequence[Array | None]) -> Sequence[Array]:
         names = [name for name in node.outputs if name]
         made = dict(zip(names, self._kernels.run(node, inputs), strict=True))
+        moved = self._moved_results(node, inputs, made)
         for name in names:
             known = self._known.take(name)
             if known is not None:
-                rtol = DEFAULT_RTOL + self._rounding_effect(node, inputs, known)
-                self.compare(name, known, made[name], rtol, stepped=quantises(node))
+                effect = _effect(made[name], moved[name], known) if name in moved else 0.0
+                self.compare(name, known, made[name], DEFAULT_RTOL + effect, stepped=quantises(node))
                 made[name] = known
+            elif name in moved:
+                self._moved[name] = moved[name]
+        for name in node.inputs:
+            if self._last_read[name] == node.name:
+                self._moved.pop(name, None)
         return list(made.values())
 
-    def _rounding_effect(self, node: Node, inputs: Sequence[Array | None], expected: Any) -> float:
-        """The maximum effect of weights that were rounded once more on a product, relative to its largest magnitude.
+    def _moved_results(
+        self, node: Node, inputs: Sequence[Array | None], made: Mapping[str, Array]
+    ) -> Mapping[str, Array]:
+        """A node's results if weights that were rounded once more move every product as far as they may.
 
-        It is the rounding error times the sum of the magnitudes of the product's summands.
+        That is the rounding error times the sum of the magnitudes of the product's summands. What is moved by it but
+        not compared itself, such as some rows of a product, moves its readers.
+
+        Returns:
+            By output; empty if no operand is rounded or moved.
         """
+        moved = [self._moved.get(name, array) for name, array in zip(node.inputs, inputs, strict=True)]
         share = max((self._rounding.get(name, 0.0) for name in node.inputs), default=0.0)
-        if share == 0 or not node.op.is_contraction:
-            return 0.0
-        (summed,) = self._kernels.run(node, [magnitudes(array) for array in inputs])
-        largest = largest_magnitude(expected)
-        return share * float(summed.max(initial=0.0)) / largest if largest else 0.0
+        if not node.op.is_contraction:
+            still = all(other is array for other, array in zip(moved, inputs, strict=True))
+            results = {} if still else dict(zip(made, self._kernels.run(node, moved), strict=True))
+            return {name: array for name, array in results.items() if _is_float(array)}
+        sizes = [magnitudes(array) for array in inputs]
+        wider = [_reach(*each) for each in zip(sizes, inputs, moved, strict=True)]
+        if share == 0 and all(other is size for other, size in zip(wider, sizes, strict=True)):
+            return {}
+        (summed,) = self._kernels.run(node, sizes)
+        (reached,) = self._kernels.run(node, wider)
+        ((name, result),) = made.items()
+        return {name: result + (reached - summed) + share * summed}
 
     def compare(self, name: str, expected: Any, actual: Any, rtol: float, *, stepped: bool = False) -> None:
         """Records the error of a value, and whether it is too large."""
@@ -203,6 +225,23 @@ class _ValueComparison:
         self.largest = max(self.largest, check.max_rel_err)
         if not check.passed:
             self.wrong[name] = check.max_rel_err
+
+
+def _reach(size: Array | None, array: Array | None, moved: Array | None) -> Array | None:
+    """The magnitudes of an operand, with how far its elements are moved added."""
+    if size is None or array is None or moved is None or moved is array:
+        return size
+    return np.asarray(size + np.abs(moved - array))
+
+
+def _effect(made: Array, moved: Array, expected: Any) -> float:
+    """How far a result is moved, relative to the largest magnitude expected."""
+    largest = largest_magnitude(expected)
+    return largest_magnitude(moved - made) / largest if largest else 0.0
+
+
+def _is_float(item: Any) -> bool:
+    return isinstance(item, np.ndarray) and item.dtype.kind == "f"
 
 
 def _is_steps(expected: Any, actual: Any) -> bool:

@@ -7,12 +7,14 @@ from dataclasses import replace
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 import pimflow
+from pimflow.frontend import load_model
 from pimflow.ir import Array, Builder, Graph
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from pimflow.verify import values
+from pimflow.verify.outputs import DEFAULT_RTOL
 from pimflow.verify.values import compare_values
 from support.onnx_models import model_of
 from support.values import relative_error
@@ -68,6 +70,26 @@ def test_constants_rounded_step_by_step(model: onnx.ModelProto, policy: str, nod
     off = replace(compiled, graph=compiled.graph.replace(constants=wrong)).verify().values
     assert off is not None
     assert off.wrong
+
+
+def test_rows_of_a_product_with_weights_rounded_once_more() -> None:
+    """The rows have no counterpart in the original: the effect is allowed in the first value that has one."""
+    nodes = [*normed(8).graph.node, helper.make_node("Relu", ["y"], ["r"]), helper.make_node("Add", ["r", "x"], ["z"])]
+    nodes[0].attribute.append(helper.make_attribute("pads", [1, 1, 1, 1]))
+    constants = {item.name: numpy_helper.to_array(item) for item in normed(8).graph.initializer}
+    model = model_of(nodes, {"x": (1, 8, 9, 9)}, ["z"], constants, dtype=TensorProto.FLOAT16)
+    before = load_model(model)
+    (conv, *others) = pimflow.opt(model, "fold-batch-norm").graph.nodes
+    followers = ", ".join(node.name for node in others)
+    split = f"md-dp-split{{node={conv.name} gpu_rows=4 followers=[{followers}]}}"
+    after = pimflow.opt(model, f"fold-batch-norm,{split}").graph
+    feeds = random_inputs(before, 0)
+    _, checked = compare_values(before, after, feeds)
+    assert checked.largest_error > DEFAULT_RTOL
+    assert not checked.wrong
+    wrong = {name: array * array.dtype.type(1.01) for name, array in after.constants.items() if array.ndim > 1}
+    _, checked = compare_values(before, after.replace(constants={**after.constants, **wrong}), feeds)
+    assert checked.wrong
 
 
 COUNT, SIZE = 9, 64
