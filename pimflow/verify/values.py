@@ -18,7 +18,7 @@ from pimflow.onnxio.folding import is_random
 from pimflow.onnxio.widening import NARROW, single_precision, widened
 from pimflow.runtime.execute.nodes import NodeRun, run_nodes
 from pimflow.runtime.execute.ort import NodeKernels
-from pimflow.verify.blocks import largest_magnitude, steps_off
+from pimflow.verify.blocks import Numbers, largest_magnitude, steps_off
 from pimflow.verify.outputs import DEFAULT_RTOL, compare_outputs
 from pimflow.verify.reference import STEP, magnitudes, quantises
 
@@ -207,14 +207,17 @@ class _ValueComparison:
             still = all(other is array for other, array in zip(moved, inputs, strict=True))
             results = {} if still else dict(zip(made, self._kernels.run(node, moved), strict=True))
             return {name: array for name, array in results.items() if _is_float(array)}
+
+        run = self._kernels.run
         sizes = [magnitudes(array) for array in inputs]
         wider = [_reach(*each) for each in zip(sizes, inputs, moved, strict=True)]
-        if share == 0 and all(other is size for other, size in zip(wider, sizes, strict=True)):
+        still = all(other is size for other, size in zip(wider, sizes, strict=True))
+        if still and share == 0:
             return {}
-        (summed,) = self._kernels.run(node, sizes)
-        (reached,) = self._kernels.run(node, wider)
-        ((name, result),) = made.items()
-        return {name: result + (reached - summed) + share * summed}
+        summed = run(node, sizes)
+        sums: list[Numbers] = [*made.values(), *summed, *(summed if still else run(node, wider))]
+        result, least, most = sums
+        return {node.output: result + (most - least) + share * least}
 
     def compare(self, name: str, expected: Any, actual: Any, rtol: float, *, stepped: bool = False) -> None:
         """Records the error of a value, and whether it is too large."""
@@ -227,14 +230,14 @@ class _ValueComparison:
             self.wrong[name] = check.max_rel_err
 
 
-def _reach(size: Array | None, array: Array | None, moved: Array | None) -> Array | None:
+def _reach(size: Numbers | None, array: Numbers | None, moved: Numbers | None) -> Array | None:
     """The magnitudes of an operand, with how far its elements are moved added."""
     if size is None or array is None or moved is None or moved is array:
         return size
     return np.asarray(size + np.abs(moved - array))
 
 
-def _effect(made: Array, moved: Array, expected: Any) -> float:
+def _effect(made: Numbers, moved: Numbers, expected: Any) -> float:
     """How far a result is moved, relative to the largest magnitude expected."""
     largest = largest_magnitude(expected)
     return largest_magnitude(moved - made) / largest if largest else 0.0
