@@ -290,8 +290,9 @@ pimflow train zoo:toy --target a100-ssd --loss cross-entropy
 
 The trained parameters are recognised by how the model uses them: float constants of products, norms and lookups,
 and constants that are added or multiplied elementwise, except masks (values that are not finite, huge, or zeros and
-one other value, as in Swin's windows and GPT-2's causal mask). A stored table of computed values, such as sines,
-looks like a learned one and counts as a parameter.
+one other value, as in Swin's windows and GPT-2's causal mask). A single number is a parameter only where it cannot be a
+setting: a weight or bias of a product (a head with one output), the scale or shift of a batch norm, or the slope of a
+PRelu. A stored table of computed values, such as sines, looks like a learned one and counts as a parameter.
 
 A graph network is trained on its graph (`--graph`, or the zoo's), with its relational layers in the form whose step
 is fastest ([gnn.md](gnn.md#relational-layers)); every weight remains a parameter of its own.

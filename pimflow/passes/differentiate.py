@@ -125,13 +125,15 @@ def parameters(graph: Graph, model: Graph | None = None, given: Collection[str] 
     Float constants of more than one element, none of them huge or not finite, are trained if they are an operand of a
     contraction, the scale or shift of a norm, a table for lookups of rows, what the body of a Loop, a Scan or an If
     reads from the surrounding graph, what a Loop carries unchanged, or, unless they are a mask, an operand of another
-    elementwise op on a computed value; or if only movements bring them there.
+    elementwise op on a computed value; or if only movements bring them there. Those of one element are trained where
+    they cannot be a setting: as weights and biases of contractions, scales and shifts of batch norms, slopes of PRelu.
     """
     found: dict[str, None] = {}
     model = None if model is None else with_plain_constants(model)
     for node in graph.nodes:
-        is_trained = is_unmasked if node.op.onnx_name in _SCALED or _has_bodies(node) else is_trainable
+        of_several = is_unmasked if node.op.onnx_name in _SCALED or _has_bodies(node) else is_trainable
         for position in _trained_positions(graph, node):
+            is_trained = _is_float_in_range if _may_be_single(graph, node, position) else of_several
             for name in _sources(graph, node.inputs[position]):
                 if is_trained(graph, name) and (
                     model is None or _is_made_of_parameters(model, name, is_trained, given)
@@ -182,6 +184,29 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         yield from range(2 if isinstance(op, GatherPairs | Sddmm) else 1)  # weights of edges belong to the graph
     elif _reads_learnt(graph, node):
         yield from range(count)
+
+
+def _may_be_single(graph: Graph, node: Node, position: int) -> bool:
+    """Whether an operand is one element that, as a constant, is a parameter, and no setting such as a factor."""
+    op, name = node.op, node.inputs[position]
+    if not name or graph.value(name).elements != 1:
+        return False
+    if op.onnx_name == "PRelu":
+        return position == 1
+    if op.onnx_name == "Add":
+        return _is_bias_of_one(graph, node, position)
+    if op.is_contraction or isinstance(op, BatchNorm):
+        return True
+    multiplies = _multiplies(op) and not op.onnx_name.endswith("Normalization")  # ones are where groups are scaled
+    return multiplies or (isinstance(op, OnnxOp) and TRAINED_INPUTS.get((op.domain, op.op_type)) is not None)
+
+
+def _is_bias_of_one(graph: Graph, node: Node, position: int) -> bool:
+    """Whether an Add's operand is a vector of one element that is added to a product of one column."""
+    if graph.shape(node.inputs[position]) != (1,):
+        return False
+    product = graph.producer(node.inputs[1 - position])
+    return product is not None and product.op.is_contraction and graph.shape(product.output)[-1:] == (1,)
 
 
 def _has_bodies(node: Node) -> bool:
@@ -252,8 +277,13 @@ def _is_sum_of_constants(graph: Graph, node: Node) -> bool:
 
 def is_trainable(graph: Graph, name: str) -> bool:
     """Whether a constant may be trained: it has several floats, none of them huge or not finite."""
+    return _is_float_in_range(graph, name) and graph.value(name).elements > 1
+
+
+def _is_float_in_range(graph: Graph, name: str) -> bool:
+    """Whether a constant has floats, none of them huge or not finite."""
     array = graph.constants.get(name)
-    if array is None or array.size < 2 or not is_float(array.dtype.name) or graph.packed_form(name) is not None:
+    if array is None or not array.size or not is_float(array.dtype.name) or graph.packed_form(name) is not None:
         return False
     largest = np.abs(_stored(array).astype(np.float32, copy=False)).max()
     return bool(np.isfinite(largest) and largest <= LARGEST_PARAMETER)

@@ -131,6 +131,43 @@ def test_masks_and_scalars_are_not_parameters() -> None:
     assert parameters(graph) == ("weights", "shift")
 
 
+def test_weights_slopes_and_biases_of_one_element_are_parameters() -> None:
+    """What PyTorch's exporter makes of Linear(4, 1) on vectors and on rows of vectors, PReLU() and BatchNorm2d(1)."""
+    graph = load_model(
+        parser.parse_model("""
+        <ir_version: 8, opset_import: ["": 17]>
+        heads (float[2, 1, 3, 4] x) => (float[2, 1, 3, 1] y, float[6, 1] z)
+        <float[1, 1, 1, 1] kernel = {0.5}, float[1] scale = {1}, float[1] shift = {0}, float[1] mean = {0.3},
+         float[1] variance = {2}, float[1, 1, 1] slope = {0.25}, float[4, 1] w = {1, 2, -3, 4}, float[1] b = {0.1},
+         float[1, 4] v = {1, -2, 3, 0.4}, float[1] c = {0.2}, float[1] factor = {3}, float[1] tiny = {1e-5},
+         int64[2] rows = {6, 4}>
+        {
+            kept = Conv (x, kernel)
+            norm = BatchNormalization (kept, scale, shift, mean, variance)
+            bent = PRelu (norm, slope)
+            scaled = Mul (bent, factor)
+            moved = Add (scaled, tiny)
+            product = MatMul (moved, w)
+            y = Add (b, product)
+            flat = Reshape (moved, rows)
+            z = Gemm <transB: int = 1> (flat, v, c)
+        }""")
+    )
+    expected = ("kernel", "scale", "shift", "slope", "w", "b", "v", "c")
+    assert parameters(graph) == expected
+    check_parameters(graph)
+
+
+def test_one_element_that_fills_an_operand_is_not_a_parameter() -> None:
+    """A constant that an exporter fills with a number is no weight, however it is read."""
+    build = Builder("g", opset=18)
+    x = build.matmul(build.input(3, 4), 5)
+    number, sizes = build.constant(np.full(1, 0.2, np.float32), "number"), build.constant(np.array([5, 2]), "sizes")
+    (filled,) = build.node(OnnxOp("Expand"), (number, sizes), [((5, 2), "float32")])
+    graph = build.graph(build.op(MatMul(), x, filled))
+    assert parameters(graph) == parameters(TIDY.run(graph).graph, graph) == ("weights",)
+
+
 def test_small_masks_are_not_parameters() -> None:
     """Masks are added to scores (Swin), multiplied (GPT-2), or folded from two. Zeros and identities are trained."""
     build = Builder()
