@@ -347,7 +347,7 @@ def _reduces(node: onnx.NodeProto) -> bool:
     )
 
 
-def _scatter_sources(proto: onnx.ModelProto) -> set[str]:
+def scatter_sources(proto: onnx.ModelProto) -> set[str]:
     """The values by which scatters with a reduction are indexed, as in graph networks, and all that these depend on."""
     reducing = {function.name for function in proto.functions if any(map(_reduces, function.node))}
     sources: set[str] = set()
@@ -382,7 +382,7 @@ def random_graph(model: onnx.ModelProto, shapes: ShapeBindings) -> BoundGraph | 
     Raises:
         ModelError: as `graph_inputs`.
     """
-    proto, sources = model.graph, _scatter_sources(model)
+    proto, sources = model.graph, scatter_sources(model)
     excluded = _token_ids(proto).union(info.name for info in proto.input if info.name not in sources)
     found = graph_inputs(proto, excluded) if sources else None
     if found is None:

@@ -126,7 +126,7 @@ def load_with_graph(
 
 def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, keep_edges: bool) -> Loaded:
     if adjacency is not None:
-        bound = _bind(given.proto.graph, adjacency, shapes)
+        bound = _bind(given.proto, adjacency, shapes)
         return Loaded(_loaded(given, bound.shapes, annotations=False)) if keep_edges else _bound(given, bound)
     found = None if keep_edges else random_graph(given.proto, shapes)
     if found is None:
@@ -134,12 +134,12 @@ def _read(given: Source, shapes: ShapeBindings, adjacency: Adjacency | None, kee
     return replace(_bound(given, found), is_estimate=True)
 
 
-def _bind(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph | BoundRelations:
+def _bind(model: onnx.ModelProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundGraph | BoundRelations:
     if not adjacency.relations:
-        return bind_graph(proto, adjacency, shapes)
+        return bind_graph(model.graph, adjacency, shapes)
     from pimflow.frontend.relation_binding import bind_relations
 
-    return bind_relations(proto, adjacency, shapes)
+    return bind_relations(model, adjacency, shapes)
 
 
 def _bound(given: Source, bound: BoundGraph | BoundRelations) -> Loaded:
@@ -219,11 +219,12 @@ def bound_inputs(
     """
     if adjacency is None and not fixed:
         return {}
-    proto = read_source(source).proto.graph
+    model = read_source(source).proto
+    declared = model.graph.input
     if adjacency is None:
-        return fixed_arrays(bind_inputs(proto.input, shapes or {}), fixed or {})
-    bound = _bind(proto, adjacency, shapes or {})
-    return {**bound.arrays(), **(fixed_arrays(bind_inputs(proto.input, bound.shapes), fixed) if fixed else {})}
+        return fixed_arrays(bind_inputs(declared, shapes or {}), fixed or {})
+    bound = _bind(model, adjacency, shapes or {})
+    return {**bound.arrays(), **(fixed_arrays(bind_inputs(declared, bound.shapes), fixed) if fixed else {})}
 
 
 def _typed(inferred: Inferred) -> Graph:

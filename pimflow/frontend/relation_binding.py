@@ -8,7 +8,7 @@ import onnx
 
 from pimflow.errors import ModelError, ShapeError
 from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
-from pimflow.frontend.graph_binding import as_input, is_edge_list
+from pimflow.frontend.graph_binding import as_input, is_edge_list, scatter_sources
 from pimflow.ir import Array
 from pimflow.records import dataclass
 from pimflow.sparse import Graph as Adjacency
@@ -23,7 +23,7 @@ class BoundRelations:
         adjacency: the graph.
         shapes: numbers of edges, and the sizes given by the user.
         lists: the inputs that it replaces.
-        notes: parts of the graph that the model does not read.
+        notes: parts of the graph that the model does not read, and inputs that the graph does not have.
     """
 
     adjacency: Adjacency
@@ -39,21 +39,28 @@ class BoundRelations:
         return {item.name: as_input(found[item.name], item) for item in self.lists}
 
 
-def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundRelations:
+def bind_relations(model: onnx.ModelProto, adjacency: Adjacency, shapes: ShapeBindings) -> BoundRelations:
     """Binds a heterogeneous graph to the inputs of a model; features and sizes give the number of vertices of each
     kind.
+
+    A list that the graph does not have stays an input if the model reads it, but aggregates nothing by it: the pairs
+    that a link predictor scores.
 
     Raises:
         ModelError: the model reads no edge list, or one that the graph does not have.
         ShapeError: the model was exported for other numbers of edges.
     """
-    constants = {tensor.name for tensor in proto.initializer}
-    lists = tuple(filter(is_edge_list, (declared_input(info) for info in proto.input if info.name not in constants)))
+    constants = {tensor.name for tensor in model.graph.initializer}
+    declared = (declared_input(info) for info in model.graph.input if info.name not in constants)
+    lists = tuple(filter(is_edge_list, declared))
     if not lists:
         raise ModelError(
             "the model has no edge list among its inputs (integers [2, E])", "give a graph network, or no graph"
         )
     found = _by_input(lists, adjacency)
+    pairs = {name for node in model.graph.node for name in node.input} - scatter_sources(model)
+    kept = tuple(item.name for item in lists if found and item.name in pairs - found.keys())
+    lists = tuple(item for item in lists if item.name not in kept)
     missing = [item.name for item in lists if item.name not in found]
     names = [relation.name for relation in adjacency.relations]
     if missing:
@@ -66,9 +73,9 @@ def bind_relations(proto: onnx.GraphProto, adjacency: Adjacency, shapes: ShapeBi
     for item in lists:
         _bind(given, item, found[item.name].shape[1])
     unread = sorted(set(names) - {find_list(item.name, names) for item in lists})
-    return BoundRelations(
-        adjacency, given, lists, tuple(f"{name}: the model does not read this list" for name in unread)
-    )
+    notes = [f"{name}: the model does not read this list" for name in unread]
+    notes += [f"{name}: the graph does not have this list, so it stays an input" for name in kept]
+    return BoundRelations(adjacency, given, lists, tuple(notes))
 
 
 def _by_input(lists: Sequence[Declared], adjacency: Adjacency) -> dict[str, Array]:

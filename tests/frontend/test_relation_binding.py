@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 
 import pimflow
@@ -102,6 +103,42 @@ def test_mismatched_relations_are_reported_with_both_sides() -> None:
         pimflow.compile("zoo:toy", graph=lists)
     with pytest.raises(ModelError, match="the inputs cites, writes, written may all be edge lists"):
         pimflow.compile(model, shapes=sizes)
+
+
+def with_scored_pairs(name: str) -> onnx.ModelProto:
+    """A network that scores pairs of papers, given by an input [2, P], by the product of their rows."""
+    model = onnx.load(FOLDER / f"{name}.onnx")
+    graph, (rows,) = model.graph, model.graph.output
+    graph.input.append(onnx.helper.make_tensor_value_info("edge_label_index", onnx.TensorProto.INT64, [2, "num_pairs"]))
+    for side in range(2):
+        graph.initializer.append(onnx.numpy_helper.from_array(np.array(side), f"side{side}"))
+        graph.node.append(onnx.helper.make_node("Gather", ["edge_label_index", f"side{side}"], [f"ids{side}"]))
+        graph.node.append(onnx.helper.make_node("Gather", [rows.name, f"ids{side}"], [f"rows{side}"]))
+    graph.node.append(onnx.helper.make_node("Mul", ["rows0", "rows1"], ["scores"]))
+    del graph.output[:]
+    graph.output.append(onnx.helper.make_tensor_value_info("scores", onnx.TensorProto.FLOAT, ["num_pairs", 3]))
+    return model
+
+
+@pytest.mark.parametrize("name", ["sage-ts", "gat-dynamo"])
+def test_pairs_by_which_nothing_is_aggregated_stay_an_input(name: str) -> None:
+    model, (lists, sizes) = with_scored_pairs(name), random_lists(2)
+    made = pimflow.compile(model, graph=lists, shapes={**sizes, "num_pairs": 7}, use_cache=False, policy="gpu")
+    assert made.graph.inputs == ("x_paper", "x_author", "edge_label_index")
+    notes = load_with_graph(model, {**sizes, "num_pairs": 7}, Graph.from_edge_lists(lists)).notes
+    assert "edge_label_index: the graph does not have this list, so it stays an input" in notes
+    inputs = random_inputs(made.graph, 0)
+    assert inputs["edge_label_index"].shape == (2, 7)
+    expected = run_original(model, {**inputs, **lists})
+    assert relative_error(expected["scores"], made.run(inputs)["scores"]) < 1e-5
+    assert made.verify().passed
+    pairs = np.zeros((2, 7), np.int64)
+    given = pimflow.compile(
+        model, graph={**lists, "edge_label_index": pairs}, shapes=sizes, use_cache=False, policy="gpu"
+    )
+    assert given.graph.inputs == ("x_paper", "x_author"), "the graph may also have the pairs"
+    with pytest.raises(ModelError, match="reads the edge lists cites, writes, written, and the graph has no written: "):
+        load_with_graph(model, sizes, Graph.from_edge_lists({key: lists[key] for key in ("cites", "writes")}))
 
 
 def test_the_command_line(tmp_path: Path, capsys: Capture) -> None:
