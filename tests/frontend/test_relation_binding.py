@@ -70,6 +70,20 @@ def test_a_relation_without_edges() -> None:
     assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
 
 
+@pytest.mark.parametrize("name", ["sage-ts", "gat-dynamo"])
+def test_a_relation_without_edges_costs_nothing(name: str) -> None:
+    model, (lists, sizes) = FOLDER / f"{name}.onnx", random_lists(2)
+    times = []
+    for given in (lists, {**lists, "cites": lists["cites"][:, :0]}):
+        made = pimflow.compile(model, graph=given, shapes=sizes, use_cache=False, policy="gpu", relations="never")
+        inputs = random_inputs(made.graph, 0)
+        expected = run_original(str(model), {**inputs, **given})
+        assert relative_error(expected["out"], made.run(inputs)["out"]) < 1e-5
+        assert all(array.size for array in made.graph.constants.values())
+        times.append(made.report.result.time_us)
+    assert times[1] < times[0]
+
+
 @pytest.mark.parametrize("name", ["hgt-ts", "hgt-dynamo"])
 @pytest.mark.parametrize("relations", ["never", "always"])
 def test_a_heterogeneous_graph_transformer_has_a_product_by_type(name: str, relations: str) -> None:

@@ -102,6 +102,8 @@ def merged_stack(graph: Graph, node: Node, *, fold: bool = True) -> Graph | None
     if node.op != Concat(0) or len(node.inputs) < 2:
         return None
     names = tuple(_table(graph, name) for name in node.inputs)
+    if len({graph.shape(name)[1:] for name in names}) > 1:  # one is no view of a table, such as a learnt one
+        return None
     chains = ChainWriter(graph, _read_only_by(graph, node), fold=fold)
     rows = chains.merged(names) if len(set(names)) == len(names) and _is_over_edges(graph, names[0]) else None
     if rows is None or rows != concatenated_rows(rows.name, [graph.shape(name)[0] for name in names]):

@@ -137,6 +137,17 @@ def test_loops_whose_iterations_differ_stay(graph: Graph) -> None:
     assert not SegmentGemm().run(graph).changed
 
 
+def test_sums_stacked_with_a_learnt_table_stay() -> None:
+    build = Builder("g", opset=18)
+    x, parts = build.input(12, 6), []
+    for seed in range(2):
+        edges = rows_of(edge_list(12, 40 + seed), 12)
+        summed = build.op(Spmm(), x, build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col"))
+        parts.append(build.reshape(summed, 1, 12, 6))
+    graph = build.graph(build.concat(0, *parts, build.weights(1, 12, 6)))
+    assert not SegmentGemm().run(graph).changed
+
+
 def test_sums_over_edges_of_tables_that_are_not_alike() -> None:
     graph = sums()
     made = SegmentGemm().run(graph).graph
