@@ -13,7 +13,7 @@ from pimflow.bundle.source import ZOO_PREFIX, model_source
 from pimflow.compiled import Machine
 from pimflow.compiled.original import read_model
 from pimflow.compiler import clean_up
-from pimflow.errors import OptionError, choice, did_you_mean
+from pimflow.errors import OptionError, ShapeError, choice, did_you_mean
 from pimflow.frontend.binding import Declared, declared_input
 from pimflow.frontend.reading import read_source
 from pimflow.gnn.networks import LAYERS, Network
@@ -151,19 +151,33 @@ class _OnnxModel(StepPricer):
     def over(self, drawn: TypedBatch) -> Program:
         program = self._read(graph=_merged_hops(drawn.single))
         (vertices,) = drawn.vertices.values()
-        columns = {
-            shape[-1] for name in program.inputs if len(shape := program.shape(name)) == 2 and shape[0] == len(vertices)
-        }
-        if len(columns) != 1:
+        shapes = {name: program.shape(name) for name in program.inputs}
+        tables = {name: shape[1] for name, shape in shapes.items() if len(shape) == 2 and shape[0] == len(vertices)}
+        columns = set(tables.values())
+        if len(columns) > 1:
+            found = ", ".join(f"{name} [{count}]" for name, count in tables.items())
+            raise OptionError(
+                f"{self.name} has several inputs with a row per vertex, of different widths: {found}",
+                "export it with one table of features, of which it takes the parts",
+            )
+        if not columns:
             raise OptionError(f"{self.name} has no input with a row of features per vertex", "choose a graph network")
         self._reads(VERTICES, *columns)
         return program
 
     def _read(self, **given: Any) -> Program:
         """The program for a graph in the form of the export; the price of the training step decides which form is
-        used."""
+        used.
+
+        Raises:
+            ShapeError: a size does not follow from the batch.
+        """
         options = Options.of(target=self._machine.target, relations="never", **given)
-        return clean_up(read_model(self._source, options).graph, self._machine, options).graph
+        try:
+            model = read_model(self._source, options)
+        except ShapeError as error:
+            raise ShapeError(error.what, "a batch gives numbers of vertices and edges; fix other sizes") from None
+        return clean_up(model.graph, self._machine, options).graph
 
     def _reads(self, kind: str, columns: int) -> None:
         """Record how many features of a kind the model reads.

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 from pimflow import gnn
@@ -123,6 +124,27 @@ def test_edges_that_are_drawn_keep_their_types() -> None:
     assert gnn.epoch(typed, model, **asked).loop.features == 12
     with pytest.raises(ModelError, match="reads edge types"):
         gnn.epoch(GRAPH, model, **asked)
+
+
+@pytest.mark.parametrize(
+    ("op", "name", "kind", "sizes", "message"),
+    [
+        ("Add", "more", onnx.TensorProto.FLOAT, ["num_nodes", 5], "of different widths: x [12], more [5]; export it"),
+        ("Gather", "rows", onnx.TensorProto.INT64, ["asked"], "rows:asked (asked unbound); a batch gives numbers of"),
+    ],
+)
+def test_inputs_that_a_batch_does_not_have_are_reported(
+    op: str, name: str, kind: int, sizes: list[Any], message: str, tmp_path: Path
+) -> None:
+    model = onnx.load(Path(__file__).parents[1] / "data" / "gnn" / "sage-sum-ts.onnx")
+    (out,) = model.graph.output
+    model.graph.input.append(onnx.helper.make_tensor_value_info(name, kind, sizes))
+    model.graph.node.append(onnx.helper.make_node(op, [out.name, name], ["made"]))
+    out.CopyFrom(onnx.helper.make_tensor_value_info("made", onnx.TensorProto.FLOAT, [sizes[0], 5]))
+    onnx.save(model, tmp_path / "model.onnx")
+    with pytest.raises(PimflowError) as caught:
+        gnn.epoch(GRAPH, tmp_path / "model.onnx", fan_outs=(4, 2), batch=16, batches=1)
+    assert message in str(caught.value)
 
 
 def test_published_graphs_have_the_published_sizes() -> None:
