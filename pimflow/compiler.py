@@ -21,6 +21,7 @@ from pimflow.passes import (
     CLEANUP,
     COMPILATION,
     RELATIONAL,
+    FoldNoEdges,
     ManagerResult,
     NarrowProducts,
     OrderAggregation,
@@ -88,10 +89,10 @@ def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass]
     )
 
 
-def clean_up(graph: Graph, machine: Machine, options: Options) -> ManagerResult:
+def clean_up(graph: Graph, machine: Machine, options: Options, *, is_trained: bool = False) -> ManagerResult:
     """The graph that the search sees: cleaned up, with low-precision products marked and relational layers and sums in
-    their cheapest form."""
-    clean = tidy(graph, multiplies_narrow(machine.costs), options)
+    their cheapest form; one that `is_trained` keeps sums of no edges, which are multiplied by parameters."""
+    clean = tidy(graph, multiplies_narrow(machine.costs), options, is_trained=is_trained)
     allowed = [kind for kind in RELATIONAL if kind.name not in options.disabled_passes]
     chosen = relational_form(clean.graph, machine.costs, options, allowed)
     relational = _pass_manager(chosen.passes, options).run(clean.graph)
@@ -119,9 +120,10 @@ def _with_placed_tables(clean: ManagerResult, machine: Machine, options: Options
     return replace(clean, graph=placed.graph, records=(*clean.records, *placed.records, *chosen.records))
 
 
-def tidy(graph: Graph, narrow: bool, options: Options) -> ManagerResult:
+def tidy(graph: Graph, narrow: bool, options: Options, *, is_trained: bool = False) -> ManagerResult:
     """A cleaned-up graph, independent of the machine; `narrow` also marks low-precision products."""
-    return _pass_manager((*CLEANUP, NarrowProducts()) if narrow else CLEANUP, options).run(graph)
+    passes = tuple(step for step in CLEANUP if not (is_trained and isinstance(step, FoldNoEdges)))
+    return _pass_manager((*passes, NarrowProducts()) if narrow else passes, options).run(graph)
 
 
 def multiplies_narrow(costs: CostModel) -> bool:

@@ -177,7 +177,7 @@ class _OnnxModel(StepPricer):
             model = read_model(self._source, options)
         except ShapeError as error:
             raise ShapeError(error.what, "a batch gives numbers of vertices and edges; fix other sizes") from None
-        return clean_up(model.graph, self._machine, options).graph
+        return clean_up(model.graph, self._machine, options, is_trained=True).graph
 
     def _reads(self, kind: str, columns: int) -> None:
         """Record how many features of a kind the model reads.

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import ClassVar
 
-import numpy as np
-
-from pimflow.ir import Array, Graph, GraphEditor, Node, Refusal, SegmentReduce, Spmm
+from pimflow.ir import Array, Graph, GraphEditor, Node, Refusal
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate, packed_form
-from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.differentiate import combines_learnt, is_trainable, is_unmasked, picks_rows
 from pimflow.records import dataclass
@@ -19,8 +15,8 @@ from pimflow.records import dataclass
 class FoldConstants(Pass):
     """Replaces nodes that read only constants, and Shape and Size of values with static shapes, by constants.
 
-    So is a reduction of no edges, as for a relation that a graph has none of. Random ops and control flow stay, and so
-    does a node that makes a graph output. The result of a DequantizeLinear stays quantised in the exported model.
+    Random ops and control flow stay, and so does a node that makes a graph output. The result of a DequantizeLinear
+    stays quantised in the exported model.
 
     Args:
         max_bytes: size of the largest constant to create, unless its inputs are nearly as large.
@@ -43,7 +39,7 @@ class FoldConstants(Pass):
                 continue  # graph outputs have to be made by nodes
             if learnt is not None and all(name in known for name in node.inputs if name) and learnt.stays(node):
                 continue
-            arrays = self._of_no_edges(graph, node, known) or evaluate(node, graph, graph.values, known, self.max_bytes)
+            arrays = evaluate(node, graph, graph.values, known, self.max_bytes)
             if isinstance(arrays, Refusal):
                 notes.append(arrays.reason)
                 continue
@@ -57,23 +53,6 @@ class FoldConstants(Pass):
         if not editor.changed:
             return PassResult(graph, False, tuple(notes))
         return PassResult(editor.finish(), True, tuple(notes))
-
-    def _of_no_edges(self, graph: Graph, node: Node, known: Mapping[str, Array]) -> list[Array] | None:
-        """The result of a reduction of no edges, whatever it reads: one number in all rows, times their scales; None of
-        any other node, and if parameters stay, which its zeros may multiply."""
-        op, value = node.op, graph.value(node.output)
-        if self.learnt_apart or not isinstance(op, SegmentReduce | Spmm):
-            return None
-        pointers, scale = known.get(node.inputs[1]), node.inputs[4] if len(node.inputs) > 4 else ""
-        if pointers is None or pointers[-1] or (scale and scale not in known) or value.shape is None:
-            return None
-        dtype = numpy_dtype(value.dtype)
-        if value.elements * dtype.itemsize > self.max_bytes:
-            return None
-        made = np.full(value.shape, op.empty, dtype)
-        if scale:
-            made *= known[scale].reshape(-1, *(1 for _ in value.shape[1:])).astype(dtype)
-        return [made]
 
 
 class _Learnt:

@@ -20,6 +20,7 @@ from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
+from pimflow.passes.fold_no_edges import FoldNoEdges
 from pimflow.passes.fuse_epilogues import FuseEpilogues
 from pimflow.passes.fuse_traversal import FuseTraversal
 from pimflow.passes.group_products import GroupProducts
@@ -42,6 +43,7 @@ from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 CLEANUP: tuple[Pass, ...] = (
     RemoveDeadCode(),  # most computations of shapes: the loader knows their results
+    FoldNoEdges(),
     FoldConstants(),
     RemoveIdentity(),
     UnfuseAttention(),

@@ -13,8 +13,11 @@ import onnx
 import pytest
 
 import pimflow
+from pimflow.compiled import Machine
+from pimflow.compiler import clean_up
 from pimflow.errors import ModelError, ShapeError
 from pimflow.frontend import load_with_graph
+from pimflow.options import Options
 from pimflow.runtime.execute.original import run_original
 from pimflow.runtime.execute.ort import random_inputs
 from pimflow.sparse import Graph
@@ -82,6 +85,10 @@ def test_a_relation_without_edges_costs_nothing(name: str) -> None:
         assert all(array.size for array in made.graph.constants.values())
         times.append(made.report.result.time_us)
     assert times[1] < times[0]
+    machine, options = Machine.of(Options()), Options.of(relations="never")
+    loaded = load_with_graph(model, sizes, Graph.from_edge_lists(given)).graph
+    trained, compiled = (clean_up(loaded, machine, options, is_trained=kept).graph for kept in (True, False))
+    assert len(trained.nodes) > len(compiled.nodes), "a training step multiplies its sums by parameters"
 
 
 @pytest.mark.parametrize("name", ["hgt-ts", "hgt-dynamo"])

@@ -4,19 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from pimflow.ir import (
-    Builder,
-    Elementwise,
-    GatherRows,
-    OnnxOp,
-    Pad,
-    Reshape,
-    SegmentReduce,
-    Slice,
-    Spmm,
-    Transpose,
-)
-from pimflow.passes import FoldConstants, PassManager, RemoveDeadCode
+from pimflow.ir import Builder, Elementwise, OnnxOp, Pad, Reshape, Slice, Transpose
+from pimflow.passes import FoldConstants
 from support.passes import kinds, run_pass
 from support.relational import attention, random_edges
 from support.values import assert_same_values
@@ -77,22 +66,3 @@ def test_layers_over_learnt_features_are_not_folded() -> None:
     sums = [[n.kind for n in g.nodes if n.op.is_sparse and n.kind != "GatherRows"] for g in (learnt, result.graph)]
     assert sums[0] == sums[1] != []
     assert any("is computed when the model runs" in note for note in result.notes)
-
-
-def test_reductions_of_no_edges_are_folded() -> None:
-    """Whatever they read; in training they stay, as their zeros may be multiplied by parameters."""
-    build = Builder()
-    x, rowptr, col = build.input(5, 4), build.constant(np.zeros(4, np.int64)), build.constant(np.zeros(0, np.int32))
-    scale = build.constant(np.array([1, 2, 0.5], np.float32))
-    edges = build.op(GatherRows(), x, col)
-    made = [
-        build.op(Spmm(), x, rowptr, col, "", scale),
-        build.op(Spmm("max", float("-inf"), 3.0), x, rowptr, col),
-        build.op(SegmentReduce("sum", 0.0, 2.0), edges, rowptr),
-    ]
-    graph = build.graph(*(build.add(build.input(3, 4, name="y"), one) for one in made))
-    result = run_pass(PassManager((FoldConstants(), RemoveDeadCode())), graph)
-    assert not any(node.op.is_sparse for node in result.graph.nodes)
-    assert_same_values(graph, result.graph, rtol=0)
-    assert not FoldConstants(learnt_apart=True).run(graph).changed
-    assert not FoldConstants(max_bytes=47).run(graph).changed

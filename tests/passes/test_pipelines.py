@@ -10,8 +10,8 @@ from support.values import assert_same_values
 
 def test_all_clean_ups_together() -> None:
     assert [step.name for step in CLEANUP] == [
-        "remove-dead-code", "fold-constants", "remove-identity", "unfuse-attention", "fold-batch-norm",
-        "remove-dead-code", "fuse-epilogues", "movement-elimination",
+        "remove-dead-code", "fold-no-edges", "fold-constants", "remove-identity", "unfuse-attention",
+        "fold-batch-norm", "remove-dead-code", "fuse-epilogues", "movement-elimination",
     ]  # fmt: skip
     build = Builder()
     x = build.onnx("Dropout", build.input(1, 4, 9, 5))
