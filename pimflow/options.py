@@ -8,6 +8,7 @@ option, add a field to `Options` and its keyword to `OptionKeywords`, and read i
 from __future__ import annotations
 
 import inspect
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
@@ -32,7 +33,9 @@ SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
 
 Shapes = Mapping[str, tuple[int, ...] | int]
-Fixed = Mapping[str, bool | int | float | tuple[bool | int | float, ...]]
+FixedNumber = bool | int | float | Literal["inf", "-inf", "nan"]
+"""A number that an input is fixed to. `Options` holds those that JSON lacks as words."""
+Fixed = Mapping[str, FixedNumber | tuple[FixedNumber, ...]]
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -229,6 +232,7 @@ class Options:
         read_argument("jobs", option_forms()["jobs"], self.jobs)
         for name, form in _saved_forms().items():
             read_argument(name, form, getattr(self, name))
+        object.__setattr__(self, "fixed", {name: _in_words(given) for name, given in self.fixed.items()})
 
     @classmethod
     def of(cls, **keywords: Unpack[OptionKeywords]) -> Options:
@@ -273,6 +277,19 @@ class OptionKeywords(TypedDict, total=False):
     check: bool
     jobs: int | None
     debug: Debug | None
+
+
+def _in_words(given: FixedNumber | tuple[FixedNumber, ...]) -> FixedNumber | tuple[FixedNumber, ...]:
+    """The same, with words for infinities and NaN, which JSON has no numbers for."""
+    if isinstance(given, tuple):
+        return tuple(_number_in_words(number) for number in given)
+    return _number_in_words(given)
+
+
+def _number_in_words(number: FixedNumber) -> FixedNumber:
+    if not isinstance(number, float) or math.isfinite(number):
+        return number
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
 
 
 def graph_of(given: object) -> Any:

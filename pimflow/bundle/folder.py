@@ -32,7 +32,7 @@ def check_output(folder: Path, seen: Mapping[str, str] = NOTHING_SEEN) -> None:
     if len(os.fsencode(place.name)) > MAX_NAME_BYTES:
         raise OutputError(f"the name of the output folder is longer than {MAX_NAME_BYTES} bytes", _ANOTHER)
     with _output_errors(folder):
-        parent = next(parent for parent in place.parents if parent.exists())
+        parent = next((parent for parent in place.parents if parent.exists()), place)
         if not parent.is_dir():
             raise OutputError(f"{parent} is not a folder", _ANOTHER)
         if not os.access(parent, os.W_OK):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 
 from pimflow.errors import OptionError, did_you_mean
 from pimflow.ir import Array, Value
 
-Number = bool | int | float
+Number = bool | int | float | Literal["inf", "-inf", "nan"]
 FixedValues = Mapping[str, Number | tuple[Number, ...]]
 """By input, one number for all its elements, or all of them in row-major order."""
 
@@ -52,8 +53,9 @@ def _array(value: Value, given: Number | tuple[Number, ...]) -> Array:
     return filled
 
 
-def _checked(value: Value, number: Number) -> Number:
+def _checked(value: Value, number: Number) -> bool | int | float:
     """The number, if the input's type can hold it: floats may be rounded, but not to infinity."""
+    number = float(number) if isinstance(number, str) else number
     dtype = np.dtype(value.dtype)
     if dtype.kind == "b":
         fits = number in (0, 1)

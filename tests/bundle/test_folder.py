@@ -464,6 +464,11 @@ def test_a_folder_inside_a_file_cannot_be_written(tmp_path: Path) -> None:
         check_output(tmp_path / "file" / "a" / "out")
 
 
+def test_the_root_of_the_file_system_is_refused_like_any_folder() -> None:
+    with pytest.raises(OutputError, match="/ is not empty, and is not an output folder"):
+        check_output(Path("/"))
+
+
 def test_digests_known_to_the_block_are_used(out: Path) -> None:
     known: dict[str, str] = {}
     with new_output(out, known) as made:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from pimflow.ir import Value
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.onnx_models import run_plain
 from support.passes import kinds
+from support.schemas import check
 
 
 def gated_model() -> onnx.ModelProto:
@@ -72,6 +74,23 @@ def test_a_compiled_model_is_verified_against_the_original_with_these_values(tmp
     assert not again.verify().passed
 
 
+@pytest.mark.parametrize(("floor", "word"), [((0.5, float("-inf")), (0.5, "-inf")), (float("nan"), "nan")])
+def test_numbers_that_json_lacks_are_stored_as_words(
+    floor: Number | tuple[Number, ...], word: object, tmp_path: Path
+) -> None:
+    declared = {"x": [3, 2], "floor": [2], "y": [3, 2]}
+    x, given, y = (helper.make_tensor_value_info(name, TensorProto.FLOAT, shape) for name, shape in declared.items())
+    graph = helper.make_graph([helper.make_node("Max", ["x", "floor"], ["y"])], "floored", [x, given], [y])
+    model = helper.make_model(graph, ir_version=9, opset_imports=[helper.make_opsetid("", 17)])
+    compiled = pimflow.compile(model, fixed={"floor": floor}, use_cache=False)
+    folder = compiled.save(tmp_path / "out")
+    check(json.loads((folder / "config.json").read_text()), "config")
+    again = pimflow.load(folder)
+    assert again.options.fixed == {"floor": word}
+    assert again.verify().passed
+    assert pimflow.diff(compiled, again).as_json()["options"] == []
+
+
 @pytest.mark.parametrize(
     ("dtype", "shape", "given", "expected"),
     [
@@ -81,6 +100,7 @@ def test_a_compiled_model_is_verified_against_the_original_with_these_values(tmp
         ("uint8", (2, 2), 255, [[255, 255], [255, 255]]),
         ("float32", (2, 2), (1, 2, 3, 4.5), [[1, 2], [3, 4.5]]),
         ("float16", (), float("-inf"), -np.inf),
+        ("float32", (2,), ("inf", 1), [np.inf, 1]),
         ("int32", (0,), 7, []),
     ],
 )
