@@ -148,6 +148,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno in _NO_PATH:
             say(f"pimflow: error: {error.filename}: {error.strerror}; give another path", sys.stderr)
             return 2
+        if error.errno == errno.ENOENT and error.filename is None:  # of os.getcwd
+            say("pimflow: error: the current folder does not exist any more; change to another", sys.stderr)
+            return 2
         if error.errno not in _FULL or error.filename is not None:
             raise
         _silence_stdout()

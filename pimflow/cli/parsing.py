@@ -78,7 +78,7 @@ def add_json(parser: argparse.ArgumentParser) -> None:
 
 def add_quiet(parser: argparse.ArgumentParser) -> None:
     """Add --quiet to a parser and all parsers below it; it is in the namespace only if it is given."""
-    text = "print only errors and machine-readable output: JSON documents, graphs as text, traces, tables as CSV"
+    text = "print only errors, warnings and machine-readable output: JSON documents, graphs, traces, tables as CSV"
     parser.add_argument("-q", "--quiet", action="store_true", default=argparse.SUPPRESS, help=text)
     for action in parser._actions:
         if isinstance(action, argparse._SubParsersAction):

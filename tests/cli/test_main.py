@@ -84,6 +84,18 @@ def test_a_full_disk_on_stdout_is_a_one_line_error() -> None:
     assert done.stderr.count("\n") == 1
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="a folder in use cannot be removed there")
+@pytest.mark.parametrize("line", ["compile zoo:toy", "verify ."])
+def test_a_current_folder_that_was_removed_is_a_one_line_error(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    assert main(line.split()) == 2
+    assert capsys.readouterr().err == "pimflow: error: the current folder does not exist any more; change to another\n"
+
+
 def test_the_version_needs_no_verb() -> None:
     command = [sys.executable, "-X", "importtime", "-m", "pimflow", "--version"]
     done = subprocess.run(command, capture_output=True, text=True, check=True)
