@@ -149,6 +149,8 @@ def _run(stop: _Stop) -> int:
     gc.set_threshold(0)  # a verb sets its own; after it, there is no point in collecting
     # Otherwise threads of numpy's matrix products spin for tens of milliseconds after each one, waiting for the next.
     os.environ.setdefault("OPENBLAS_THREAD_TIMEOUT", "4")
+    # ONNX Runtime would store an identifier in the home folder, and say on stderr if it cannot.
+    os.environ.setdefault("ORT_DISABLE_TELEMETRY", "1")
     from pimflow.cli import main
 
     return main()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import subprocess
 import sys
 import weakref
@@ -16,6 +17,7 @@ import pytest
 import pimflow
 from pimflow import compiler
 from pimflow.compiled import original
+from pimflow.errors import ModelError
 from pimflow.frontend import Loaded
 from pimflow.ir import Graph, Plan
 from pimflow.search import solver
@@ -73,6 +75,12 @@ def test_the_graph_as_read_is_freed_before_the_search(monkeypatch: pytest.Monkey
     monkeypatch.setattr(compiler, "solve", search)
     pimflow.compile("zoo:toy", policy="gpu", use_cache=False, jobs=1)
     assert seen == [None]
+
+
+def test_a_folder_without_permissions_is_not_called_foreign(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # as tests may run as root
+    with pytest.raises(ModelError, match="cannot be read: Permission denied; check its permissions"):
+        pimflow.load(tmp_path)
 
 
 def test_compile_run_save_load(tmp_path: Path) -> None:

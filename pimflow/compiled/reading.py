@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -38,6 +40,8 @@ def load(folder: str | Path) -> CompiledModel:
         ArgumentError: it is not a path.
     """
     folder = path_argument(folder, "folder")
+    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+        raise ModelError(f"{folder} cannot be read: {os.strerror(errno.EACCES)}", "check its permissions")
     if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")
     with _part(folder, MANIFEST):

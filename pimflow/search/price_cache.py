@@ -229,14 +229,20 @@ def cache_clear(folder: Path | None = None) -> int:
     removed.
 
     This includes the statistics of graphs. Other files are left alone, whatever their suffix: cache files are named by
-    a digest.
+    a digest. A `CacheWarning` says how many could not be removed.
     """
     where = folder or cache_folder()
-    removed = 0
-    for path in (path for name in (_TABLE, _STATISTICS, _SCRATCH) for path in _cache_files(where, name)):
-        with contextlib.suppress(OSError):
+    removed, kept = 0, []
+    for path in [path for name in (_TABLE, _STATISTICS, _SCRATCH) for path in _cache_files(where, name)]:
+        try:
             path.unlink()
             removed += 1
+        except FileNotFoundError:
+            continue  # another process removed it
+        except OSError as error:
+            kept.append(error.strerror or str(error))
+    if kept:
+        _warn(f"{len(kept)} of the files in {where} cannot be removed: {kept[0]}; check the permissions of the folder")
     return removed
 
 

@@ -74,6 +74,16 @@ def test_the_program_spends_no_time_on_idle_threads_or_final_garbage(given: str 
     assert done.stdout.splitlines()[-1] == f"{given or 4} 0"
 
 
+@pytest.mark.skipif(sys.platform == "win32", reason="folders without permissions")
+def test_a_home_that_cannot_be_written_prints_nothing(tmp_path: Path) -> None:
+    """ONNX Runtime 1.32 and later say on stderr if they cannot store an identifier for telemetry there."""
+    (tmp_path / "home").touch()  # a file, as tests may run as root, who can write to any folder
+    environment = {**os.environ, "HOME": str(tmp_path / "home"), "PIMFLOW_CACHE_DIR": str(tmp_path / "cache")}
+    command = [sys.executable, "-m", "pimflow", "compile", "zoo:toy", "-q", "-o", str(tmp_path / "out")]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 @pytest.mark.skipif(not FULL.exists(), reason="Linux only")
 def test_a_full_disk_on_stdout_is_a_one_line_error() -> None:
     with FULL.open("w") as full:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import os
 import re
@@ -246,6 +247,17 @@ def test_clear_and_info(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
     assert cache_info(tmp_path).files == 0
     assert cache_clear(tmp_path / "missing") == 0
+
+
+def test_files_that_cannot_be_removed_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(tmp_path, count=5)
+
+    def refuse(path: Path) -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(Path, "unlink", refuse)
+    with pytest.warns(CacheWarning, match="1 of the files in .* cannot be removed: Permission denied"):
+        assert cache_clear(tmp_path) == 0
 
 
 def test_fingerprint_is_stable_in_one_process() -> None:
