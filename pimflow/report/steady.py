@@ -9,7 +9,7 @@ from typing import Any
 from pimflow.records import dataclass
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import complete, named
-from pimflow.report.tables import number
+from pimflow.report.tables import megabytes, number
 from pimflow.runtime.memory.in_flight import MemoryInFlight
 from pimflow.runtime.spending import STATIC
 from pimflow.runtime.steady_state import TICKS_PER_US, SteadyState
@@ -84,7 +84,7 @@ class SteadyReport:
         rate = f"{number(self.inferences_per_s, 0)} per second"
         gain = f"{self.speedup:.2f}x the {host.upper()} alone"
         copies = "one copy" if self.most_copies == 1 else f"up to {self.most_copies} copies"
-        memory = f"{number(self.arena_bytes / 1e6)} MB, in {copies} of each value"
+        memory = f"{megabytes(self.arena_bytes)}, in {copies} of each value"
         busy = ", ".join(f"{name.upper()} {number(us)} us" for name, us in sorted(self.busy_us.items())) or "nothing"
         rest = f"the busiest idles for {number(self.rest_us)} us of it, as the GPU's memory holds no more in flight"
         return [

@@ -10,7 +10,7 @@ from pimflow.ir import Plan
 from pimflow.ir.plan import switches
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.plan_report import PlanReport
-from pimflow.report.tables import energies, number, render_fields, render_table, wrapped
+from pimflow.report.tables import energies, megabytes, number, render_fields, render_table, wrapped
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.timeline import CHANNELS
 
@@ -146,8 +146,8 @@ def _totals(
         (
             "memory",
             (
-                f"{number(memory.arena_bytes / 1e6)} MB of activations at peak, without reuse "
-                f"{number(memory.bytes_without_reuse / 1e6)} MB; {number(memory.weight_bytes / 1e6)} MB of weights"
+                f"{megabytes(memory.arena_bytes)} of activations at peak, without reuse "
+                f"{megabytes(memory.bytes_without_reuse)}; {megabytes(memory.weight_bytes)} of weights"
             ),
         ),
         *_stored(plan),

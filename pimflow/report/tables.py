@@ -243,6 +243,11 @@ def significant(value: float, digits: int = 4) -> str:
     return f"{value:,.{max(0, digits - before)}f}"
 
 
+def megabytes(size: float) -> str:
+    """A size in bytes as 14.7 MB; below 0.1 MB with two significant digits."""
+    return f"{number(size / 1e6) if size >= 1e5 or not size else significant(size / 1e6, 2)} MB"
+
+
 _ENERGY_UNITS = (("mJ", 1.0), ("uJ", 1e-3), ("nJ", 1e-6))
 
 

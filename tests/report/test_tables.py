@@ -7,7 +7,7 @@ import io
 import pytest
 from wcwidth import wcswidth
 
-from pimflow.report.tables import clipped, energies, render_fields, render_table, window_columns, wrapped
+from pimflow.report.tables import clipped, energies, megabytes, render_fields, render_table, window_columns, wrapped
 
 HEADER = ("node", "op", "time us", "why")
 ROWS = [
@@ -194,3 +194,10 @@ def test_clipped_counts_columns() -> None:
 )
 def test_energies_share_a_unit_that_suits_the_largest(millijoules: tuple[float, ...], shown: tuple[str, ...]) -> None:
     assert energies(*millijoules) == shown
+
+
+@pytest.mark.parametrize(
+    ("size", "text"), [(14_687_232, "14.7 MB"), (2_048, "0.0020 MB"), (140_000, "0.1 MB"), (0, "0.0 MB")]
+)
+def test_sizes_that_are_not_zero_do_not_look_like_it(size: int, text: str) -> None:
+    assert megabytes(size) == text

@@ -10,7 +10,7 @@ from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.page.run import Run
 from pimflow.report.page.waterfall import MIN_US
 from pimflow.report.steady import SteadyReport
-from pimflow.report.tables import energies, number, significant
+from pimflow.report.tables import energies, megabytes, number, significant
 from pimflow.targets.schema.origin import spelled
 
 
@@ -74,8 +74,8 @@ def _tiles(run: Run) -> Iterator[Markup]:
     host = run.plan.host.upper()
     yield _tile(f"nodes that leave the {host}", f"{away} of {len(costly)}", "of the nodes that take time")
     memory = run.memory
-    reuse = f"at the peak; {number(memory.bytes_without_reuse / 1e6)} MB without reuse"
-    yield _tile("memory for activations", f"{number(memory.arena_bytes / 1e6)} MB", reuse)
+    reuse = f"at the peak; {megabytes(memory.bytes_without_reuse)} without reuse"
+    yield _tile("memory for activations", megabytes(memory.arena_bytes), reuse)
     verified = "passed" if run.passed else "failed"
     yield _tile(
         "same values as the original",

@@ -9,12 +9,13 @@ from pimflow.records import dataclass
 from pimflow.report.chrome_trace import live_bytes
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
-from pimflow.report.tables import number, significant
+from pimflow.report.tables import megabytes, number, significant
 from pimflow.runtime.memory import MemoryPlan
 from pimflow.runtime.timeline import Timeline
 
 MAX_MOVEMENTS = 100
 _LEFT, _RIGHT, _TOP, _BOTTOM = 72.0, WIDTH - 12, 22.0, 230.0
+_LINE = 14.0
 _MB = 1e6
 
 
@@ -46,7 +47,8 @@ def memory_chart(usages: Sequence[Usage]) -> Markup:
         vertical_axis(up, _LEFT, "activations, MB", _RIGHT, tick_text),
     ]
     marks = [mark for index, usage in enumerate(usages) for mark in _usage(usage, index, len(usages) > 1, across, up)]
-    peaks = "; ".join(f"{usage.label}: {usage.memory.arena_bytes / _MB:,.2f} MB at the peak" for usage in usages)
+    marks += _peaks(usages, across, up)
+    peaks = "; ".join(f"{usage.label}: {megabytes(usage.memory.arena_bytes)} at the peak" for usage in usages)
     return chart(_BOTTOM + 44, f"memory over time, {peaks}", *axes, *marks, class_="memory")
 
 
@@ -91,13 +93,27 @@ def _usage(usage: Usage, index: int, several: bool, across: Scale, up: Scale) ->
             yield _hit(usage, step, alive[step], across(start), across(stop))
     arena = up(usage.memory.arena_bytes / _MB)
     yield element("line", x1=_LEFT, x2=_RIGHT, y1=arena, y2=arena, class_="limit")
-    peak = max(range(len(alive)), key=alive.__getitem__)
-    x, y = across((times[peak] + times[peak + 1]) / 2), up(alive[peak])
-    label = f"{usage.label + ': ' if several else ''}peak {significant(alive[peak])} MB"
-    arena_said = f", arena {significant(usage.memory.arena_bytes / _MB)} MB"
-    anchor = "start" if x < WIDTH / 2 else "end"
-    yield element("circle", cx=x, cy=y, r=4, class_="peak")
-    yield element("text", label + arena_said, x=x, y=y - 10, class_="value", text_anchor=anchor)
+
+
+def _peaks(usages: Sequence[Usage], across: Scale, up: Scale) -> Iterator[Markup]:
+    """The peak of every run and its size. A label at the height of an earlier one is moved above it."""
+    taken: list[float] = []
+    for usage in usages:
+        if not usage.timeline.region_us:
+            continue
+        alive = [size / _MB for size in live_bytes(usage.memory)]
+        times = [0.0, *accumulate(usage.timeline.region_us)]
+        peak = max(range(len(alive)), key=alive.__getitem__)
+        x, y = across((times[peak] + times[peak + 1]) / 2), up(alive[peak])
+        label = f"{usage.label + ': ' if len(usages) > 1 else ''}peak {significant(alive[peak])} MB"
+        arena = f", arena {significant(usage.memory.arena_bytes / _MB)} MB"
+        height = y - 10
+        while any(abs(height - other) < _LINE for other in taken):
+            height -= _LINE
+        taken.append(height)
+        yield element("circle", cx=x, cy=y, r=4, class_="peak")
+        anchor = "start" if x < WIDTH / 2 else "end"
+        yield element("text", label + arena, x=x, y=height, class_="value", text_anchor=anchor)
 
 
 def _hit(usage: Usage, step: int, size: float, start: float, stop: float) -> Markup:

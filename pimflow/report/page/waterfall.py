@@ -121,7 +121,8 @@ def _column(step: Step, x: float, width: float, start: float, scale: Scale) -> M
     tooltip = f"{shortened(step.name)}: {step.change_us:+,.2f} us ({step.kind})"
     label = ""
     if width >= _MIN_LABELLED:
-        y = top - 5 if step.change_us > 0 else top + height + 13
+        below = top + height + 13
+        y = below if step.change_us <= 0 and below <= _BOTTOM else top - 5
         text = f"{step.change_us:+,.0f}" if abs(step.change_us) >= 1_000 else f"{step.change_us:+.3g}"
         label = element("text", text, x=x + width / 2, y=y, class_="small", text_anchor="middle")
     return element(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
@@ -37,3 +38,11 @@ def test_movements_are_counted(content: Content) -> None:
     free, kept = len(usage.memory.eliminated), len(usage.memory.kept)
     assert f"{free} of {free + kept} Slice" in told
     assert told.count('class="mark"') == kept
+
+
+def test_labels_of_equal_peaks_are_above_each_other(content: Content) -> None:
+    usage = content.runs[0].usage(content.numbers[0])
+    chart = memory_chart([replace(usage, label=label) for label in "AB"])
+    heights = {label[0]: float(y) for y, label in re.findall(r'y="([\d.]+)" class="value"[^>]*>([AB]: peak)', chart)}
+    assert heights["A"] - heights["B"] == 14
+    assert heights["B"] > 10

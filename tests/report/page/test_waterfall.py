@@ -48,3 +48,12 @@ def test_small_changes_are_seen_and_the_axis_says_so() -> None:
     bars = tops_and_heights(chart)
     assert bars[1][1] > 50
     assert "the axis starts at 980 us" in chart
+
+
+@pytest.mark.parametrize("last", [-69.0, -40.0])
+def test_labels_stay_above_the_brackets(last: float) -> None:
+    chart = waterfall(("GPU alone", 100.0), [Step("a", "x", -30.0), Step("a", "y", last)], ("p", 70.0 + last))
+    places = [float(y) for y in re.findall(r'<text x="[^"]+" y="([^"]+)" class="small"', chart)]
+    bottom = max(top + height for top, height in tops_and_heights(chart))
+    assert len(places) == 2
+    assert max(places) <= bottom
