@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import re
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
@@ -310,6 +311,16 @@ def test_the_page_has_the_figures() -> None:
     entries = [pimflow_zoo.entry(name) for name in NAMES]
     figures = [f"| `{e.name}` | {e.input} | {e.parameters:,} | {e.macs:,} |" for e in entries]
     assert [row[: row.rindex("|", 0, -1) + 1] for row in rows] == figures
+
+
+def test_the_pages_count_and_name_all_networks() -> None:
+    root, graph_networks = Path(__file__).parents[2], pimflow_zoo.networks()
+    count = len(NAMES) + len(graph_networks)
+    for name in ("README.md", "CHANGELOG.md", "docs/index.md"):
+        assert re.findall(r"(\d+) networks", (root / name).read_text()) == [str(count)], name
+    page = (root / "docs" / "zoo.md").read_text()
+    assert [name for name in graph_networks if f"`{name}`" not in page] == []
+    assert f"the other {len(NAMES)}." in page
 
 
 def test_describe_is_one_line_with_the_figures() -> None:
