@@ -8,6 +8,7 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
+from datetime import date, time
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -205,7 +206,7 @@ class Study:
         return cls.of(_with_resolved_paths(data, path.parent), str(path))
 
     def checked(self, where: str) -> Study:
-        """The study itself, if it is valid.
+        """The study itself, if it is valid, with inputs fixed to infinities or NaN as JSON can hold them.
 
         Raises:
             OptionError, TargetError: see `of`.
@@ -218,20 +219,20 @@ class Study:
                 raise OptionError(f"{where}: {name!r} has a duplicate", "list each one once")
         for policy in self.policies:
             find_policy(policy)
-        self._check_options(where)
+        read = self._read_options(where)
         self._check_values(where)
         if self.search and (self.random or not (self.grid or self.lists)):
             raise OptionError(f"{where}: [search] chooses among the points of a grid", "give [grid], and no [random]")
         if self.count > MAX_POINTS:
             raise OptionError(f"{where} has {self.count:,} points", f"give fewer than {MAX_POINTS:,}, or [search]")
-        return self
+        return self if "fixed" not in self.options else replace(self, options={**self.options, "fixed": read.fixed})
 
-    def _check_options(self, where: str) -> None:
+    def _read_options(self, where: str) -> Options:
         names = [name for name in saved_options() if name != "policy"]  # every point has its own policy
         for name in self.options:
             if name not in names:
                 raise OptionError(f"{where}: unknown option {name!r}", choose_one(name, names))
-        Options.of(**self.options)
+        return Options.of(**self.options)
 
     def _check_values(self, where: str) -> None:
         drawn = self.random.values if self.random else {}
@@ -251,7 +252,14 @@ class Study:
         twice = next((key for key in keys if keys.count(key) > 1), None)
         if twice is not None:
             raise OptionError(f"{where}: {twice!r} is varied twice", "name it in one of grid, lists and random")
+        self._check_json(where, {**self.grid, **self.lists, **drawn})
         self._check_keys(where, keys)
+
+    def _check_json(self, where: str, values: Mapping[str, Any]) -> None:
+        """That JSON can hold all values: no key takes others."""
+        for key, items in values.items():
+            if not isinstance(items, Range) and not _has_json(items):
+                raise OptionError(f"{where}: {key!r} has a value that is no finite number, text or list", "correct it")
 
     def _check_keys(self, where: str, keys: Sequence[str]) -> None:
         for name in self.targets:
@@ -301,6 +309,13 @@ class Study:
             for values in self.machines():
                 for policy in self.policies:
                     yield Point(model, graph, target, policy, values)
+
+
+def _has_json(item: Any) -> bool:
+    """Whether a value, or all values of a list, are other than infinities, NaN, dates and times."""
+    if isinstance(item, Sequence) and not isinstance(item, str):
+        return all(map(_has_json, item))
+    return math.isfinite(item) if isinstance(item, float) else not isinstance(item, (date, time))
 
 
 def _drawn(values: Any, source: random.Random) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,10 @@ def test_more_random_points_begin_with_the_same() -> None:
         ({**TOY, "grid": {"pim.bankz": [1]}}, "no key 'pim.bankz'; did you mean 'pim.banks'"),
         ({**TOY, "grid": {"pim.banks": 4}}, "no list of values for 'pim.banks'"),
         ({**TOY, "grid": {"pim.banks": []}}, "no list of values for 'pim.banks'"),
+        ({**TOY, "grid": {"gpu.sms": [1.0, math.nan]}}, "'gpu.sms' has a value that is no finite number"),
+        ({**TOY, "grid": {"gpu.sms": [date(2020, 1, 1)]}}, "'gpu.sms' has a value that is no finite number"),
+        ({**TOY, "lists": {"gpu.sms": [[1], [math.inf]]}}, "'gpu.sms' has a value that is no finite number"),
+        ({**TOY, "random": {"points": 1, "values": {"gpu.sms": [-math.inf]}}}, "'gpu.sms' has a value that is no"),
         ({**TOY, "lists": {"pim.banks": [1, 2], "pim.rows": [1]}}, "differ in length (pim.banks 2, pim.rows 1)"),
         ({**TOY, "grid": {"pim.banks": [1]}, "lists": {"pim.banks": [2]}}, "'pim.banks' is varied twice"),
         ({**TOY, "random": {"points": 0, "values": {}}}, "'random.points' is 0"),
@@ -122,3 +127,8 @@ def test_an_invalid_file_is_a_one_line_error(text: str, tmp_path: Path) -> None:
     with pytest.raises(OptionError) as caught:
         Study.load(file)
     assert "sweep.toml" in str(caught.value)
+
+
+def test_inputs_fixed_to_numbers_that_json_lacks_are_kept_as_words() -> None:
+    study = Study.of({**TOY, "options": {"fixed": {"input": [0.5, -math.inf]}, "seed": 3}})
+    assert study.options == {"fixed": {"input": (0.5, "-inf")}, "seed": 3}
