@@ -39,8 +39,8 @@ class FoldNoEdges(Pass):
 
     def _result(self, graph: Graph, node: Node) -> Array | None:
         """One number in all rows, times their scales; None of a reduction that may have edges, and of other nodes."""
-        op, value = node.op, graph.value(node.output)
-        if not isinstance(op, SegmentReduce | Spmm) or value.shape is None:
+        op = node.op
+        if not isinstance(op, SegmentReduce | Spmm) or (value := graph.value(node.output)).shape is None:
             return None
         pointers, scale = graph.constants.get(node.inputs[1]), node.inputs[4] if len(node.inputs) > 4 else ""
         dtype = numpy_dtype(value.dtype)

@@ -104,6 +104,7 @@ for _kind in (
     DevicePlacement,
     MovementElimination,
     ApplyPlan,
+    FoldNoEdges,
     FoldConstants,
     FoldBatchNorm,
     FuseEpilogues,
