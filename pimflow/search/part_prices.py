@@ -42,6 +42,10 @@ class Unit(Protocol):
         """A lower bound on the time of work, by arithmetic alone."""
 
     @property
+    def copies_by_work(self) -> bool:
+        """Whether operands and results are copied, in a time that depends on how the work is done."""
+
+    @property
     def min_kept(self) -> int:
         """The minimum amount that any program stores in the unit's memory, in the unit of its capacity."""
 
@@ -292,10 +296,12 @@ class PartPrices:
         if isinstance(work, Refusal):
             return REFUSED
         pending = Pending(device, work, choice)
-        complete = not is_expandable(node.op) and self._costs.transfer(graph, node) is None
+        unit = self._costs.units[device]
+        is_alone = not unit.copies_by_work and self._costs.transfer(graph, node) is None  # first what is known at once
+        complete = is_alone and not is_expandable(node.op)
         key = (pending, complete)
         known = self._works.get(key)
         if known is None:
-            lower_bound_us = self._costs.units[device].lower_bound_us(work, choice)
+            lower_bound_us = unit.lower_bound_us(work, choice)
             known = self._works[key] = Part(lower_bound_us, pending, complete=complete)
         return known

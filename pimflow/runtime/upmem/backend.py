@@ -204,6 +204,10 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         cost = Pricing(self.modules, aggregation, EdgeParts(graph)).cost(strategy)
         return cost if isinstance(cost, Refusal) else UpmemCost(cost, strategy)
 
+    def lower_bound_us(self, work: AggregationWork, choice: str) -> float:
+        """Starting the cores, which every strategy does once."""
+        return self.modules.launch_us
+
     def static_energy_mj(self, time_us: float) -> float:
         """Static energy: the power of modules with idle cores."""
         return self.modules.static_w * time_us * 1e-3

@@ -14,6 +14,7 @@ import pimflow
 from pimflow.compiled import CompiledModel
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.upmem import backend, values
+from pimflow.runtime.upmem.tuner import Ranking, Tuner
 from pimflow.sparse import Graph, generate
 from pimflow.targets import Target, load_target
 
@@ -124,6 +125,21 @@ def test_it_is_saved_and_read_back(tmp_path: Path) -> None:
 
 def test_the_host_keeps_the_nodes_that_it_runs_faster() -> None:
     assert {node.device for node in compiled("gcn-ts", GRAPH, policy="auto").graph.nodes} == {"cpu"}
+
+
+def test_sums_that_end_before_the_cores_have_started_are_rarely_tuned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each takes a tuner's search, so the bounds of pipelines must not ask for their copies."""
+    tuned: list[Tuner] = []
+    rank = Tuner.rank
+
+    def counted(self: Tuner, *told: Any) -> Ranking:
+        tuned.append(self)
+        return rank(self, *told)
+
+    monkeypatch.setattr(Tuner, "rank", counted)
+    found = compiled("gcn-ts", generate.power_law(40, 150, 12), policy="auto", launch_us=5000.0)
+    assert found.report.result.time_us < 5000.0
+    assert len(tuned) <= 3
 
 
 def test_sums_that_may_overflow_stay_on_the_host_or_are_widened() -> None:
