@@ -203,17 +203,15 @@ class _ValueComparison:
         """
         moved = [self._moved.get(name, array) for name, array in zip(node.inputs, inputs, strict=True)]
         share = max((self._rounding.get(name, 0.0) for name in node.inputs), default=0.0)
-        if not node.op.is_contraction:
-            still = all(other is array for other, array in zip(moved, inputs, strict=True))
-            results = {} if still else dict(zip(made, self._kernels.run(node, moved), strict=True))
-            return {name: array for name, array in results.items() if _is_float(array)}
-
+        still = all(other is array for other, array in zip(moved, inputs, strict=True))
+        if still and not (share and node.op.is_contraction):
+            return {}
         run = self._kernels.run
+        if not node.op.is_contraction:
+            results = dict(zip(made, run(node, moved), strict=True))
+            return {name: array for name, array in results.items() if _is_float(array)}
         sizes = [magnitudes(array) for array in inputs]
         wider = [_reach(*each) for each in zip(sizes, inputs, moved, strict=True)]
-        still = all(other is size for other, size in zip(wider, sizes, strict=True))
-        if still and share == 0:
-            return {}
         summed = run(node, sizes)
         sums: list[Numbers] = [*made.values(), *summed, *(summed if still else run(node, wider))]
         result, least, most = sums
