@@ -466,7 +466,8 @@ def test_a_folder_inside_a_file_cannot_be_written(tmp_path: Path) -> None:
 
 def test_the_root_of_the_file_system_is_refused_like_any_folder() -> None:
     """Whether the user may write there or not."""
-    with pytest.raises(OutputError, match="/ is not empty, and is not an output folder|the folder / cannot be written"):
+    refusal = r"/ is not empty, and is not an output folder|the folder / cannot be written"
+    with pytest.raises(OutputError, match=refusal):
         check_output(Path("/"))
 
 
