@@ -290,14 +290,21 @@ def _best_schedule(jobs: Sequence[Job]) -> tuple[list[float], float]:
     """
     if len(jobs) == 1:
         return [0.0], jobs[0].duration_us
-    by_stage = _list_schedule(jobs, [0.0] * len(jobs))
     levels = _levels(jobs)
     lower_bound_us = _lower_bound_us(jobs, levels)
-    if by_stage[1] <= lower_bound_us:
-        return by_stage
-    others = _list_schedule(jobs, None), _list_schedule(jobs, [-level for level in levels])
-    best = min(by_stage, *others, key=itemgetter(1))
-    return best if best[1] <= lower_bound_us else min(best, *_backwards(jobs), key=itemgetter(1))
+    schedules = _schedules(jobs, levels)
+    best = next(schedules)
+    while best[1] > lower_bound_us and (other := next(schedules, None)) is not None:
+        best = min(best, other, key=itemgetter(1))
+    return best
+
+
+def _schedules(jobs: Sequence[Job], levels: Sequence[float]) -> Iterator[tuple[list[float], float]]:
+    """The five schedules in order, each made when it is asked for."""
+    yield _list_schedule(jobs, [0.0] * len(jobs))
+    yield _list_schedule(jobs, None)
+    yield _list_schedule(jobs, [-level for level in levels])
+    yield from _backwards(jobs)
 
 
 def makespan_us(jobs: Sequence[Job]) -> float:

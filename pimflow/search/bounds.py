@@ -42,6 +42,7 @@ from pimflow.passes.decision import device_refusal
 from pimflow.passes.k_split import k_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import Job, makespan_us
+from pimflow.search.expanded_parts import expanded_steps
 from pimflow.search.joined_parts import JoinedItem, join_parts, joined_item
 from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
@@ -62,6 +63,8 @@ class Bounds:
         self._prices = PartPrices(graph, costs)
         self.runs = RunParts(graph)
         self._joined_items: dict[tuple[Single, str], JoinedItem] = {}
+        self._items: dict[Single, JoinedItem] = {}
+        """Those of decisions that do not depend on where another node runs."""
         self._own: dict[tuple[End, int, str, str], Sequence[Part]] = {}
         self._fused: dict[tuple[End, int, Where, Where, str], Sequence[Part]] = {}
 
@@ -104,10 +107,14 @@ class Bounds:
     def joined_busy_us(self, parallel: Parallel) -> float:
         """A lower bound on how long the joined decisions keep the busiest device busy, from the bounds that each
         decision had when it was first asked for."""
-        where = self._devices((parallel,))
         busy_us: dict[str, float] = {}
+        where: dict[str, str] = {}
         for decision in parallel.decisions:
-            for device, us in self._joined_item(decision, where).busy_us.items():
+            item = self._items.get(decision)
+            if item is None:
+                where = where or self._devices((parallel,))
+                item = self._joined_item(decision, where)
+            for device, us in item.busy_us.items():
                 busy_us[device] = busy_us.get(device, 0.0) + us
         return max(busy_us.values())
 
@@ -258,8 +265,7 @@ class Bounds:
         if isinstance(decision, Parallel):
             return join_parts([self._joined_item(item, where) for item in decision.decisions])
         if isinstance(decision, OnDevice):
-            device, part = self._node_part(decision, where)
-            return Steps([device], [part], [()], [(0, self._graph.node(decision.node), None)], [0], True)
+            return self._placed_steps(decision, where)
         if isinstance(decision, Pipeline):
             return self._run_steps(decision)
         if isinstance(decision, SplitRows):
@@ -279,6 +285,8 @@ class Bounds:
         known = self._joined_items.get(key)
         if known is None:
             known = self._joined_items[key] = joined_item(self._graph, decision, self._steps(decision, where))
+            if root is None:
+                self._items[decision] = known
         return known
 
     def _dense_us(self, split: SplitEdges) -> float:
@@ -287,6 +295,14 @@ class Bounds:
         offered = self._costs.edge_divisions(self._graph, self._graph.node(split.node), split.device)
         dense = (split.group, split.at_least)
         return next((way.lower_bound_us for way in offered if (way.group, way.at_least) == dense), 0.0)
+
+    def _placed_steps(self, placed: OnDevice, where: Mapping[str, str]) -> Steps:
+        """The node as a single part, or the parts of an operator that is written out."""
+        written_out = expanded_steps(self._graph, placed, self._host, self._prices)
+        if written_out is not None:
+            return written_out
+        device, part = self._node_part(placed, where)
+        return Steps([device], [part], [()], [(0, self._graph.node(placed.node), None)], [0], True)
 
     def _node_part(self, placed: OnDevice, where: Mapping[str, str]) -> tuple[str, Part]:
         node = self._graph.node(placed.node)

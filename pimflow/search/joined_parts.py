@@ -24,7 +24,7 @@ class JoinedItem(NamedTuple):
         outputs: by value, the parts that make some of it.
         busy_us: how long it keeps every device busy, as known when it is created.
         fused_into: the nodes outside of it that some of its nodes are fused into.
-        whole_node: the node that it leaves whole, if it does.
+        whole_node: the node that it leaves whole, if it does: as a single part.
     """
 
     steps: Steps
@@ -39,12 +39,13 @@ def joined_item(graph: Graph, decision: Single, steps: Steps) -> JoinedItem:
     """The item of a decision over nodes of a graph, from its parts."""
     nodes = [graph.node(name) for name in decision.nodes]
     own = {name for node in nodes for name in node.outputs}
+    read = {name for node in nodes for name in graph.activations(node)} - own
     outputs: dict[str, list[int]] = {}
     inputs: list[tuple[int, Sequence[str]]] = []
-    for at, node, _ in steps.written:
-        for name in node.outputs:
+    for at, node, _ in steps.written:  # of an operator that is written out, other values have names of its own
+        for name in filter(own.__contains__, node.outputs):
             outputs.setdefault(name, []).append(at)
-        outside = [name for name in graph.activations(node) if name not in own]
+        outside = [name for name in node.inputs if name in read]
         if outside:
             inputs.append((at, outside))
     roots = {node.placement.fused_into for node in nodes} - {None, *decision.nodes}
@@ -52,9 +53,8 @@ def joined_item(graph: Graph, decision: Single, steps: Steps) -> JoinedItem:
     busy_us: dict[str, float] = {}
     for device, part in zip(steps.devices, steps.parts, strict=True):
         busy_us[device] = busy_us.get(device, 0.0) + part.us - part.saved_us
-    return JoinedItem(
-        steps, inputs, outputs, busy_us, fused_into, decision.node if isinstance(decision, OnDevice) else None
-    )
+    whole_node = decision.node if isinstance(decision, OnDevice) and len(steps.parts) == 1 else None
+    return JoinedItem(steps, inputs, outputs, busy_us, fused_into, whole_node)
 
 
 def join_parts(items: Sequence[JoinedItem]) -> Steps:

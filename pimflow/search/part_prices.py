@@ -224,6 +224,16 @@ class PartPrices:
             self._shared[key] = self._host_part(subgraph, [subgraph.nodes[0].placed(device=self._host)])
         return self._shared[key]
 
+    def of_written(self, graph: Graph, node: Node, choice: str) -> Part:
+        """A node that an operator is written out as: a node of another graph, placed and by itself."""
+        if node.device == self._host:
+            return self._host_part(graph, [node])
+        return self._unit_part(graph, node, node.device or "", choice)
+
+    def is_fused(self, node: Node) -> bool:
+        """Whether the node is fused into another, or another into it."""
+        return node.placement.fused_into is not None or node.name in self._members
+
     def price(self, part: Part) -> None:
         """Price a part's pending work exactly."""
         assert part.pending is not None

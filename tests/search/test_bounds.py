@@ -14,6 +14,7 @@ import pytest
 
 from pimflow.codegen.work import MatrixProblem
 from pimflow.ir import Builder, Decision, Graph, Parallel, Pipeline, Refusal, SplitRows
+from pimflow.ir.expansion.base import CONTRIB
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
@@ -92,13 +93,13 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "machine"),
     [
-        *product([*GRAPHS, "dense", "series"], ["pimflow", "cpu"]),
+        *product([*GRAPHS, "dense", "series", "quantised"], ["pimflow", "cpu"]),
         *product(["inverted", "random"], LAUNCHES),
     ],
 )
 def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None:
     costs = LAUNCHES[machine] if machine in LAUNCHES else COSTS[machine][0]
-    others = {"dense": dense_block(3), "series": series()}
+    others = {"dense": dense_block(3), "series": series(), "quantised": quantised()}
     graph = PassManager(CLEANUP).run((GRAPHS | others)[name]).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     exact: Counter[str] = Counter()
@@ -111,7 +112,9 @@ def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None
         exact[type(candidate.decisions[0]).__name__] += 1
     assert exact["OnDevice"] >= 3
     divided = exact["Pipeline"] + exact["SplitRows"]
-    assert divided > 3 or machine == "cpu" or name == "series", "copies over a link need the rewritten graph"
+    assert divided > 3 or machine == "cpu" or name in ("series", "quantised"), (
+        "copies over a link need the rewritten graph"
+    )
 
 
 @pytest.mark.parametrize(
@@ -207,7 +210,34 @@ def modules(*, dealt: bool) -> Graph:
     return net.graph(net.layer(x, 32))
 
 
+def quantised() -> Graph:
+    """Two branches of convolutions of bytes, twice, and products of bytes: operators with products inside."""
+    build = Builder("quantised")
+    scale, zero = build.constant(np.array(0.02, np.float32), "scale"), build.constant(np.array(128, np.uint8), "zero")
+    none = build.constant(np.array(0, np.int8), "none")
+    rng = np.random.default_rng(3)
+
+    def bytes_of(*shape: int) -> str:
+        return build.constant(rng.integers(-127, 128, shape).astype(np.int8), "weights")
+
+    def conv(x: str, kernel: int) -> str:
+        weights = bytes_of(32, 32, kernel, kernel)
+        window = {"kernel_shape": (kernel, kernel), "pads": (kernel // 2,) * 4}
+        return build.onnx("QLinearConv", x, scale, zero, weights, scale, none, scale, zero, **window)
+
+    def single(x: str) -> str:
+        return build.onnx("DequantizeLinear", x, scale, zero, dtype="float32")
+
+    x = build.onnx("QuantizeLinear", build.input(1, 32, 14, 14), scale, zero, dtype="uint8")
+    for _ in range(2):
+        both = build.add(single(conv(conv(x, 1), 3)), single(conv(conv(x, 3), 1)))
+        x = build.onnx("QuantizeLinear", both, scale, zero, dtype="uint8")
+    sums = build.onnx("MatMulInteger", x, bytes_of(14, 64), zero, none, shape=(1, 32, 14, 64), dtype="int32")
+    return build.graph(build.onnx("DynamicQuantizeMatMul", single(x), bytes_of(14, 14), scale, domain=CONTRIB), sums)
+
+
 JOINED = {
+    "quantised": quantised(),
     "fire": fire_modules(14),
     "modules": modules(dealt=False),
     "dealt": modules(dealt=True),
@@ -234,7 +264,7 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str) -> None:
             one = rng.choice(starting[place])
             chosen.append(Interval(one.start, one.stop, 1.0, one.decisions))
         found = [joined.decisions for joined in candidates.joins(chosen)]
-        drawn += rng.sample(found, min(3, len(found)))
+        drawn += rng.sample(found, min(8, len(found)))
     exact = 0
     for decisions in drawn:
         cost, least, by_parts = (
@@ -274,6 +304,13 @@ def test_few_candidates_are_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     assert 0.5 * whole.priced < pruned.priced < whole.priced, "pipelines get more stages where fewer were worth a look"
     assert pruned.pricer.built < 0.25 * whole.pricer.built
+
+
+def test_operators_with_products_inside_are_not_rewritten() -> None:
+    """Joined decisions about quantised convolutions are priced from the nodes that these are written out as."""
+    space = price_space(quantised(), find_policy("auto"), COSTS["pimflow"][0], PriceCache(None, ""))
+    assert space.priced > 200
+    assert space.pricer.built == 0
 
 
 def test_a_warm_cache_rewrites_nothing(tmp_path: Path) -> None:
