@@ -32,6 +32,6 @@ def expanded_steps(graph: Graph, placed: OnDevice, host: str, prices: PartPrices
     ]
     devices = [one.device or host for one in nodes]
     parts = [prices.of_written(inside, one, placed.choice) for one in nodes]
-    made_by = {name: at for at, one in enumerate(nodes) for name in one.outputs}
+    made_by = {name: at for at, one in enumerate(nodes) for name in one.outputs if name}
     reads = [[made_by[name] for name in one.inputs if name in made_by] for one in nodes]
     return Steps(devices, parts, reads, [(at, one, None) for at, one in enumerate(nodes)], range(len(parts)), True)
