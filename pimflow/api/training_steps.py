@@ -23,6 +23,7 @@ from pimflow.passes import (
     RemoveIdentity,
 )
 from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
+from pimflow.passes.tied_weights import with_tied_weights
 from pimflow.passes.whole_gelus import with_whole_gelus
 from pimflow.records import dataclass
 from pimflow.runtime.costs import CostModel
@@ -92,13 +93,13 @@ class StepBuilder:
         Raises:
             ModelError: the model has no parameters, or an operator has no gradient.
         """
-        loaded = read_model(self.source, self.read_options)
+        loaded = read_model(self.source, self.read_options, learnt_apart=True)
         try:
             return self._steps(loaded)
         except ModelError:
             for source, unroll in self._other_forms(loaded.graph):
                 with suppress(PimflowError):  # the error for the model as given helps more
-                    return self._steps(read_model(source, self.read_options, unroll=unroll))
+                    return self._steps(read_model(source, self.read_options, unroll=unroll, learnt_apart=True))
             raise
 
     def _other_forms(self, graph: Graph) -> Iterator[tuple[ModelSource, bool]]:
@@ -112,7 +113,7 @@ class StepBuilder:
                     yield source, unroll
 
     def _steps(self, model: Loaded) -> tuple[Step, ...]:
-        graph = with_whole_gelus(CLEAN_UP.run(model.graph).graph)
+        graph = with_whole_gelus(with_tied_weights(CLEAN_UP.run(model.graph).graph))
         exported = self._step(graph, model)  # before any other form, whose errors would name nodes made by passes
         fastest = self._fastest_step(graph, model, exported, fitting=False)
         if not fastest.price(keep_all(fastest.trace)).is_too_large:

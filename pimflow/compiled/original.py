@@ -20,13 +20,14 @@ if TYPE_CHECKING:
     import onnx
 
 
-def read_model(source: ModelSource, options: Options, *, unroll: bool = False) -> Loaded:
+def read_model(source: ModelSource, options: Options, *, unroll: bool = False, learnt_apart: bool = False) -> Loaded:
     """The model in the IR, for the graph that the options name (or that it comes with), if it is a graph network.
 
     Args:
         source: the model.
         options: how it is read.
         unroll: whether Loops and Scans of known length are replaced by their iterations.
+        learnt_apart: whether products of weights with values that depend only on the graph stay, for training.
 
     Raises:
         PimflowError: it cannot be read, its shapes are not bound, or the graph does not fit.
@@ -41,6 +42,7 @@ def read_model(source: ModelSource, options: Options, *, unroll: bool = False) -
         keep_edges=options.graph_as_input,
         has_run=has_run,
         unroll=unroll,
+        learnt_apart=learnt_apart,
     )
 
 

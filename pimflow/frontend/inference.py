@@ -82,6 +82,7 @@ def infer_graph(
     suspect: bool = False,
     bound: dict[str, Array] | None = None,
     unroll: bool = False,
+    learnt_apart: bool = False,
 ) -> Inferred:
     """The graph with all shapes that do not depend on data.
 
@@ -102,6 +103,7 @@ def infer_graph(
         bound: inputs whose elements are known (the edges of a graph); values that depend only on them are evaluated
             too. The function takes ownership: large arrays are removed once nothing reads them.
         unroll: whether Loops and Scans of known length are replaced by their iterations, which can be differentiated.
+        learnt_apart: whether what multiplies weights is not evaluated, even if it depends only on `bound`.
 
     Raises:
         ModelError: ONNX Runtime refuses a node with constant operands, or one whose operands do not fit each other.
@@ -109,7 +111,7 @@ def infer_graph(
     _check_sizes("", (graph.values[name] for name in graph.inputs))
     arrays = {} if bound is None else bound
     inputs = frozenset(arrays)
-    inference = _ShapeInference(graph, declared, judge, suspect, arrays, unroll)
+    inference = _ShapeInference(graph, declared, judge, suspect, arrays, unroll, learnt_apart)
     for node in graph.nodes:
         inference.visit(node)
         inference.structure.release_read(node)
@@ -127,6 +129,7 @@ class _ShapeInference:
         suspect: bool,
         bound: dict[str, Array],
         unroll: bool,
+        learnt_apart: bool = False,
     ) -> None:
         self.graph = graph
         self.declared = declared
@@ -137,7 +140,7 @@ class _ShapeInference:
         self.values: Types = {name: graph.values[name] for name in (*graph.inputs, *graph.constants)}
         self.constants: dict[str, Array] = dict(graph.constants)
         self.known: dict[str, Array] = {**graph.constants, **bound}
-        self.structure = StructureValues(graph, self.known, bound)
+        self.structure = StructureValues(graph, self.known, bound, learnt_apart=learnt_apart)
         self.partial: dict[str, onnx.TypeProto] = {}  # partial types of values without a static shape: rank, some dims
         self.nodes: list[Node] = []
         self.forms: dict[str, TypedForm] = {}

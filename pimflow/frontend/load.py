@@ -100,6 +100,7 @@ def load_with_graph(
     keep_edges: bool = False,
     has_run: bool = False,
     unroll: bool = False,
+    learnt_apart: bool = False,
 ) -> Loaded:
     """Reads a model; if it is a graph network, for one graph: aggregations become sparse ops, and norms constants.
 
@@ -112,6 +113,7 @@ def load_with_graph(
         keep_edges: whether the edges stay an input, so the graph gives only their number, and nothing is recovered.
         has_run: whether ONNX Runtime is known to run the model with these shapes, so that this is not checked again.
         unroll: whether Loops and Scans of known length are replaced by their iterations.
+        learnt_apart: whether products of weights with values that depend only on the graph stay, for training.
 
     Raises:
         ModelError: as in `load_model`; or the model reads no edges, or edge types that the graph lacks.
@@ -119,6 +121,7 @@ def load_with_graph(
     """
     with _text_names():
         given = replace(read_source(source), fixed=fixed or {}, has_run=has_run, unroll=unroll)
+        given = replace(given, learnt_apart=learnt_apart)
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
         outlined = given.split if given.detached and given.path is not None else None
         return replace(loaded, has_external_data=bool(given.external), outlined=outlined)
@@ -196,7 +199,7 @@ def _inferred(given: Source, opaque: Graph, bound: dict[str, Array]) -> Inferred
         )  # names the node and its operands, if one node is at fault
         raise
     is_bound = bool(bound)
-    inferred = infer_graph(opaque, declared, bound=bound, unroll=given.unroll)
+    inferred = infer_graph(opaque, declared, bound=bound, unroll=given.unroll, learnt_apart=given.learnt_apart)
     _check_declarations(given, inferred.graph)
     plain = None if is_bound else unblocked(inferred.graph)
     if plain is None:

@@ -49,6 +49,8 @@ class Source:
     """Whether ONNX Runtime is known to run it with the requested shapes."""
     unroll: bool = False
     """Whether its Loops and Scans of known length are replaced by their iterations."""
+    learnt_apart: bool = False
+    """Whether products of weights with values that depend only on the bound graph stay products, for training."""
 
     @property
     def split(self) -> SplitModel:

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from pimflow.frontend.structure import compact, evaluate_structure, held_bytes, is_uniform, memory_of
-from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
+from pimflow.ir import Array, Gemm, Graph, Node, OnnxOp, Refusal, Value
+from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.ir.text.literals import digest
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate
 
@@ -17,6 +18,8 @@ LARGE_BYTES = 1 << 20
 
 CONTENT_BYTES = 1 << 24
 """Arrays up to this size are identified by their elements, larger ones by their memory."""
+
+_PRODUCTS = frozenset({Gemm().onnx_name, PRODUCT.onnx_name, "Einsum"})
 
 _EXPANDING = frozenset({"Expand", "Range", "Tile"})
 """Operators whose results may have one row per edge although their operands do not."""
@@ -28,14 +31,21 @@ class StructureValues:
     A gather from weights by such a value (a matrix per edge, by type) is not evaluated: its size would be weights x
     edges. Nor is a gather of a matrix per vertex by type, which follows from the numbers of vertices alone.
 
+    With `learnt_apart`, neither are products of such a value and other floats (a layer that reads the degrees of
+    vertices), nor lookups by it in a table of floats: what they read besides is trained.
+
     Args:
         graph: the graph that is walked.
         known: arrays of known values; results are not added to it, but released ones are removed from it.
         bound: inputs whose elements are known; released ones are removed from it, too.
+        learnt_apart: whether to leave what weights are multiplied with, or looked up by, to the model.
     """
 
-    def __init__(self, graph: Graph, known: dict[str, Array], bound: dict[str, Array]) -> None:
+    def __init__(
+        self, graph: Graph, known: dict[str, Array], bound: dict[str, Array], *, learnt_apart: bool = False
+    ) -> None:
         self.names = set(bound)
+        self._learnt_apart = learnt_apart
         self._bound = bound
         self._graph = graph
         self._known = known
@@ -53,7 +63,7 @@ class StructureValues:
         op = node.op
         if not isinstance(op, OnnxOp) or not all(name in self._known for name in node.inputs if name):
             return None
-        if self._picks_weights(node, 2):
+        if self._picks_weights(node, 2) or (self._learnt_apart and self._multiplies_weights(node)):
             return None
         arrays = [self._known[name] if name else None for name in node.inputs]
         result = None if op.domain else self._cached(op, arrays)
@@ -116,6 +126,12 @@ class StructureValues:
             return False
         table = self._known[node.inputs[0]]
         return node.inputs[0] not in self.names and table.ndim >= rank and table.dtype.kind == "f"
+
+    def _multiplies_weights(self, node: Node) -> bool:
+        """Whether a node multiplies structural values by several floats that are not."""
+        others = [name for name in node.inputs[:2] if name not in self.names]
+        arrays = [self._known[name] for name in others if name]
+        return node.kind in _PRODUCTS and any(array.dtype.kind == "f" and array.size > 1 for array in arrays)
 
     def release_read(self, node: Node) -> None:
         """Marks the values whose readers have all been evaluated, and releases large ones."""

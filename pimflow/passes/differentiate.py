@@ -26,7 +26,16 @@ from pimflow.ir import (
     TypedLinear,
     TypedSpmm,
 )
-from pimflow.ir.gradients import GRADIENTS, TRAINED_INPUTS, TRAINING_FORMS, Gradients, Tape, is_float, renamed
+from pimflow.ir.gradients import (
+    GRADIENTS,
+    INITIAL_STATES,
+    TRAINED_INPUTS,
+    TRAINING_FORMS,
+    Gradients,
+    Tape,
+    is_float,
+    renamed,
+)
 from pimflow.ir.ops.base import Op
 from pimflow.onnxio.captures import capture_count, passed_on
 from pimflow.passes.base import Pass, PassResult
@@ -127,17 +136,22 @@ def parameters(graph: Graph, model: Graph | None = None, given: Collection[str] 
     reads from the surrounding graph, what a Loop carries unchanged, or, unless they are a mask, an operand of another
     elementwise op on a computed value; or if only movements bring them there. Those of one element are trained where
     they cannot be a setting: as weights and biases of contractions, scales and shifts of batch norms, slopes of PRelu.
+
+    Constants whose elements are all equal are data, not parameters, where weights multiply them (ones for vertices
+    without features, the zeros with which a recurrent cell begins), as the initial state of a recurrent operator, and,
+    if they are zeros, where they are a mask of what a Softmax reads or something is subtracted from them.
     """
     found: dict[str, None] = {}
     model = None if model is None else with_plain_constants(model)
+    data = {node.inputs[0] for node in graph.nodes if _multiplies_uniform(graph, node)}
     for node in graph.nodes:
         of_several = is_unmasked if node.op.onnx_name in _SCALED or _has_bodies(node) else is_trainable
         for position in _trained_positions(graph, node):
             is_trained = _is_float_in_range if _may_be_single(graph, node, position) else of_several
             for name in _sources(graph, node.inputs[position]):
-                if is_trained(graph, name) and (
-                    model is None or _is_made_of_parameters(model, name, is_trained, given)
-                ):
+                if name in data or not is_trained(graph, name):
+                    continue
+                if model is None or _is_made_of_parameters(model, name, is_trained, given):
                     found[name] = None
     return tuple(found)
 
@@ -170,7 +184,9 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
     if isinstance(op, (BatchNorm,)):
         yield from (1, 2)
     elif isinstance(op, OnnxOp) and (trained := TRAINED_INPUTS.get((op.domain, op.op_type))) is not None:
+        states = INITIAL_STATES.get((op.domain, op.op_type), ())
         yield from (place for place in trained if place < count)
+        yield from (place for place in states if place < count and not _is_uniform(graph, node.inputs[place]))
     elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear, TypedSpmm)) or _multiplies(op):
         yield from range(min(count, 3))
         yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
@@ -183,7 +199,7 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
     elif op.is_sparse:
         yield from range(2 if isinstance(op, GatherPairs | Sddmm) else 1)  # weights of edges belong to the graph
     elif _reads_learnt(graph, node):
-        yield from range(count)
+        yield from (place for place in range(count) if not _is_zero(graph, node, place))
 
 
 def _may_be_single(graph: Graph, node: Node, position: int) -> bool:
@@ -207,6 +223,33 @@ def _is_bias_of_one(graph: Graph, node: Node, position: int) -> bool:
         return False
     product = graph.producer(node.inputs[1 - position])
     return product is not None and product.op.is_contraction and graph.shape(product.output)[-1:] == (1,)
+
+
+def _is_uniform(graph: Graph, name: str) -> bool:
+    """Whether a value is a constant all of whose elements are equal."""
+    array = graph.constants.get(name)
+    if array is None or not array.size:
+        return False
+    elements = _stored(array)
+    return bool((elements == elements.flat[0]).all())
+
+
+def _multiplies_uniform(graph: Graph, node: Node) -> bool:
+    """Whether a node multiplies a uniform constant by weights."""
+    if not node.op.is_contraction or len(node.inputs) < 2 or not _is_uniform(graph, node.inputs[0]):
+        return False
+    return any(is_trainable(graph, name) for name in _sources(graph, node.inputs[1]))
+
+
+def _is_zero(graph: Graph, node: Node, position: int) -> bool:
+    """Whether an operand of an elementwise op is zeros that are no parameter: a mask that masks nothing, for the rows
+    and columns that a Softmax reads, or what something is subtracted from."""
+    name = node.inputs[position]
+    rows_and_columns = [size for size in graph.value(name).shape or () if size > 1]
+    masks = node.kind == "Add" and [reader.kind for reader in graph.users(node.output)] == ["Softmax"]
+    if not (masks and len(rows_and_columns) > 1) and not (node.kind == "Sub" and position == 0):
+        return False
+    return _is_uniform(graph, name) and not _stored(graph.constants[name]).any()
 
 
 def _has_bodies(node: Node) -> bool:

@@ -20,8 +20,9 @@ class FoldConstants(Pass):
 
     Args:
         max_bytes: size of the largest constant to create, unless its inputs are nearly as large.
-        learnt_apart: whether products and sums of separately trainable constants, and gathers that repeat their rows,
-            stay, as training needs them.
+        learnt_apart: whether what training needs stays: products and sums of separately trainable constants, products
+            of one with values that are not trained, gathers that repeat its rows or leave some out, and movements of
+            one that others read as well (a table of words that is also the last layer's weight).
     """
 
     name: ClassVar[str] = "fold-constants"
@@ -63,18 +64,38 @@ class _Learnt:
         self._sources: dict[str, frozenset[str]] = {}
 
     def stays(self, node: Node) -> bool:
-        """Whether a node combines several trainable constants, or picks rows of one more than once; otherwise the
-        sources of its results are recorded."""
+        """Whether a node combines a trainable constant with another one, multiplies it, picks some of its rows or any
+        more than once, or moves one that is also read elsewhere; otherwise the sources of its results are recorded."""
         made_of = [self._of(node, name) for name in node.inputs]
-        if combines_learnt(node.op, made_of) or (any(made_of[:1]) and self._repeats(node)):
+        combines = combines_learnt(node.op, made_of) or (node.op.is_contraction and any(made_of[:2]))
+        if combines or (any(made_of[:1]) and (self._repeats(node) or self._is_copy(node))):
             return True
         self._sources.update(dict.fromkeys(node.outputs, frozenset().union(*made_of)))
         return False
 
     def _repeats(self, node: Node) -> bool:
-        """Whether a node gathers more elements than its table has: each is one parameter, however often it is read."""
-        values = self._graph.values
-        return picks_rows(node.op) and values[node.output].elements > values[node.inputs[0]].elements
+        """Whether a node gathers more elements than its table has: each is one parameter, however often it is read.
+        Nor are the rows that it leaves out any less trained, unless the table's readers share it out."""
+        if not picks_rows(node.op):
+            return False
+        table, values = node.inputs[0], self._graph.values
+        readers = self._graph.users(table)
+        if self._takes_part(node, table):
+            return len(readers) == 1 or not all(self._takes_part(reader, table) for reader in readers)
+        return values[node.output].elements > values[table].elements
+
+    def _takes_part(self, node: Node, source: str) -> bool:
+        """Whether a node reads some of the elements of a constant."""
+        is_part = (node.op.is_movement or picks_rows(node.op)) and node.inputs[0] == source
+        return is_part and self._graph.value(node.outputs[0]).elements < self._graph.value(source).elements
+
+    def _is_copy(self, node: Node) -> bool:
+        """Whether a node moves all elements of a constant that other nodes read, too, so that its result would count as
+        other parameters."""
+        source, values = node.inputs[0], self._graph.values
+        if not self._graph.is_constant(source) or not (node.op.is_movement or node.kind in ("Cast", "Identity")):
+            return False
+        return values[node.output].elements == values[source].elements and len(self._graph.users(source)) > 1
 
     def _of(self, node: Node, name: str) -> frozenset[str]:
         if name in self._sources or not self._graph.is_constant(name):

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
-from onnx import helper
+from onnx import TensorProto, helper
 
 import pimflow
 import pimflow_zoo
@@ -233,6 +233,87 @@ def test_weights_computed_from_parameters_are_not_parameters(
     nodes.append(helper.make_node("MatMul", ["x", names[-1]], ["y"]))
     step = pimflow.train(model_of(nodes, {"x": (5, 8)}, constants=constants), activations="keep")
     assert step.parameters == parameters
+
+
+WORDS, FOUND = np.random.default_rng(1).standard_normal((9, 8)).astype(np.float32), np.array([[1, 0, 2, 1, 8]])
+
+
+@pytest.mark.parametrize(
+    ("made", "constants", "parameters"),
+    [
+        ([("Gather", "tf"), ("Transpose", "t"), ("MatMul", "01")], {"t": WORDS, "f": FOUND}, 72),
+        ([("Gather", "tf"), ("MatMul", "0c")], {"t": WORDS, "c": WORDS.T.copy(), "f": FOUND}, 72),
+        ([("Transpose", "w"), ("MatMul", "x0"), ("Transpose", "w"), ("MatMul", "12")], {"w": WORDS[:8]}, 64),
+        ([("Gather", "tf"), ("Add", "x0")], {"t": WORDS, "f": FOUND}, 72),
+        ([("MatMul", "ow"), ("Add", "x0")], {"o": np.ones((5, 3), np.float32), "w": WORDS[:3]}, 24),
+        ([("MatMul", "zw"), ("Sub", "z0")], {"z": np.zeros((1, 8), np.float32), "w": WORDS[:8]}, 64),
+        ([("MatMul", "xw"), ("Add", "0m"), ("Softmax", "1")], {"w": WORDS[:8], "m": np.zeros((5, 8), np.float32)}, 64),
+    ],
+    ids=["tied", "tied-copy", "every-step", "rows", "ones", "initial-state", "open-mask"],
+)
+def test_each_parameter_is_counted_once_as_the_framework_stores_it(
+    made: list[tuple[str, str]], constants: dict[str, npt.NDArray[Any]], parameters: int
+) -> None:
+    """A digit stands for the result of that node; what none reads is added to the result."""
+    nodes = [
+        helper.make_node(op_type, [f"n{name}" if name.isdigit() else name for name in read], [f"n{index}"])
+        for index, (op_type, read) in enumerate(made)
+    ]
+    nodes += [
+        helper.make_node("MatMul", ["x", "last"], ["seen"]),
+        helper.make_node("ReduceSum", [f"n{len(made) - 1}", "axis"], ["sum"]),
+        helper.make_node("Add", ["seen", "sum"], ["y"]),
+    ]
+    constants = {**constants, "last": _learnt(8, 1), "axis": np.array([-1])}
+    step = pimflow.train(model_of(nodes, {"x": (5, 8)}, ["y"], constants), target="h200", activations="keep")
+    assert step.parameters == parameters + 8
+    assert not any("Transpose" in kernel.name and kernel.time_us for kernel in step.trace.kernels[: step.trace.turn])
+
+
+@pytest.mark.parametrize(("state", "parameters"), [(np.zeros, 0), (_learnt, 4)])
+def test_initial_states_are_trained_unless_they_are_zeros(state: Any, parameters: int) -> None:
+    constants = {"w": _learnt(1, 12, 3), "r": _learnt(1, 12, 4), "b": _learnt(1, 24)}
+    constants["h"] = np.asarray(state((1, 1, 4)) if state is np.zeros else state(1, 1, 4), np.float32)
+    node = helper.make_node("GRU", ["x", "w", "r", "b", "", "h"], ["y"], hidden_size=4)
+    step = pimflow.train(model_of([node], {"x": (5, 1, 3)}, ["y"], constants), activations="keep")
+    assert step.parameters == 12 * 3 + 12 * 4 + 24 + parameters
+
+
+def test_layers_that_read_only_the_graph_are_trained() -> None:
+    """The degrees of vertices are data, the weights and the table that they are multiplied with and looked up in are
+    not."""
+    graph = Graph.from_edge_index(np.random.default_rng(0).integers(0, 12, (2, 40)), 12)
+    constants = {
+        "one": np.array(1),
+        "zeros": np.zeros((12, 1), np.float32),
+        "ones": np.ones((40, 1), np.float32),
+        "none": np.zeros((12, 8), np.float32),
+        "column": np.array([-1, 1]),
+        "flat": np.array([-1]),
+        "wide": np.array([1, 8]),
+        "origin": np.array(0),
+        "w": _learnt(1, 8),
+        "table": _learnt(50, 8),
+    }
+    nodes = [
+        helper.make_node("Gather", ["edge_index", "origin"], ["sources"]),
+        helper.make_node("Gather", ["edge_index", "one"], ["targets"]),
+        helper.make_node("Reshape", ["targets", "column"], ["index"]),
+        helper.make_node("ScatterElements", ["zeros", "index", "ones"], ["degrees"], reduction="add"),
+        helper.make_node("MatMul", ["degrees", "w"], ["layer"]),
+        helper.make_node("Reshape", ["degrees", "flat"], ["listed"]),
+        helper.make_node("Cast", ["listed"], ["rows"], to=7),
+        helper.make_node("Gather", ["table", "rows"], ["looked_up"]),
+        helper.make_node("Add", ["layer", "looked_up"], ["features"]),
+        helper.make_node("Add", ["features", "x"], ["h"]),
+        helper.make_node("Gather", ["h", "sources"], ["messages"]),
+        helper.make_node("Expand", ["index", "wide"], ["columns"]),
+        helper.make_node("ScatterElements", ["none", "columns", "messages"], ["y"], reduction="add"),
+    ]
+    model = model_of(nodes, {"x": (12, 8)}, ["y"], constants)
+    model.graph.input.append(helper.make_tensor_value_info("edge_index", TensorProto.INT64, (2, "edges")))
+    step = pimflow.train(model, graph=graph, activations="keep", use_cache=False)
+    assert step.parameters == 8 + 50 * 8
 
 
 def test_a_step_that_needs_a_newer_opset_is_made_in_one() -> None:

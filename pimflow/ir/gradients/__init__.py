@@ -20,6 +20,7 @@ from pimflow.ir.gradients import (
     spectral,
     window,
 )
+from pimflow.ir.gradients.recurrent import INITIAL_STATES
 from pimflow.ir.gradients.tape import (
     GRADIENTS,
     ONNX_GRADIENTS,
@@ -37,6 +38,7 @@ from pimflow.ir.gradients.tape import (
 
 __all__ = [
     "GRADIENTS",
+    "INITIAL_STATES",
     "ONNX_GRADIENTS",
     "ONNX_TRAINING_FORMS",
     "TRAINED_INPUTS",

@@ -43,6 +43,9 @@ _BY_WEIGHTS, _BY_ROWS = Gemm(trans_b=True), Gemm(trans_a=True)
 
 TRAINED_INPUTS.register(*_KEYS)((1, 2, 3, 7))
 
+INITIAL_STATES = dict.fromkeys(_KEYS, (5, 6))
+"""Which inputs of recurrent operators are the states that they begin with: parameters if they were learnt."""
+
 
 @dataclass(frozen=True)
 class _Direction:
