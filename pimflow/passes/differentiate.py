@@ -138,8 +138,9 @@ def parameters(graph: Graph, model: Graph | None = None, given: Collection[str] 
     they cannot be a setting: as weights and biases of contractions, scales and shifts of batch norms, slopes of PRelu.
 
     Constants whose elements are all equal are data, not parameters, where weights multiply them (ones for vertices
-    without features, the zeros with which a recurrent cell begins), as the initial state of a recurrent operator, and,
-    if they are zeros, where they are a mask of what a Softmax reads or something is subtracted from them.
+    without features, the zeros with which a recurrent cell begins), as the initial state of a recurrent operator, in a
+    norm whose result is scaled later, and, if they are zeros, where they are a mask of what a Softmax reads or
+    something is subtracted from them.
     """
     found: dict[str, None] = {}
     model = None if model is None else with_plain_constants(model)
@@ -187,6 +188,8 @@ def _trained_positions(graph: Graph, node: Node) -> Iterator[int]:
         states = INITIAL_STATES.get((op.domain, op.op_type), ())
         yield from (place for place in trained if place < count)
         yield from (place for place in states if place < count and not _is_uniform(graph, node.inputs[place]))
+    elif _is_scaled_later(graph, node):
+        return
     elif op.is_contraction or isinstance(op, (Conv2d, Gemm, TypedLinear, TypedSpmm)) or _multiplies(op):
         yield from range(min(count, 3))
         yield from range(4, count if isinstance(op, TypedLinear) else 0)  # a bias by type
@@ -239,6 +242,19 @@ def _multiplies_uniform(graph: Graph, node: Node) -> bool:
     if not node.op.is_contraction or len(node.inputs) < 2 or not _is_uniform(graph, node.inputs[0]):
         return False
     return any(is_trainable(graph, name) for name in _sources(graph, node.inputs[1]))
+
+
+def _is_scaled_later(graph: Graph, node: Node) -> bool:
+    """Whether a norm leaves scale and shift to the nodes behind it, as exporters write the norm of groups of channels:
+    its own are ones and zeros, one for each group."""
+    if node.kind != "InstanceNormalization" or not all(_is_uniform(graph, name) for name in node.inputs[1:3]):
+        return False
+    scale, shift = (graph.constants[name].flat[0] for name in node.inputs[1:3])
+    readers = graph.users(node.output)
+    while len(readers) == 1 and readers[0].op.is_movement:
+        readers = graph.users(readers[0].output)
+    scaled = len(readers) == 1 and readers[0].kind == "Mul" and any(map(graph.is_constant, readers[0].inputs))
+    return bool(scaled and scale == 1 and shift == 0)
 
 
 def _is_zero(graph: Graph, node: Node, position: int) -> bool:

@@ -279,6 +279,22 @@ def test_initial_states_are_trained_unless_they_are_zeros(state: Any, parameters
     assert step.parameters == 12 * 3 + 12 * 4 + 24 + parameters
 
 
+@pytest.mark.parametrize(("scale", "parameters"), [(1.0, 2 * 4), (0.5, 2 * 4 + 2 * 2)])
+def test_a_norm_of_groups_has_one_scale_and_shift_per_channel(scale: float, parameters: int) -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "groups"], ["a"]),
+        helper.make_node("InstanceNormalization", ["a", "scale", "shift"], ["b"]),
+        helper.make_node("Reshape", ["b", "channels"], ["c"]),
+        helper.make_node("Mul", ["c", "w"], ["d"]),
+        helper.make_node("Add", ["d", "v"], ["y"]),
+    ]
+    constants = {"groups": np.array([1, 2, 12]), "channels": np.array([1, 4, 6])}
+    constants |= {"scale": np.full(2, scale, np.float32), "shift": np.zeros(2, np.float32)}
+    constants |= {"w": _learnt(4, 1), "v": _learnt(4, 1)}
+    step = pimflow.train(model_of(nodes, {"x": (1, 4, 6)}, ["y"], constants), activations="keep")
+    assert step.parameters == parameters
+
+
 def test_layers_that_read_only_the_graph_are_trained() -> None:
     """The degrees of vertices are data, the weights and the table that they are multiplied with and looked up in are
     not."""
