@@ -294,12 +294,13 @@ one other value, as in Swin's windows and GPT-2's causal mask). A single number 
 setting: a weight or bias of a product (a head with one output), the scale or shift of a batch norm, or the slope of a
 PRelu. A stored table of computed values, such as sines, looks like a learned one and counts as a parameter.
 
-A parameter counts once and as a whole: also if the model reads only some rows of it (positions), or reads it transposed
-as well (a table of words that is also the last layer's weight), even if the exporter has stored the transposed copy.
-Equal elements are no parameter where weights multiply them (ones for vertices without features, the zeros with which a
-recurrent cell begins) or where a norm of groups leaves the scale to the next node, nor are the zeros that a recurrent
-operator starts from or that mask nothing in front of a Softmax. What an exporter has already computed from parameters cannot be taken apart again: it counts as it is stored.
-In an export for inference that includes the scales of batch norms in front of which convolutions stand.
+A parameter counts once and as a whole: also if the model reads only some rows of it (positions), or reads it
+transposed as well (a table of words that is also the last layer's weight), even if the exporter has stored the
+transposed copy. Equal elements are no parameter where weights multiply them (ones for vertices without features, the
+zeros with which a recurrent cell begins) or where a norm of groups leaves the scale to the next node, nor are the
+zeros that a recurrent operator starts from or that mask nothing in front of a Softmax. What an exporter has already
+computed from parameters cannot be taken apart again: it counts as it is stored. In an export for inference that
+includes the scales of batch norms in front of which convolutions stand.
 
 A graph network is trained on its graph (`--graph`, or the zoo's), with its relational layers in the form whose step
 is fastest ([gnn.md](gnn.md#relational-layers)); every weight remains a parameter of its own, also where it multiplies
