@@ -62,7 +62,10 @@ def _segmented(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
     if summed is not None:
         made, stack = _loop(fold, summed, summed.node(node.name)), graph.producer(node.inputs[0])
         assert stack is not None
-        return made if isinstance(made, Graph) else merged_stack(graph, stack, fold=fold) or made
+        if isinstance(made, Graph):
+            return made
+        apart = _constants_apart(summed, summed.node(node.name)) if fold else None
+        return merged_stack(graph, stack, fold=fold) or apart or made
     read = graph.users(node.output)
     found = heads_in_rows(graph, node)
     if found is None and node.op == Concat(0) and not any(sum_of_stack(graph, user) for user in read):
@@ -129,6 +132,20 @@ def _loop(fold: bool, graph: Graph, node: Node) -> Graph | Refusal | None:
         return None  # a value that is added twice counts twice
     made = _of_products(fold, graph, node, terms)
     return made if isinstance(made, Graph) else merged_sums(graph, node, terms, fold=fold) or made
+
+
+def _constants_apart(graph: Graph, node: Node) -> Graph | None:
+    """A sum whose constant terms, such as those of relations without edges, are one constant; None without any."""
+    terms, value = _terms(graph, node, graph.shape(node.output)), graph.value(node.output)
+    known = [graph.constants[term] for term in terms if term in graph.constants]
+    computed = [term for term in terms if term not in graph.constants]
+    if not known or not computed:
+        return None
+    write = RowWriter(graph)
+    total = write.constant("constant_terms", np.sum(np.broadcast_arrays(*known), axis=0, dtype=known[0].dtype))
+    op = Elementwise("Add" if len(computed) == 1 else "Sum")
+    write.editor.replace_node(node.name, (replace(node, op=op, inputs=(*computed, total), outputs=(value.name,)),))
+    return write.finish()
 
 
 def _of_products(fold: bool, graph: Graph, node: Node, terms: list[str]) -> Graph | Refusal | None:

@@ -133,7 +133,10 @@ def sum_of_stack(graph: Graph, node: Node) -> Graph | None:
     if not parts:
         return None
     write, value = RowWriter(graph), graph.value(node.output)
-    made = [replace(unmarked(node), op=Elementwise("Sum"), inputs=tuple(parts))]
+    terms = tuple(
+        write.constant("term", graph.constants[part][0]) if graph.shape(part) != value.shape else part for part in parts
+    )
+    made = [replace(unmarked(node), op=Elementwise("Sum"), inputs=terms)]
     if node.kind == "ReduceMean":
         total = write.editor.new_value(f"{node.output}_sum", value.shape, value.dtype)
         share = write.constant("share", np.array(1 / len(parts), value.dtype))
@@ -145,14 +148,15 @@ def sum_of_stack(graph: Graph, node: Node) -> Graph | None:
 
 def _stacked(graph: Graph, node: Node) -> list[str]:
     """The values that a node adds up over the first dimension, if nothing else reads the stack; empty for any other
-    node."""
+    node. Constants are still parts of the stack, with that dimension."""
     if not isinstance(node.op, OnnxOp) or node.op.domain or node.kind not in ("ReduceSum", "ReduceMean"):
         return []
     stack = graph.producer(node.inputs[0])
     if stack is None or stack.op != Concat(0) or len(graph.users(stack.output)) > 1 or stack.output in graph.outputs:
         return []
     parts = [_table(graph, name) for name in stack.inputs]
-    fits = all(graph.shape(name) == graph.shape(node.output) for name in parts)
+    shape = graph.shape(node.output)
+    fits = all(graph.shape(name) == ((1, *shape) if name in graph.constants else shape) for name in parts)
     return parts if fits and reduced_axes(graph, node) == (0,) else []
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, Graph, Spmm
-from pimflow.passes import FuseTraversal, PassManager, SegmentGemm
+from pimflow.passes import FuseTraversal, PassManager, RemoveDeadCode, SegmentGemm
 from pimflow.passes.differentiate import Differentiate, parameters, training_step
 from support.relational import TypedEdges, attentions, by_destination, film, largest, loop, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
@@ -167,3 +167,27 @@ def test_a_factor_shared_by_all_rows_may_be_distributed() -> None:
     made = SegmentGemm().run(graph).graph
     assert [node.kind for node in made.nodes] == ["Spmm", "Add", "Add"]
     assert_same_values(graph, made)
+
+
+@pytest.mark.parametrize("kind", ["ReduceSum", "ReduceMean"])
+@pytest.mark.parametrize("empty", [1, 2])
+@pytest.mark.parametrize("relations", [1, 2])
+def test_constant_terms_of_a_stack_are_one_constant_next_to_what_the_others_become(
+    relations: int, empty: int, kind: str
+) -> None:
+    """A relation without edges contributes its bias alone."""
+    build = Builder("g", opset=18)
+    x, terms = build.input(12, 6), [build.weights(1, 12, 6) for _ in range(empty)]
+    for index in range(relations):
+        edges = rows_of(edge_list(12, 40 + index), 12)
+        rows = build.op(Spmm(), x, build.constant(edges.rowptr, "rowptr"), build.constant(edges.col, "col"))
+        terms.append(build.reshape(build.add(rows, build.weights(6)), 1, 12, 6))
+    axes = build.constant(np.array([0]), "axes")
+    graph = build.graph(build.onnx(kind, build.concat(0, *terms), axes, shape=(12, 6), keepdims=0))
+    made = PassManager((SegmentGemm(), RemoveDeadCode())).run(graph).graph
+    kinds = [node.kind for node in made.nodes]
+    assert (kinds.count("Spmm"), "Concat" in kinds, kind in kinds) == (1, False, False)
+    if relations == 1:
+        assert kinds == ["Spmm", "Add", *(["Mul"] if kind == "ReduceMean" else [])]
+    assert_same_values(graph, made)
+    assert not SegmentGemm(fold=False).run(graph).changed or relations > 1
