@@ -120,8 +120,9 @@ def load_with_graph(
         ShapeError: as in `load_model`; or the model was exported for a graph of another size.
     """
     with _text_names():
-        given = replace(read_source(source), fixed=fixed or {}, has_run=has_run, unroll=unroll)
-        given = replace(given, learnt_apart=learnt_apart)
+        given = replace(
+            read_source(source), fixed=fixed or {}, has_run=has_run, unroll=unroll, learnt_apart=learnt_apart
+        )
         loaded = _read(given, shapes or {}, adjacency, keep_edges)
         outlined = given.split if given.detached and given.path is not None else None
         return replace(loaded, has_external_data=bool(given.external), outlined=outlined)
