@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
 from pimflow.ir import Array, Node, OnnxOp, Value
+from pimflow.ir.ops.window import pool_pads
 from pimflow.onnxio.tensors import dtype_code
 
 
@@ -27,6 +29,8 @@ def canonicalised(node: Node, values: Mapping[str, Value], known: Mapping[str, A
         return _without_like(node, op, values)
     if op.op_type == "STFT":
         return _one_sided(node, op)
+    if op.op_type in ("AveragePool", "LpPool", "MaxPool"):
+        return _with_pads(node, op, values[node.inputs[0]].shape)
     if op.op_type == "Reshape" and opset >= 14:
         return _of_size_zero(node, op, values[node.inputs[0]].shape, known.get(node.inputs[1]))
     return node
@@ -51,6 +55,23 @@ def _without_like(node: Node, op: OnnxOp, values: Mapping[str, Value]) -> Node:
 def _one_sided(node: Node, op: OnnxOp) -> Node:
     """An STFT with an explicit `onesided`: ONNX's inference assumes the opposite of the default."""
     return node if "onesided" in dict(op.attributes) else _with_attribute(node, op, "onesided")
+
+
+def _with_pads(node: Node, op: OnnxOp, shape: tuple[int, ...] | None) -> Node:
+    """A pool with explicit pads instead of "SAME_UPPER" or "SAME_LOWER": ONNX's inference counts dilations in, ONNX
+    Runtime's kernels do not."""
+    given: dict[str, Any] = dict(op.attributes)
+    mode, kernel = given.pop("auto_pad", ""), given.get("kernel_shape", ())
+    if mode not in ("SAME_UPPER", "SAME_LOWER") or shape is None or len(shape) != 2 + len(kernel):
+        return node
+    ones = (1,) * len(kernel)
+    strides, dilations = given.get("strides", ones), given.get("dilations", ones)
+    if not len(strides) == len(dilations) == len(kernel) or min(kernel + strides + dilations) < 1:
+        return node
+    pads = pool_pads(mode, shape[2:], kernel, strides, dilations, given.get("ceil_mode", 0) != 0)
+    if pads is None:
+        return node
+    return replace(node, op=OnnxOp(op.op_type, "", tuple(sorted({**given, "pads": pads}.items()))))
 
 
 def _of_size_zero(node: Node, op: OnnxOp, shape: tuple[int, ...] | None, target: Array | None) -> Node:

@@ -292,7 +292,7 @@ class _ShapeInference:
     def _types(self, node: Node) -> Types:
         types = {name: Value(name, None, "") for name in node.outputs if name}
         sources = [self._by_rule, self._by_onnx, self._by_ort, self._by_running, self._by_body, self._by_declaration]
-        if _has_ceil_mode(node):
+        if _is_unlike_onnx(node):
             sources.insert(1, self._by_running)
         for source in sources:
             _refine(types, source(node))
@@ -394,7 +394,7 @@ class _ShapeInference:
         has_shape_rule = not node.op.domain and node.kind != "MaxUnpool"
         if not feasible or self.structure.is_large(node):
             return {}
-        if has_shape_rule and not _has_ceil_mode(node) and not is_counted_loop(node, self.known):
+        if has_shape_rule and not _is_unlike_onnx(node) and not is_counted_loop(node, self.known):
             return {}
         try:
             session = node_session(node, self.graph, self.values, self.known)
@@ -464,9 +464,12 @@ def _reason(error: ModelError) -> str:
     return _PREFIX.sub("", str(error))
 
 
-def _has_ceil_mode(node: Node) -> bool:
+def _is_unlike_onnx(node: Node) -> bool:
     """Whether the node is a pool for which ONNX's inference and ONNX Runtime's kernels disagree on shapes."""
-    return isinstance(node.op, OnnxOp) and node.op.domain == "" and ("ceil_mode", 1) in node.op.attributes
+    if not isinstance(node.op, OnnxOp) or node.op.domain or "Pool" not in node.op.op_type:
+        return False
+    given = dict(node.op.attributes)
+    return given.get("ceil_mode") == 1 or given.get("auto_pad") in ("SAME_LOWER", "SAME_UPPER")
 
 
 def _is_known(value: Value) -> bool:

@@ -241,6 +241,30 @@ def test_auto_pad_of_pools(mode: str, kind: str, ceil: int) -> None:
     check(model, load_model(model).nodes[0].op)
 
 
+@pytest.mark.parametrize("kind", ["MaxPool", "AveragePool", "LpPool"])
+@pytest.mark.parametrize("mode", ["SAME_UPPER", "SAME_LOWER"])
+@pytest.mark.parametrize("sizes", [(9,), (9, 8), (6, 5, 7)])
+@pytest.mark.parametrize(
+    ("kernel", "stride", "dilation", "ceil"), [(3, 1, 2, 0), (3, 2, 2, 1), (2, 2, 3, 0), (2, 3, 2, 0), (1, 3, 1, 0)]
+)
+def test_auto_pad_of_unusual_pools(
+    kind: str, mode: str, sizes: tuple[int, ...], kernel: int, stride: int, dilation: int, ceil: int
+) -> None:
+    """ONNX Runtime pads as if there were no dilation, and may start windows that are smaller than their stride late."""
+    rank = len(sizes)
+    fields: dict[str, Any] = {"kernel_shape": [kernel] * rank, "strides": [stride] * rank, "ceil_mode": ceil}
+    model = single(kind, (1, 2, *sizes), (), 22, auto_pad=mode, dilations=[dilation] * rank, **fields)
+    graph = load_model(model)
+    inputs = random_inputs(graph, 0)
+    if kind == "MaxPool" and kernel < stride and dilation == 1:
+        pytest.skip("ONNX Runtime does not run it")
+    want = run_plain(model, inputs)["y"]
+    assert_close(run_graph(graph, inputs)["y"], want, 1e-6)
+    assert graph.shape("y") == want.shape
+    if kernel >= stride and rank == 2 and kind != "LpPool":
+        assert isinstance(graph.nodes[0].op, Pool2d)
+
+
 @pytest.mark.parametrize("kind", ["MaxPool", "AveragePool"])
 @pytest.mark.parametrize("include", [0, 1])
 @pytest.mark.parametrize("size", range(6, 14))

@@ -46,6 +46,8 @@ def _pool(site: Site) -> Op | None:
         return None
     if site.value().dtype not in FLOATS or site.integer("storage_order", 0):
         return None
+    if site.text("auto_pad", "NOTSET").startswith("SAME"):
+        return None  # the rest are explicit pads by now: these windows start inside the map
     size, strides = pair(kernel, 1), pair(site.integers("strides"), 1)
     dilations = pair(site.integers("dilations"), 1)
     pads = resolve_pads(site, size, strides, dilations)
@@ -53,7 +55,7 @@ def _pool(site: Site) -> Op | None:
         return None
     average = site.node.kind == "AveragePool"
     include = average and bool(site.integer("count_include_pad", 0))
-    ceil = bool(site.integer("ceil_mode", 0)) and site.text("auto_pad", "NOTSET") in ("NOTSET", "VALID")
+    ceil = bool(site.integer("ceil_mode", 0))
     op = Pool2d("average" if average else "max", size, strides, pads, dilations, ceil, include)
     return _without_ceil(op, site.shape()) if ceil else op
 

@@ -27,7 +27,7 @@ from pimflow.ir.gradients.tape import (
 )
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.opaque import AttributeValue, OnnxOp
-from pimflow.ir.ops.window import GlobalPool, Pool2d, same_pads
+from pimflow.ir.ops.window import GlobalPool, Pool2d, pool_pads
 from pimflow.ir.refusal import Refusal
 
 
@@ -100,16 +100,20 @@ def _max_unpool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) 
 def _onnx_average_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
     """Average pools that are not `Pool2d`, mostly over one or three axes."""
     windows = _windows(tape, node, op)
+    if isinstance(windows, Refusal):
+        return windows
     return _of_average_pool(tape, node, windows, gradients[0], bool(integer(op, "count_include_pad")))
 
 
-def _windows(tape: Tape, node: Node, op: OnnxOp) -> Windows:
+def _windows(tape: Tape, node: Node, op: OnnxOp) -> Windows | Refusal:
     sizes, kernel = tape.shape(node.inputs[0])[2:], integers(op, "kernel_shape") or ()
     ones, mode = (1,) * len(kernel), text(op, "auto_pad", "NOTSET")
     strides, dilations = integers(op, "strides") or ones, integers(op, "dilations") or ones
-    pads = integers(op, "pads") or (0,) * 2 * len(kernel)
+    pads: tuple[int, ...] | None = integers(op, "pads") or (0,) * 2 * len(kernel)
     if mode.startswith("SAME"):
-        pads = same_pads(mode, sizes, kernel, strides, dilations)
+        pads = pool_pads(mode, sizes, kernel, strides, dilations, bool(integer(op, "ceil_mode")))
+    if pads is None:
+        return Refusal(f"{op.op_type}: its windows start inside the map, {mode} with strides that skip elements")
     return Windows(kernel, strides, pads, dilations)
 
 
@@ -162,9 +166,11 @@ def _global_gradient(tape: Tape, node: Node, of_maximum: bool, dy: str) -> Gradi
 
 @differentiates("LpPool")
 def _norm_pool(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...]) -> Gradients:
-    (x,), power = node.inputs, integer(op, "p", 2)
+    (x,), power, windows = node.inputs, integer(op, "p", 2), _windows(tape, node, op)
+    if isinstance(windows, Refusal):
+        return windows
     each = _of_norm(tape, node.output, gradients[0], power)
-    return (_by_size(tape, x, _scatter_windows(tape, each, _windows(tape, node, op), tape.shape(x)), power),)
+    return (_by_size(tape, x, _scatter_windows(tape, each, windows, tape.shape(x)), power),)
 
 
 @differentiates("GlobalLpPool")

@@ -39,6 +39,23 @@ def same_pads(mode: str, sizes: Shape, kernel: Shape, strides: Shape, dilations:
     return (*less, *more) if mode == "SAME_UPPER" else (*more, *less)
 
 
+def pool_pads(
+    mode: str, sizes: Shape, kernel: Shape, strides: Shape, dilations: Shape, ceil: bool = False
+) -> tuple[int, ...] | None:
+    """The pads of a pool with `auto_pad` "SAME_UPPER" or "SAME_LOWER", as ONNX Runtime computes them: for a kernel
+    without dilation, and negative where strides skip elements. None if no pads of 0 or more give the same windows."""
+    pads: list[tuple[int, int]] = []
+    for size, extent, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
+        total = (math.ceil(size / stride) - 1) * stride + extent - size
+        before = math.trunc((total if mode == "SAME_UPPER" else total + 1) / 2)
+        after = max(0, total - before)
+        counts = {window_out(size, extent, stride, before, end, dilation, ceil) for end in (total - before, after)}
+        if before < 0 or len(counts) > 1:
+            return None
+        pads.append((before, after))
+    return (*[before for before, _ in pads], *[after for _, after in pads])
+
+
 def windows_out(window: Window, shape: Shape, ceil: bool = False) -> Shape:
     """[H, W] of the output of a window over [N, C, H, W]."""
     kernel, strides, pads, dilations = window.kernel, window.strides, window.pads, window.dilations

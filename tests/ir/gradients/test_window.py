@@ -113,6 +113,15 @@ def test_norms_of_windows(power: int, outputs: tuple[int, int], given: dict[str,
     check_gradients(build.graph(build.onnx("LpPool", x, shape=(2, 3, *outputs), p=power, **given)))
 
 
+@pytest.mark.parametrize("kind", ["AveragePool", "LpPool"])
+def test_windows_that_start_late_have_no_gradient(kind: str) -> None:
+    build = Builder(opset=22)
+    x = build.input(1, 1, 9)
+    pool = build.onnx(kind, x, shape=(1, 1, 3), kernel_shape=(1,), strides=(3,), auto_pad="SAME_UPPER")
+    with pytest.raises(ModelError, match=f"{kind}: its windows start inside the map"):
+        training_step(build.graph(pool), Differentiate(wrt=(x,)))
+
+
 @pytest.mark.parametrize("power", [1, 2, 3])
 def test_a_window_of_zeros_has_zero_gradient(power: int) -> None:
     """The norm has no slope there; like PyTorch's vector norm, its gradient is zero."""
