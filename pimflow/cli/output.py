@@ -12,14 +12,18 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TextIO
 
-from pimflow.errors import printable
+from pimflow.errors import OptionError, printable
 from pimflow.report.tables import clipped
 from pimflow.version import document
 
 if TYPE_CHECKING:
     from typing_extensions import Self
+
+STDOUT = "-"
+"""The name of an output file that stands for stdout."""
 
 _EVERY_S = 0.1
 _TICK_S = 0.5
@@ -67,6 +71,36 @@ def print_data(texts: Iterable[str]) -> None:
         sys.stdout.reconfigure(encoding="utf-8")
     for text in texts:
         sys.stdout.write(text)
+
+
+def print_bytes(data: bytes) -> None:
+    """Write what is not text to stdout.
+
+    Raises:
+        OptionError: stdout is a terminal.
+    """
+    if sys.stdout is None:
+        return
+    if sys.stdout.isatty():
+        raise OptionError("an ONNX file is no text for a terminal", "give a FILE, or redirect stdout")
+    sys.stdout.flush()
+    sys.stdout.buffer.write(data)
+
+
+def output_file(text: str | None) -> Path | None:
+    """The file that an argument names; None for stdout, which an absent argument stands for, too."""
+    return None if text in (None, "", STDOUT) else Path(text or "")
+
+
+def output_folder(text: str) -> Path:
+    """The folder that an argument names.
+
+    Raises:
+        OptionError: it stands for stdout.
+    """
+    if text == STDOUT:
+        raise OptionError("-o - is stdout, which cannot take a folder", "name a folder (./- for one of this name)")
+    return Path(text)
 
 
 def print_json(kind: str, content: Mapping[str, Any], command: str | None = None, stream: TextIO | None = None) -> None:

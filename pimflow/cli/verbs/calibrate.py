@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from pathlib import Path
 from typing import Any
 
-from pimflow.cli.output import show
+from pimflow.cli.output import STDOUT, print_data, say, show
 from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of
 from pimflow.errors import OptionError
 
@@ -26,7 +27,12 @@ def add(verbs: Any) -> None:
         metavar="TABLE.csv",
         help="output of `pimflow profile`, or published tables (*_fp16_gemm.csv and the like, see docs/gpu-model.md)",
     )
-    parser.add_argument("-o", "--output", metavar="FILE.toml", help="where to write the fitted target")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE.toml",
+        help="where to write the fitted target (-: stdout, with the errors on stderr)",
+    )
     parser.add_argument(
         "--check", action="store_true", help="do not fit; only report the errors of the target as it is"
     )
@@ -57,14 +63,22 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--folds 1 leaves nothing to validate on", "give 2 or more")
     if arguments.check and arguments.output:
         raise OptionError("--check fits nothing that --output could write", "leave one of them out")
+    to_stdout = arguments.output == STDOUT
+    if to_stdout and arguments.json:
+        raise OptionError("-o - and --json both write to stdout", "give a FILE, or leave one of them out")
     result = pimflow.calibrate(
         arguments.tables,
         target=target_of(arguments),
         folds=arguments.folds,
         folds_by=arguments.folds_by,
         check=arguments.check,
-        name=Path(arguments.output).stem if arguments.output else None,
+        name=Path(arguments.output).stem if arguments.output and not to_stdout else None,
     )
+    if to_stdout:
+        print_data((result.toml(),))
+        if not arguments.quiet:
+            say(result.text(), sys.stderr)
+        return 0
     if arguments.output:
         write_new_file(Path(arguments.output), result.toml().encode())
     show("calibrate", result, arguments)

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import Progress, print_json, say
+from pimflow.cli.output import Progress, output_folder, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.cli.stdin import given_model
 from pimflow.errors import OptionError
@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise OptionError("--by is for the tables: --json has all parts", "leave --by or --json out")
     model = given_model(arguments.model)
     source = model_source(model)
-    folder = Path(arguments.output or f"{source.name}.pimflow")
+    folder = output_folder(arguments.output or f"{source.name}.pimflow")
     keywords = keywords_of(arguments)
     without_graph: OptionKeywords = {**keywords, "graph": None}  # without the graph, which is slow to read
     check_place(folder, Options.of(**without_graph))

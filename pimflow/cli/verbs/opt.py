@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import print_data, print_json, say
+from pimflow.cli.output import output_file, print_data, print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.cli.stdin import STDIN, stdin_bytes
 from pimflow.errors import OptionError, TextError
@@ -35,7 +34,9 @@ def add(verbs: Any) -> None:
     parser.add_argument(
         "-p", "--passes", metavar="PASS,...", default="", help="passes to run, such as a,b{option=1 other=[x, y]}"
     )
-    parser.add_argument("-o", "--output", metavar="FILE", help="write to FILE.onnx or FILE.pimir instead of stdout")
+    parser.add_argument(
+        "-o", "--output", metavar="FILE", help="write to FILE.onnx or FILE.pimir (default: text on stdout)"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace the output file if it exists")
     parser.add_argument("--inline", action="store_true", help="write all constants out in full")
     parser.add_argument(
@@ -61,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
     from pimflow.bundle.graphs import check_graph_file, graph_of_text, graph_text, write_graph
 
-    output = Path(arguments.output) if arguments.output else None
+    output = output_file(arguments.output)
     if output is not None:
         check_graph_file(output, arguments.overwrite)
     on_stdin = arguments.model == STDIN

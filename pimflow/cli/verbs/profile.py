@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from pathlib import Path
 from typing import Any
 
 from pimflow.cli.options import add_options, keywords_of
-from pimflow.cli.output import Progress, print_data, say
+from pimflow.cli.output import Progress, output_file, print_data, say
 from pimflow.cli.parsing import Parser, add_model, positive_int, whole_number
 from pimflow.cli.stdin import given_model
 
@@ -48,8 +47,9 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
     from pimflow.bundle.files import check_new, write_new_file
 
-    if arguments.output:
-        check_new(Path(arguments.output))
+    path = output_file(arguments.output)
+    if path is not None:
+        check_new(path)
     options = keywords_of(arguments)
     with Progress(quiet=arguments.quiet) as progress:
         profile = pimflow.profile(
@@ -63,10 +63,10 @@ def run(arguments: argparse.Namespace) -> int:
             fixed=options["fixed"],
         )
     text = profile.csv()
-    if not arguments.output:
+    if path is None:
         print_data((text,))
         return 0
-    write_new_file(Path(arguments.output), text.encode())
+    write_new_file(path, text.encode())
     if not arguments.quiet:
-        say(arguments.output)
+        say(str(path))
     return 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Any
 
-from pimflow.cli.output import Progress, show
+from pimflow.cli.output import Progress, output_folder, show
 from pimflow.cli.parsing import Parser, add_json, positive_int, whole_number
 from pimflow.options import option_texts
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> int:
     with Progress(quiet=arguments.quiet) as progress:
         result = pimflow.sweep(
             arguments.study,
-            arguments.output,
+            output_folder(arguments.output),
             jobs=arguments.jobs,
             scheduler=arguments.scheduler,
             reports=arguments.reports,

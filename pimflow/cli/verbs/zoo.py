@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
-from pimflow.cli.output import print_json, say
+from pimflow.cli.output import output_file, print_bytes, print_json, say
 from pimflow.cli.parsing import Parser, add_json
 from pimflow.report.tables import render_table
 
@@ -23,7 +22,7 @@ def add(verbs: Any) -> None:
     export = actions.add_parser("export", help="write a model as an ONNX file")
     export.add_argument("name", metavar="NAME")
     export.add_argument(
-        "-o", "--output", metavar="FILE", help="the file to write (default: NAME.onnx in the current folder)"
+        "-o", "--output", metavar="FILE", help="the file to write (default: NAME.onnx in the current folder; -: stdout)"
     )
     export.set_defaults(run=run)
 
@@ -57,8 +56,11 @@ def _export(arguments: argparse.Namespace) -> int:
     from pimflow.bundle.source import model_source, onnx_bytes
 
     source = model_source(f"zoo:{arguments.name}")
-    path = Path(arguments.output or f"{source.name}.onnx")
-    write_new_file(path, onnx_bytes(zoo_model(arguments.name)))
+    path, data = output_file(arguments.output or f"{source.name}.onnx"), onnx_bytes(zoo_model(arguments.name))
+    if path is None:
+        print_bytes(data)
+        return 0
+    write_new_file(path, data)
     if not arguments.quiet:
         say(str(path))
     return 0
