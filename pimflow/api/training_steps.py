@@ -156,8 +156,9 @@ def _differentiated(graph: Graph, model: Loaded, options: Differentiate) -> Trai
         ModelError: it has none, or an operator has no gradient.
     """
     names, name = parameters(graph, model.graph, model.of_graph), model.graph.name
-    if not names and not any(graph.users(name) for name in graph.inputs):
-        raise ModelError(f"{name!r} computes the same for every input: there is nothing to train", "export it again")
+    if not names and not any(given in graph.outputs or graph.users(given) for given in graph.inputs):
+        what = "computes the same for every input" if graph.inputs else "has neither inputs nor parameters"
+        raise ModelError(f"{name!r} {what}: there is nothing to train", "export it again")
     if not names and any(model.graph.value(each).dtype in QUANTISED for each in model.graph.constants):
         hint = "give the model before quantisation: there is no gradient through quantised weights"
         raise ModelError(f"{name!r} has no parameters to train", hint)

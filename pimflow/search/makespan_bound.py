@@ -21,7 +21,7 @@ Fetching rows of tables from the host's memory is a decision of its own in every
 it. A lower bound on its time (**transfer**: every row once over the link, at the rate of the best way) is added.
 
 Movements, and copies of results that the host adds up, do not count. The host alone with all memory channels is a plan
-too, and may be below all of these bounds.
+too, and may be below all of these bounds. It is the only plan, and so the bound, for a graph of movements.
 """
 
 from __future__ import annotations
@@ -62,7 +62,8 @@ class MakespanBound:
     """A lower bound on the makespan of every plan, and what it comes from.
 
     Args:
-        time_us: the bound: the smaller of `host_us` and `transfer_us + max(load_us, path_us, meeting_us)`.
+        time_us: the bound: the smaller of `host_us` and `transfer_us + max(load_us, path_us, meeting_us)`; `host_us` if
+            those are zero and nothing can leave the host.
         load_us: the time of the work if it is divided over the resources as evenly as possible.
         path_us: the time of the longest chain of nodes.
         meeting_us: the time of the nodes that all others wait for, as devices synchronise after every decision.
@@ -84,7 +85,7 @@ class MakespanBound:
         """The bound that determines the result, or most of it: "load", "path", "meeting", "transfer" or "host"."""
         bounds_us = {"load": self.load_us, "path": self.path_us, "meeting": self.meeting_us}
         most = max(bounds_us.values())
-        if self.host_us < most + self.transfer_us:
+        if self.time_us != most + self.transfer_us:
             return "host"
         return "transfer" if self.transfer_us > most else next(name for name, us in bounds_us.items() if us == most)
 
@@ -109,7 +110,9 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
     transfers = costs.least_transfers_us(graph)
     transfer_us = sum(transfers.values(), 0.0)
     parts = (load_us, path_us, meeting_us, transfer_us, host_us)
-    if host_us <= max(load_us, path_us, meeting_us) + transfer_us:
+    other_us = max(load_us, path_us, meeting_us) + transfer_us
+    leaves = any(least.device in costs.units for time in times.values() for least in time.on_devices)
+    if host_us <= other_us or (other_us == 0 and not leaves):
         alone = {
             node.name: costs.node_cost(graph, node.placed(device=costs.target.host)).time_us for node in graph.nodes
         }

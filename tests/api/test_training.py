@@ -360,6 +360,16 @@ def test_a_model_without_parameters() -> None:
         pimflow.train(to_onnx(build.graph(build.add(x, zeros))))
 
 
+def test_a_model_without_nodes() -> None:
+    """Its result is its input, which is no constant."""
+    build = Builder()
+    with pytest.raises(ModelError, match="has no parameters to train"):
+        pimflow.train(to_onnx(build.graph(build.input(2, 3))))
+    drawn = helper.make_node("RandomNormal", [], ["y"], shape=[2, 3])
+    with pytest.raises(ModelError, match="has neither inputs nor parameters"):
+        pimflow.train(model_of([drawn], {}, ["y"], {}, opset=17))
+
+
 def test_quantised_weights_are_named_as_what_cannot_be_trained() -> None:
     nodes = [helper.make_node("DequantizeLinear", ["q", "step"], ["w"]), helper.make_node("MatMul", ["x", "w"], ["y"])]
     weights: dict[str, Array] = {"q": np.arange(-6, 6, dtype=np.int8).reshape(3, 4), "step": np.array(0.1, np.float32)}

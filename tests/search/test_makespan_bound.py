@@ -299,6 +299,16 @@ def test_a_machine_whose_units_do_not_pay_is_bound_by_its_host() -> None:
     assert bound.time_us == bound.host_us
 
 
+def test_movements_alone_are_bound_by_the_host() -> None:
+    """Nothing else computes them, though a plan could spare each of them elsewhere."""
+    build = Builder()
+    x = build.input(1, 8, 8, 8)
+    bound = bound_of(build.graph(build.transpose(x, 0, 2, 3, 1)), CostModel(load_target("pimflow")))
+    assert bound.binding == "host"
+    assert bound.ratio(bound.host_us) == 1
+    assert bound.time_us == bound.host_us > 0
+
+
 def two_recurrent(op_type: str) -> Graph:
     """Two independent layers on one input; each has a product of all steps, and its steps."""
     steps, features, hidden = 12, 256, 64
