@@ -116,6 +116,11 @@ def kind_of(value: object) -> str:
     return f"{'an' if name[0].lower() in 'aeiou' else 'a'} {name}"
 
 
+def counted(count: int, noun: str, plural: str = "") -> str:
+    """A number with its noun: "1 record", "2,000 records"; `plural` is for nouns that do not just take an s."""
+    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"
+
+
 def one_line(kind: str, text: str) -> str:
     """A `repr` for something large: one line, whatever the names in it contain."""
     return f"<{kind} {printable(' '.join(text.split()))}>"

@@ -1,9 +1,13 @@
-"""Unknown names: the same wording everywhere, with the closest existing name."""
+"""Unknown names and numbers of things: the same wording everywhere."""
+
+from pathlib import Path
 
 import pytest
 
 from pimflow.cli import main
-from pimflow.errors import OptionError, TargetError, choice, choose_one, did_you_mean, printable
+from pimflow.errors import OptionError, TargetError, choice, choose_one, counted, did_you_mean, printable
+from pimflow.ir import Builder
+from pimflow.onnxio import save_onnx
 from pimflow.search.policy import find_policy
 from pimflow.targets import load_target, override
 
@@ -53,6 +57,22 @@ def test_the_command_line_uses_the_same_wording(
 ) -> None:
     assert main(arguments) == 2
     assert capsys.readouterr().err.startswith(f"pimflow: error: {message}")
+
+
+def test_one_thing_has_no_plural() -> None:
+    assert [counted(count, "record") for count in (0, 1, 2000)] == ["0 records", "1 record", "2,000 records"]
+    assert [counted(count, "vertex", "vertices") for count in (1, 2)] == ["1 vertex", "2 vertices"]
+
+
+def test_a_model_of_one_node_is_told_in_the_singular(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    build = Builder()
+    graph = build.graph(build.relu(build.matmul(build.input(2, 8), 16)))
+    save_onnx(graph, tmp_path / "one.onnx")
+    assert main(["compile", str(tmp_path / "one.onnx"), "-o", str(tmp_path / "out")]) == 0
+    text = " ".join(capsys.readouterr().out.split())
+    assert "(1 node that costs nothing, fused or free, is not shown; -v shows them)" in text
+    assert main(["diff", str(tmp_path / "out"), str(tmp_path / "out")]) == 0
+    assert "all 2 nodes are alike" in capsys.readouterr().out
 
 
 def test_an_alias_is_a_name() -> None:

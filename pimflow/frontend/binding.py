@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import onnx
 
-from pimflow.errors import ShapeError
+from pimflow.errors import ShapeError, counted
 from pimflow.ir import Value
 from pimflow.onnxio.tensors import type_text
 from pimflow.records import dataclass
@@ -85,8 +85,9 @@ def _bind(
     if tensor.dims is None:
         return
     if len(bound) != len(tensor.dims):
+        dims = counted(len(bound), "dim")
         raise ShapeError(
-            f"the shape {_show(bound)} of input {name!r} has {len(bound)} dims, the model's has {len(tensor.dims)}",
+            f"the shape {_show(bound)} of input {name!r} has {dims}, the model's has {len(tensor.dims)}",
             f"the model declares {_spell(tensor, {})}",
         )
     for axis, (size, dim) in enumerate(zip(bound, tensor.dims, strict=True)):

@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from pimflow.errors import OptionError, did_you_mean
+from pimflow.errors import OptionError, counted, did_you_mean
 from pimflow.ir import Array, Value
 
 Number = bool | int | float | Literal["inf", "-inf", "nan"]
@@ -44,8 +44,9 @@ def _array(value: Value, given: Number | tuple[Number, ...]) -> Array:
     numbers = given if isinstance(given, tuple) else (given,)
     if isinstance(given, tuple) and len(numbers) != value.elements:
         shape = "x".join(map(str, value.shape)) or "scalar"
+        elements = counted(value.elements, "element")
         raise OptionError(
-            f"input {value.name!r} ({shape}) is fixed to {len(numbers)} numbers, but has {value.elements} elements",
+            f"input {value.name!r} ({shape}) is fixed to {counted(len(numbers), 'number')}, but has {elements}",
             "give all of them in row-major order, or one for all",
         )
     array = np.array([_checked(value, number) for number in numbers], value.dtype)

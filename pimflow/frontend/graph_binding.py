@@ -7,7 +7,7 @@ from collections.abc import Container, Sequence
 import numpy as np
 import onnx
 
-from pimflow.errors import ModelError, ShapeError
+from pimflow.errors import ModelError, ShapeError, counted
 from pimflow.frontend.binding import Declared, ShapeBindings, declared_input
 from pimflow.ir import Array
 from pimflow.records import dataclass
@@ -233,7 +233,7 @@ def _one_table(places: Sequence[Place], adjacency: Adjacency, shapes: ShapeBindi
     """The error for a bipartite graph and a model with one table of vertices."""
     spelled = ", ".join(f"{item.name} {_spelled(item)}" for item, _ in places)
     size = _given_size(*places[0], shapes)
-    rows = "" if size is None else f" ({size:,} rows)"
+    rows = "" if size is None else f" ({counted(size, 'row')})"
     other = "otherwise give a model that also reads a table of destinations"
     if size is None:
         other = f"if only sources have rows, bind these: {_typed(places[0], adjacency.num_src)}"
@@ -244,7 +244,8 @@ def _one_table(places: Sequence[Place], adjacency: Adjacency, shapes: ShapeBindi
 
 
 def _edges_between(adjacency: Adjacency) -> str:
-    return f"the edges of the graph go from {adjacency.num_src:,} vertices to {adjacency.num_dst:,} others"
+    sources = counted(adjacency.num_src, "vertex", "vertices")
+    return f"the edges of the graph go from {sources} to {counted(adjacency.num_dst, 'other')}"
 
 
 def _of_vertices(found: GraphInputs, shapes: ShapeBindings, vertices: int | None) -> list[Place]:
@@ -313,11 +314,11 @@ def _refuse_other_size(found: GraphInputs, adjacency: Adjacency, shapes: ShapeBi
     places = _of_vertices(found, shapes, adjacency.num_dst)
     rows = {size: f"{size:,}" for item, axis in places if (size := _given_size(item, axis, shapes)) is not None}
     known = [f"{' and '.join(rows.values())} vertices"] if rows else []
-    known += [f"{edges:,} edges"] if edges is not None else []
+    known += [counted(edges, "edge")] if edges is not None else []
     pair = "say how many sources and how many destinations it has (two numbers as num_nodes)"
     raise ShapeError(
-        f"the model is for {' and '.join(known)}, the graph has {adjacency.num_dst:,} vertices and "
-        f"{adjacency.num_edges:,} edges",
+        f"the model is for {' and '.join(known)}, the graph has {counted(adjacency.num_dst, 'vertex', 'vertices')} and "
+        f"{counted(adjacency.num_edges, 'edge')}",
         f"{pair if len(rows) > 1 else 'export the model with dynamic sizes'}, or give a graph of its own size",
     )
 

@@ -11,7 +11,7 @@ import numpy as np
 import onnx
 from onnx import shape_inference
 
-from pimflow.errors import ModelError, PimflowError
+from pimflow.errors import ModelError, PimflowError, counted
 from pimflow.frontend.body_graph import body_graph
 from pimflow.frontend.canonicalising import canonicalised, chosen_places
 from pimflow.frontend.convert import CONVERSIONS, TypedForm, typed_form
@@ -259,7 +259,7 @@ class _ShapeInference:
     def _inline(self, node: Node, branch: onnx.GraphProto) -> None:
         """Walks the nodes of an If's branch in place of the If."""
         if branch.input or len(branch.output) != len(node.outputs):
-            sides = f"{len(branch.input)} inputs and {len(branch.output)} outputs"
+            sides = f"{counted(len(branch.input), 'input')} and {counted(len(branch.output), 'output')}"
             raise self._cannot_run(node, f"its branch has {sides}, not 0 and {len(node.outputs)}")
         captured = node.inputs[len(node.inputs) - capture_count(node) :]
         outer = {f"@{index}": name for index, name in enumerate(captured)}

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from pimflow.errors import GraphDataError
+from pimflow.errors import GraphDataError, counted
 from pimflow.sparse import Graph
 from pimflow.sparse.relations import SEPARATOR, states_kinds
 from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory
@@ -65,8 +65,9 @@ def _check(vertices: Mapping[str, int], least: Mapping[str, int], where: str) ->
         if kind not in least:
             raise GraphDataError(f"{where} has no vertices of kind {kind!r}", f"it has {', '.join(least)}")
         if count < least[kind]:
+            known = counted(count, "vertex", "vertices")
             raise GraphDataError(
-                f"{where} has an edge of {kind} {least[kind] - 1}, but only {count} vertices of that kind",
+                f"{where} has an edge of {kind} {least[kind] - 1}, but only {known} of that kind",
                 "number them from 0",
             )
 

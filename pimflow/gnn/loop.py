@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import numpy as np
 
 from pimflow.data import Limits
-from pimflow.errors import GraphDataError, OptionError, choice
+from pimflow.errors import GraphDataError, OptionError, choice, counted
 from pimflow.gnn.sampled_epoch import ELEMENT_BYTES, LOADERS, Loader, SampledBatch, SampledEpoch, table_bytes
 from pimflow.gnn.steps import step_pricer
 from pimflow.gnn.workloads import Workload, workload
@@ -210,7 +210,7 @@ def _train_count(found: Workload, kind: str, train: int | None) -> int:
         raise GraphDataError(f"the graph has no vertices{of}", "train on one that has")
     if train is not None and train > vertices:
         of = f" of kind {kind}" if found.is_typed else ""
-        raise OptionError(f"'train' is {train}", f"the graph has {vertices:,} vertices{of}")
+        raise OptionError(f"'train' is {train}", f"the graph has {counted(vertices, 'vertex', 'vertices')}{of}")
     return train or known
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.errors import GraphError, one_line
+from pimflow.errors import GraphError, counted, one_line
 from pimflow.ir.ops.base import Op
 from pimflow.ir.packed import Packed
 from pimflow.ir.placement import UNPLACED, Placement
@@ -122,7 +122,7 @@ class Graph:
 
     def __repr__(self) -> str:
         ends = f"inputs {', '.join(self.inputs[:8])}, outputs {', '.join(self.outputs[:8])}"
-        return one_line("Graph", f"{self.name}: {len(self.nodes)} nodes, {ends}")
+        return one_line("Graph", f"{self.name}: {counted(len(self.nodes), 'node')}, {ends}")
 
     @cached_property
     def node_by_name(self) -> Mapping[str, Node]:

@@ -12,7 +12,7 @@ from dataclasses import field, replace
 from functools import cached_property
 from itertools import pairwise, repeat
 
-from pimflow.errors import one_line
+from pimflow.errors import counted, one_line
 from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.records import dataclass
 
@@ -286,4 +286,4 @@ class Plan:
 
     def __repr__(self) -> str:
         times = f"{self.predicted_us:,.1f} us, {self.host.upper()} alone {self.baseline_us:,.1f} us"
-        return one_line("Plan", f"{self.policy}: {len(self.decisions)} decisions, {times}")
+        return one_line("Plan", f"{self.policy}: {counted(len(self.decisions), 'decision')}, {times}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.runtime.gpu.calibrate import Calibration, ClassError
@@ -45,7 +46,8 @@ class CalibrationReport(Records):
     def title(self) -> str:
         """The target and its error."""
         held_out = self.errors[-1].held_out or self.errors[-1].before
-        return f"{self.target.name}, off by {100 * held_out.median:.1f} % at the median of {self.errors[-1].rows} rows"
+        rows = counted(self.errors[-1].rows, "row")
+        return f"{self.target.name}, off by {100 * held_out.median:.1f} % at the median of {rows}"
 
     def records(self) -> list[Row]:
         """A row per class of operation."""

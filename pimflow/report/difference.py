@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from pimflow.data import encode
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.node_rows import NodeRow
 from pimflow.report.page.markup import Markup
@@ -154,7 +155,8 @@ class Difference(Records):
     @property
     def title(self) -> str:
         """The two models, and how many nodes differ."""
-        return f"{self.a.label} and {self.b.label}, {sum(node.differs for node in self.nodes)} nodes differ"
+        differing = sum(node.differs for node in self.nodes)
+        return f"{self.a.label} and {self.b.label}, {counted(differing, 'node differs', 'nodes differ')}"
 
     def records(self) -> list[Row]:
         """A row per node."""
@@ -218,7 +220,7 @@ class Difference(Records):
         changed = sorted((node for node in self.nodes if node.differs), key=lambda node: -abs(node.change_us))
         alike = len(self.nodes) - len(changed)
         if not changed:
-            return wrapped(f"all {alike} nodes are alike")
+            return wrapped("the only node is alike" if alike == 1 else f"all {alike} nodes are alike")
         shown = changed if verbose else changed[:NODES_SHOWN]
         header = ("node", "op", "A runs on", "B runs on", "A us", "B us", "change us", "change mJ", "what else")
         table = render_table(header, [_line(node) for node in shown], right=range(4, 8), prose=True)
@@ -226,11 +228,12 @@ class Difference(Records):
         notes = []
         if rest:
             more = sum(node.change_us for node in rest)
-            notes.append(f"{len(rest)} more nodes differ, by {more:+,.2f} us together (-v shows them)")
+            others = counted(len(rest), "more node differs", "more nodes differ")
+            notes.append(f"{others}, by {more:+,.2f} us together (-v shows them)")
         if alike:
-            notes.append(f"{alike} nodes are alike")
+            notes.append(counted(alike, "node is alike", "nodes are alike"))
         if self.renamed:
-            notes.append(f"{self.renamed} nodes have different names and were matched by what they compute")
+            notes.append(f"{counted(self.renamed, 'node')} of different names, matched by what they compute")
         notes.append("times are shares of the run: those of all nodes add up to it")
         return "\n".join([table, *(wrapped(f"({note})") for note in notes)])
 

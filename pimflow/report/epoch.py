@@ -7,7 +7,7 @@ from dataclasses import asdict, field
 from statistics import mean
 from typing import Any
 
-from pimflow.errors import choice
+from pimflow.errors import choice, counted
 from pimflow.records import dataclass
 from pimflow.report.tables import number, render_table
 
@@ -171,8 +171,8 @@ class Epoch:
         """A table of the placements, and a description of the loop."""
         loop = self.loop
         known = " (random, of this size)" if loop.is_estimate else ""
-        columns = "" if loop.features is None else f", {loop.features} features"
-        size = f"{loop.vertices:,} vertices, {loop.edges:,} edges{columns}"
+        columns = "" if loop.features is None else f", {counted(loop.features, 'feature')}"
+        size = f"{counted(loop.vertices, 'vertex', 'vertices')}, {counted(loop.edges, 'edge')}{columns}"
         fan_outs = "" if loop.fan_outs is None else f" with fan-outs {_hops(loop.fan_outs)}"
         read = f"{mean(loop.batch_vertices):,.0f} vertices and {mean(loop.batch_edges):,.0f} edges each"
         passes = f"{_ms(loop.forward_us)} forward, {_ms(loop.backward_us)} backward, {_ms(loop.update_us)} update"
@@ -180,7 +180,7 @@ class Epoch:
         lines = [
             f"{loop.graph}{known}: {size}: {number(loop.feature_bytes / 1e9, 2)} GB, on {self.target}",
             f"{loop.model}, batches of {loop.batch:,}{fan_outs}: {read}",
-            f"an epoch has {loop.batches:,} batches, {loop.drawn} of them sampled",
+            f"an epoch has {counted(loop.batches, 'batch', 'batches')}, {loop.drawn} of them sampled",
             f"a batch: {before}, {_ms(loop.step_us)} training ({passes}), {_ms(loop.issuing_us)} outside kernels",
             *self._typed(),
             "",

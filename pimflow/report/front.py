@@ -14,6 +14,7 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import Any
 
+from pimflow.errors import counted
 from pimflow.ir import Graph, Plan
 from pimflow.ir.plan import leaves_host
 from pimflow.options import Options
@@ -168,7 +169,7 @@ class Front(Records):
     @property
     def title(self) -> str:
         """Model, machine, policy, and the number of points."""
-        return f"{self.model} on {self.machine.name}, policy {self.policy}, {len(self.points)} points"
+        return f"{self.model} on {self.machine.name}, policy {self.policy}, {counted(len(self.points), 'point')}"
 
     def records(self) -> list[Row]:
         """A row per point."""
@@ -217,7 +218,7 @@ class Front(Records):
         if len(rows) < len(self.points):
             notes += [f"points not shown, between these: {len(self.points) - len(rows):,} (-v shows them)"]
         cut_short = sum(not point.plan.complete for point in self.points)
-        notes += [f"search for {cut_short} of {len(self.points)} points{CUT_SHORT}"] if cut_short else []
+        notes += [f"search for {cut_short} of {counted(len(self.points), 'point')}{CUT_SHORT}"] if cut_short else []
         return "\n".join([about, "", table, *(wrapped(note, "  ") for note in notes)])
 
 

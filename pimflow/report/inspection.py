@@ -8,6 +8,7 @@ from dataclasses import field
 from typing import Any
 
 from pimflow.codegen.answers import Roof, UnitCost
+from pimflow.errors import counted
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.expansion import expand, is_expandable
 from pimflow.ir.text import print_graph
@@ -125,7 +126,7 @@ class Inspection(Records):
     def title(self) -> str:
         """Model, machine, and the number of nodes that can leave the host."""
         able = sum(node.leaves_host for node in self.nodes)
-        return f"{self.model} on {self.machine.name}, {able} of {len(self.nodes)} nodes can leave the host"
+        return f"{self.model} on {self.machine.name}, {able} of {counted(len(self.nodes), 'node')} can leave the host"
 
     def records(self) -> list[Row]:
         """A row per node."""
@@ -168,12 +169,13 @@ class Inspection(Records):
         notes = [wrapped(note, "  ") for note in self.notes]
         fields = [*self.machine.lines(), *self._verified()]
         macs = "multiply-accumulates that are known" if unknown else "multiply-accumulates"
+        nodes = counted(len(rows), "node")
         return "\n".join(
             [
                 render_table(("node", "op", "output", "MMACs", "PIM"), rows, right=(3,), prose=True),
                 "",
                 *([render_fields(fields)] if fields else []),
-                wrapped(f"{len(able)} of {len(rows)} nodes can run on PIM, with {share:.1f} % of the {macs}"),
+                wrapped(f"{len(able)} of {nodes} can run on PIM, with {share:.1f} % of the {macs}"),
                 *(wrapped(f"  {count:4d}  {reason}", " " * 8) for reason, count in counts.most_common()),
                 *(("", "not known of the work", *_unknown(unknown)) if unknown else ()),
                 *(("", "left by recovery and the clean-up passes", *notes) if notes else ()),

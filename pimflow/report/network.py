@@ -6,6 +6,7 @@ import math
 from collections import Counter
 from typing import Any
 
+from pimflow.errors import counted
 from pimflow.ir import Graph, Spmm
 from pimflow.records import dataclass
 from pimflow.report.tables import number
@@ -33,10 +34,12 @@ class Network:
         """The graph on one line."""
         graph = self.adjacency
         if graph.relations:
-            return f"{len(graph.relations)} edge lists, {graph.num_edges:,} edges (sha256 {graph.sha256[:12]})"
+            lists = counted(len(graph.relations), "edge list")
+            return f"{lists}, {counted(graph.num_edges, 'edge')} (sha256 {graph.sha256[:12]})"
         known = ESTIMATE if self.is_estimate else f"sha256 {graph.sha256[:12]}"
-        kinds = "" if graph.num_src == graph.num_dst else f"{graph.num_src:,} vertices to "
-        return f"{kinds}{graph.num_dst:,} vertices, {graph.num_edges:,} edges ({known})"
+        kinds = "" if graph.num_src == graph.num_dst else f"{counted(graph.num_src, 'vertex', 'vertices')} to "
+        vertices = counted(graph.num_dst, "vertex", "vertices")
+        return f"{kinds}{vertices}, {counted(graph.num_edges, 'edge')} ({known})"
 
     def as_json(self) -> dict[str, Any]:
         """The object "graph" of documents."""

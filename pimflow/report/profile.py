@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.runtime.gpu.measured import MeasuredRow, cells, table_text
@@ -23,7 +24,7 @@ class Profile(Records):
     def title(self) -> str:
         """The model, the number of its kernels, and the machine that they were timed on."""
         machine = self.kernels[0].machine if self.kernels else ""
-        return f"{self.model}, {len(self.kernels)} kernels{f' timed on {machine}' if machine else ''}"
+        return f"{self.model}, {counted(len(self.kernels), 'kernel')}{f' timed on {machine}' if machine else ''}"
 
     def records(self) -> list[Row]:
         """A row per kernel, with the columns of the CSV file."""

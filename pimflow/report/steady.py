@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.plan_report import PlanReport
 from pimflow.report.slices import complete, named
@@ -80,7 +81,7 @@ class SteadyReport:
 
     def lines(self, host: str) -> list[tuple[str, str]]:
         """The report for readers: (label, text)."""
-        count = f"{self.in_flight} inference{'s' if self.in_flight > 1 else ''}"
+        count = counted(self.in_flight, "inference")
         rate = f"{number(self.inferences_per_s, 0)} per second"
         gain = f"{self.speedup:.2f}x the {host.upper()} alone"
         copies = "one copy" if self.most_copies == 1 else f"up to {self.most_copies} copies"

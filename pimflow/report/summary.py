@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from pimflow.errors import counted
 from pimflow.ir import Plan
 from pimflow.ir.plan import switches
 from pimflow.report.node_rows import NodeRow
@@ -62,7 +63,8 @@ def summary_text(
     rows = [_row(row, places[row.name], devices, verbose) for row in shown]
     table = render_table(header, rows, right=right, prose=verbose)
     hidden = len(report.nodes) - len(shown)
-    note = wrapped(f"({hidden} nodes that cost nothing, fused or free, are not shown; -v shows them)") if hidden else ""
+    nodes = counted(hidden, "node that costs nothing, fused or free, is", "nodes that cost nothing, fused or free, are")
+    note = wrapped(f"({nodes} not shown; -v shows them)") if hidden else ""
     more = _kept(memory) + _left(notes) if verbose else ""
     table = f"{table}\n{note}" if hidden else table
     return f"{table}\n{more}\n{_totals(title, devices, plan, report, memory, basis, about, steady, spilled)}"
@@ -154,7 +156,7 @@ def _totals(
         *_switches(plan, report),
         ("movement", _movement(memory)),
         *_violations(report),
-        ("search", f"{number(plan.candidates, 0)} candidates{_seconds(plan)}{'' if plan.complete else CUT_SHORT}"),
+        ("search", f"{counted(plan.candidates, 'candidate')}{_seconds(plan)}{'' if plan.complete else CUT_SHORT}"),
         *_unknown(report),
     ]
     return render_fields(lines)
@@ -170,7 +172,7 @@ def _bound(report: PlanReport) -> str:
 
 def without(unknown: int) -> str:
     """The remark on a speedup from which the given number of nodes omit something."""
-    return f" (without the unknown part of {unknown} node{'s' if unknown > 1 else ''})" if unknown else ""
+    return f" (without the unknown part of {counted(unknown, 'node')})" if unknown else ""
 
 
 def _unknown(report: PlanReport) -> list[tuple[str, str]]:
@@ -199,7 +201,8 @@ def _stored(plan: Plan) -> list[tuple[str, str]]:
 def _switches(plan: Plan, report: PlanReport) -> list[tuple[str, str]]:
     """How often memory channels change hands, and the total time of that."""
     parts, count = report.result.spent.busy_parts_us.get(CHANNELS, {}), switches(plan.decisions)
-    return [("channels", f"change hands {count} times, {number(sum(parts.values()), 2)} us in all")] if count else []
+    text = f"change hands {counted(count, 'time')}, {number(sum(parts.values()), 2)} us in all"
+    return [("channels", text)] if count else []
 
 
 def _violations(report: PlanReport) -> list[tuple[str, str]]:

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from pimflow.codegen.answers import TraceReport
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.records import Records, Row, flat
 from pimflow.report.tables import number, render_table, significant
@@ -28,7 +29,7 @@ class TracesReport(Records):
     @property
     def title(self) -> str:
         """The number of traces, and the machine."""
-        return f"{len(self.traces)} trace{'s' if len(self.traces) != 1 else ''} on {self.machine.name}"
+        return f"{counted(len(self.traces), 'trace')} on {self.machine.name}"
 
     def records(self) -> list[Row]:
         """A row per file."""

@@ -7,6 +7,7 @@ from dataclasses import asdict, field
 from typing import Any
 
 from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.errors import counted
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
 from pimflow.report.tables import number, render_table
@@ -121,10 +122,10 @@ class Tuning:
 
     def text(self) -> str:
         """A table of the best ways, and why the first one is best."""
-        vertices = f"{self.graph.num_dst:,}"
-        head = f"{vertices} vertices, {self.graph.num_edges:,} edges, {self.asked.features} features"
+        vertices, edges = counted(self.graph.num_dst, "vertex", "vertices"), counted(self.graph.num_edges, "edge")
+        head = f"{vertices}, {edges}, {counted(self.asked.features, 'feature')}"
         if self.asked.computed:
-            head += f" of {self.asked.heads} heads with weights computed at run time"
+            head += f" of {counted(self.asked.heads, 'head')} with weights computed at run time"
         lines = [f"{head}, {self.asked.element}{' in int64' if self.asked.widened else ''}, on {self.target}", ""]
         lines += [_table(self.rows), "", f"best: {self.best}: {self.why}"]
         lines += [f"{name}: {self._beside(cost)}" for name, cost in self.baselines.items()]

@@ -32,7 +32,7 @@ from typing import BinaryIO
 from pimflow import plugins
 from pimflow.cache import STATISTICS_SUFFIX, cache_folder
 from pimflow.data import open_file
-from pimflow.errors import OptionError
+from pimflow.errors import OptionError, counted
 from pimflow.ir.registry import outside_modules
 from pimflow.records import dataclass
 from pimflow.targets.schema import KINDS
@@ -209,7 +209,8 @@ class PriceCache:
             return
         self._costs, self._texts, damaged = _parse(content)
         if damaged:
-            _warn(f"{damaged} damaged records of the price cache {path} are ignored and will be computed again")
+            records = counted(damaged, "damaged record")
+            _warn(f"the price cache {path} has {records}, now ignored and to be computed again")
             intact: list[tuple[str, float | str | None]] = [*self._costs.items(), *self._texts.items()]
             with contextlib.suppress(OSError):  # if the file cannot be repaired, the next run warns again
                 _replace(path, b"".join(_record(key, value) for key, value in intact))

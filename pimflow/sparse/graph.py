@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.errors import GraphDataError
+from pimflow.errors import GraphDataError, counted
 from pimflow.records import dataclass
 from pimflow.sparse import checks
 from pimflow.sparse.checks import Floats, Ids, Ints, Longs
@@ -56,8 +56,8 @@ class Graph:
                 object.__setattr__(self, name, _read_only(array))
 
     def __repr__(self) -> str:
-        vertices = f"{self.num_dst}" if self.num_dst == self.num_src else f"{self.num_src} to {self.num_dst}"
-        return f"Graph({vertices} vertices, {self.num_edges} edges)"
+        sources = "" if self.num_dst == self.num_src else f"{self.num_src:,} to "
+        return f"Graph({sources}{counted(self.num_dst, 'vertex', 'vertices')}, {counted(self.num_edges, 'edge')})"
 
     @property
     def num_dst(self) -> int:

@@ -9,6 +9,7 @@ from functools import cached_property
 from typing import Any
 
 from pimflow.data import encode
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.records import Records, Row
 from pimflow.report.tables import number, render_table, significant, wrapped
@@ -87,7 +88,7 @@ class SweepResult(Records):
     def title(self) -> str:
         """The models and the number of points."""
         models = ", ".join(self.study.models[:_MAX_REASONS])
-        return f"{models}{', ..' if len(self.study.models) > _MAX_REASONS else ''}: {len(self.found)} points"
+        return f"{models}{', ..' if len(self.study.models) > _MAX_REASONS else ''}: {counted(len(self.found), 'point')}"
 
     @cached_property
     def fronts(self) -> tuple[Front, ...]:
@@ -245,7 +246,8 @@ class SweepResult(Records):
         kinds = [("ok", "ok"), ("invalid", "invalid"), ("failed", "failed, to be retried")]
         counts = ", ".join(f"{self.count(status):,} {words}" for status, words in kinds if self.count(status))
         known = len(self.found) - self.computed
-        return f"{len(self.found):,} points: {counts or 'none'}" + (f"; {known:,} already known" if known > 0 else "")
+        points, more = counted(len(self.found), "point"), f"; {known:,} already known" if known > 0 else ""
+        return f"{points}: {counts or 'none'}{more}"
 
     def _table(self, rows: Iterable[tuple[str, str, Mapping[str, Any], Sequence[float]]]) -> str:
         own_columns = {"target", "policy", *(objective.name for objective in self.objectives)}
@@ -264,14 +266,15 @@ class SweepResult(Records):
         points = [(self.found[i].point, self._costs(i)) for i in shown]
         table = self._table((point.target, point.policy, point.values, costs) for point, costs in points)
         place = f"{one.model} on {one.graph}" if one.graph else one.model
-        return f"front of {place}: {_how_many(len(one.points))}\n{table}{_more(len(one.points))}"
+        return f"front of {place}: {counted(len(one.points), 'point')}\n{table}{_more(len(one.points))}"
 
     def _mean_table(self) -> str:
         best = sorted((mean for mean in self.means if mean.on_front), key=lambda mean: [*mean.objectives.values()])
         if not best:
             return ""
         rows = ((mean.target, mean.policy, mean.values, [*mean.objectives.values()]) for mean in best[:_MAX_SHOWN])
-        return f"front of the mean over all models: {_how_many(len(best))}\n{self._table(rows)}{_more(len(best))}"
+        points = counted(len(best), "point")
+        return f"front of the mean over all models: {points}\n{self._table(rows)}{_more(len(best))}"
 
     def _effect_lines(self) -> str:
         lines = [
@@ -288,9 +291,10 @@ class SweepResult(Records):
         if not short:
             return ""
         fits = sum(bool(one["fits"]) for one in short)
+        need = counted(len(short), "point needs more than its GPU's memory", "points need more than their GPU's memory")
         return wrapped(
-            f"{len(short):,} points need more than their GPU's memory, and {fits:,} of them fit with offloaded "
-            "or recomputed activations: `spilled_us` and `spilled_energy_mj` include that, `fits` says which",
+            f"{need}; with offloaded or recomputed activations {counted(fits, 'fits', 'fit')}: `spilled_us` and "
+            "`spilled_energy_mj` include that, `fits` says which",
             "  ",
         )
 
@@ -302,7 +306,7 @@ class SweepResult(Records):
         most = sorted(reasons.items(), key=lambda item: -item[1])
         lines = [wrapped(f"{count:,} x {reason}", "  ") for reason, count in most[:_MAX_REASONS]]
         left = len(most) - _MAX_REASONS
-        return "\n".join([*lines, *([f"{left} other reasons"] if left > 0 else [])])
+        return "\n".join([*lines, *([counted(left, "other reason")] if left > 0 else [])])
 
 
 def _study_json(study: Study) -> dict[str, Any]:
@@ -313,10 +317,6 @@ def _study_json(study: Study) -> dict[str, Any]:
 def _cell(value: Any) -> Any:
     """A value as a cell of a row: lists become text."""
     return value if isinstance(value, (str, int, float, bool, type(None))) else str(encode(value))
-
-
-def _how_many(count: int) -> str:
-    return f"{count:,} point{'' if count == 1 else 's'}"
 
 
 def _more(count: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any
 from pimflow.bundle.files import sha256_of
 from pimflow.bundle.source import model_source
 from pimflow.data import encode
-from pimflow.errors import InputDataError, ModelError
+from pimflow.errors import InputDataError, ModelError, counted
 from pimflow.options import graph_of
 from pimflow.records import dataclass
 from pimflow.sweeps.engines import Engine
@@ -190,7 +190,7 @@ class _Clock:
         done = min(self._total, self._known + self._done)  # a search may return to known points
         left_s = (now - self._started) / self._done * (self._total - done)
         self._progress(
-            f"sweep: {done:,} of {self._total:,} points ({100 * done / self._total:.0f} %), "
+            f"sweep: {done:,} of {counted(self._total, 'point')} ({100 * done / self._total:.0f} %), "
             f"about {_duration_text(left_s)} to go, {self._front:,} on the front"
         )
 

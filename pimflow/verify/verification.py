@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.verify.outputs import OutputCheck
 from pimflow.verify.values import PartsCheck
@@ -124,12 +125,12 @@ class Verification:
         lines += _parts_text(self.in_flight, "output", "inferences ran in flight, each on its own inputs")
         lines += [f"note  {note}" for note in self.notes]
         verdict = "passed" if self.passed else "FAILED"
-        checked = f"{self.nodes_checked} node{'s' if self.nodes_checked != 1 else ''}"
+        checked = counted(self.nodes_checked, "node")
         return "\n".join([*lines, f"{verdict}: {self._count} of {checked} at rtol {self.rtol:.3g}"])
 
     @property
     def _count(self) -> str:
-        return f"{len(self.outputs)} output{'s' if len(self.outputs) != 1 else ''}"
+        return counted(len(self.outputs), "output")
 
 
 def _parts_json(parts: PartsCheck | None) -> dict[str, Any] | None:

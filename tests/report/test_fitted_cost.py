@@ -76,7 +76,9 @@ def test_a_sweep_has_the_same_figures(tmp_path: Path) -> None:
         figures(compiled(1 << 20)),
     ]
     assert all(row["on_front"] for row in rows)
-    assert "1 points need more than their GPU's memory, and 1 of them fit" in " ".join(found.text().split())
+    assert "1 point needs more than its GPU's memory; with offloaded or recomputed activations 1 fits" in " ".join(
+        found.text().split()
+    )
 
 
 def test_inferences_in_flight_are_refused() -> None:

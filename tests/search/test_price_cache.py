@@ -364,7 +364,7 @@ def test_a_record_whose_value_no_candidate_can_cost_is_dropped(value: str, tmp_p
     body = f"{'e' * 32} {value}"
     with table_file(tmp_path).open("ab") as file:
         file.write(f"{body} {zlib.crc32(body.encode()):08x}\n".encode())
-    with pytest.warns(CacheWarning, match="1 damaged records"):
+    with pytest.warns(CacheWarning, match="has 1 damaged record, now ignored"):
         found = PriceCache(tmp_path, "scope")
     assert len(found) == len(table)
     assert "e" * 32 not in found

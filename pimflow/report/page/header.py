@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from pimflow.errors import counted
 from pimflow.report.difference import Change, Difference
 from pimflow.report.page.gains import Gain
 from pimflow.report.page.markup import Markup, element, joined, shortened
@@ -34,8 +35,9 @@ def header_of_two(runs: Sequence[Run], difference: Difference) -> Markup:
     differing = sum(node.differs for node in difference.nodes)
     before_us, after_us = first.report.result.time_us, second.report.result.time_us
     story = f"B is {compared(before_us, after_us)}: {significant(after_us)} us instead of "
-    story += f"{significant(before_us)} us. {differing:,} of {len(difference.nodes):,} nodes differ"
-    story += f"; {difference.renamed:,} were matched by what they compute, not by name." if difference.renamed else "."
+    differ = "differs" if differing == 1 else "differ"
+    story += f"{significant(before_us)} us. {differing:,} of {counted(len(difference.nodes), 'node')} {differ}"
+    story += f"; {difference.renamed:,} matched by what they compute, not by name." if difference.renamed else "."
     return element(
         "header",
         element("p", "pimflow report: a difference", class_="kicker"),
@@ -119,7 +121,7 @@ def _story(run: Run) -> str:
     more = f" and {len(largest.nodes) - 1} more" if len(largest.nodes) > 1 else ""
     does = "saves" if largest.change_us < 0 else "costs"
     unknown = len(run.report.unknown)
-    left = f" The cost of {unknown} nodes is not fully known." if unknown else ""
+    left = f" The cost of {counted(unknown, 'node')} is not fully known." if unknown else ""
     return (
         f"Against the {run.host_alone}: {'; '.join(clauses)}. The largest single decision, "
         f"on {shortened(largest.nodes[0], 60)}{more}, {does} {abs(largest.change_us):,.1f} us.{left}"
@@ -128,8 +130,8 @@ def _story(run: Run) -> str:
 
 def _count(gains: Sequence[Gain]) -> str:
     nodes = sum(len(gain.nodes) for gain in gains)
-    decisions = f"{len(gains)} decision{'s' if len(gains) > 1 else ''}"
-    return decisions if nodes == len(gains) else f"{decisions} on {nodes} nodes"
+    decisions = counted(len(gains), "decision")
+    return decisions if nodes == len(gains) else f"{decisions} on {counted(nodes, 'node')}"
 
 
 def _words(run: Run) -> Markup:

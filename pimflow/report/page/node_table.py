@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
+from pimflow.errors import counted
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
 
@@ -71,7 +72,7 @@ def node_table(
         id="nodes-table",
     )
     left = len(rows) - len(kept)
-    note = element("p", f"{left:,} nodes that take less are not listed.", class_="note") if left else ""
+    note = element("p", f"not listed: {counted(left, 'node')} of less time.", class_="note") if left else ""
     return joined([_controls(rows, labels), element("div", table, class_="scroll"), note])
 
 
@@ -120,7 +121,7 @@ def _controls(rows: Sequence[TableRow], labels: Mapping[str, str]) -> Markup:
         for device, text in labels.items()
     ]
     box = element("input", type="checkbox", id="show-free")
-    hidden = element("label", box, f" show {free:,} nodes that cost nothing, fused or free") if free else ""
+    hidden = element("label", box, f" show {counted(free, 'node')} of no cost, fused or free") if free else ""
     return element(
         "div",
         element("label", "search ", search),

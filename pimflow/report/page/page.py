@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from pimflow.errors import counted
 from pimflow.report.difference import Difference, notes_of, place_of
 from pimflow.report.measures import Measure
 from pimflow.report.node_rows import NodeRow
@@ -213,9 +214,8 @@ def _priced(content: Content) -> Iterator[Markup]:
         left = [row for row in run.report.nodes if row.share_us and row.name not in run.what_if]
         if left:
             share = 100 * sum(row.share_us for row in left) / (run.report.result.time_us or 1.0)
-            note = (
-                f"No alternatives were priced for {len(left):,} nodes, {share:.1f} % of the run (--what-if N prices N)."
-            )
+            nodes = counted(len(left), "node")
+            note = f"No alternatives were priced for {nodes}, {share:.1f} % of the run (--what-if N prices N)."
             yield element("p", note, class_="note")
 
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator, Sequence
 
 from pimflow.codegen.answers import Roof
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, power_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
@@ -64,7 +65,7 @@ def roofline(ceilings: Sequence[Ceiling], points: Sequence[Point]) -> Markup:
     ]
     roofs = [mark for ceiling in ceilings for mark in _roof(ceiling, across, up)]
     marks = [_mark(point, across, up) for point in points]
-    label = f"roofline of {len(points)} nodes under {len(ceilings)} roofs"
+    label = f"roofline of {counted(len(points), 'node')} under {counted(len(ceilings), 'roof')}"
     return joined([_legend(ceilings), chart(_BOTTOM + 44, label, *axes, *roofs, *marks, class_="roofline")])
 
 

@@ -6,6 +6,7 @@ from dataclasses import asdict
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Protocol
 
+from pimflow.errors import counted
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.host_tables import fetches
 from pimflow.ir.analysis.tensor_layout import element_bytes
@@ -96,7 +97,7 @@ class HostTable:
     @property
     def text(self) -> str:
         """One line."""
-        reads = f"{gigabytes(self.bytes_read)} in {self.reads} read{'s' if self.reads > 1 else ''}"
+        reads = f"{gigabytes(self.bytes_read)} in {counted(self.reads, 'read')}"
         lies = f"{self.table}: {gigabytes(self.bytes)} in the host's memory"
         return f"{lies}, {self.access}: {reads}, {self.time_us:,.1f} us"
 

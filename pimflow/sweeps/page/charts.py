@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from importlib.resources import files
 from itertools import combinations
 
+from pimflow.errors import counted
 from pimflow.report.page.axes import WIDTH, Scale, chart, horizontal_axis, power_text, tick_text, vertical_axis
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import significant
@@ -35,7 +36,7 @@ def front_chart(points: Plotted, objectives: Sequence[Objective]) -> Markup:
     circles = [_circle(dot, x(a), y(b)) for dot, a, b in sorted(at, key=lambda item: item[0].on_front)]
     return chart(
         _HEIGHT,
-        f"{points.title}: {second.text} over {first.text}, {len(best)} of {len(at)} points on the front",
+        f"{points.title}: {second.text} over {first.text}, {len(best)} of {counted(len(at), 'point')} on the front",
         horizontal_axis(x, _HEIGHT - 56, _titled(first), _TOP, _text(x)),
         vertical_axis(y, _LEFT, _titled(second), WIDTH - 12, _text(y)),
         element("path", d=line, class_="front") if line else "",

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.resources import files
 from typing import Any
 
+from pimflow.errors import counted
 from pimflow.options import cli_words
 from pimflow.report.page.document import html_document
 from pimflow.report.page.markup import Markup, element, joined, shortened
@@ -118,7 +119,7 @@ def _fronts(places: Sequence[Plotted], result: SweepResult) -> Iterator[Markup]:
         yield element("h3", shortened(place.title))
         yield front_chart(place, result.objectives)
         if place.left_out:
-            yield element("p", f"{place.left_out:,} points that are not on the front are left out here.", class_="note")
+            yield element("p", f"left out here: {counted(place.left_out, 'point')} behind the front.", class_="note")
 
 
 def _parallels(places: Sequence[Plotted], result: SweepResult) -> Iterator[Markup]:
@@ -148,7 +149,7 @@ def _table(result: SweepResult, reports: Mapping[str, str]) -> Iterator[Markup]:
     table = element("table", element("thead", element("tr", *head)), element("tbody", *rows), id="points-table")
     yield element("div", table, class_="scroll")
     if len(order) > len(kept):
-        yield element("p", f"{len(order) - len(kept):,} more points are in points.csv.", class_="note")
+        yield element("p", f"in points.csv: {counted(len(order) - len(kept), 'more point')}.", class_="note")
 
 
 def _numeric(at: int, first: int, count: int) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.targets.schema.measured_gpu import Share
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
@@ -49,4 +50,4 @@ class CpuSpec(Unit):
     @property
     def summary(self) -> str:
         """The number of cores, and their memory's bandwidth."""
-        return f"{self.cores} cores at {self.clock_mhz:g} MHz, {self.memory_gb_per_s:g} GB/s"
+        return f"{counted(self.cores, 'core')} at {self.clock_mhz:g} MHz, {self.memory_gb_per_s:g} GB/s"

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import field
 from typing import Any, ClassVar, Literal, get_args
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
 
@@ -88,7 +89,7 @@ class Gpu(Unit, ABC):
     @property
     def summary(self) -> str:
         """The number of SMs and memory channels."""
-        return f"{self.sms} SMs at {self.clock_mhz:g} MHz, {self.memory_channels} memory channels"
+        return f"{counted(self.sms, 'SM')} at {self.clock_mhz:g} MHz, {counted(self.memory_channels, 'memory channel')}"
 
     @property
     def settings(self) -> Mapping[str, Any]:

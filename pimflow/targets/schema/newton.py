@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pimflow.data import Limits, Nested, Table, not_among, take, unknown
-from pimflow.errors import TargetError
+from pimflow.errors import TargetError, counted
 from pimflow.records import dataclass
 from pimflow.targets.schema.gpu import Gpu
 from pimflow.targets.schema.unit import (
@@ -307,7 +307,8 @@ class PimSpec(Unit):
     @property
     def summary(self) -> str:
         """The number of channels, and the multipliers in each."""
-        return f"{self.channels} channels of {self.banks} banks x {self.multipliers} multipliers"
+        banks = counted(self.banks, "bank")
+        return f"{counted(self.channels, 'channel')} of {banks} x {counted(self.multipliers, 'multiplier')}"
 
     @property
     def settings(self) -> Mapping[str, Any]:

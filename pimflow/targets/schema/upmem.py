@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import ClassVar, Literal
 
+from pimflow.errors import counted
 from pimflow.records import dataclass
 from pimflow.targets.schema.unit import Amount, Count, CountOrZero, Positive, Unit, register_kind
 
@@ -144,7 +145,8 @@ class UpmemSpec(Unit):
     def summary(self) -> str:
         """Its cores, their memory and clock."""
         mib = self.mram_bytes / 2**20
-        return f"{self.cores:,} UPMEM cores in {self.ranks} ranks, {mib:g} MiB each, {self.clock_mhz:g} MHz"
+        cores = counted(self.cores, "UPMEM core")
+        return f"{cores} in {counted(self.ranks, 'rank')}, {mib:g} MiB each, {self.clock_mhz:g} MHz"
 
     @property
     def widened(self) -> bool:
