@@ -35,6 +35,9 @@ from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union
 from pimflow.errors import DataError, choose_one
 from pimflow.records import dataclass
 
+Number = bool | int | float | Literal["inf", "-inf", "nan"]
+"""A number as JSON can hold it, too: infinities and NaN as words."""
+
 T = TypeVar("T")
 V = TypeVar("V")
 Read = Callable[[Any], Any]
@@ -204,6 +207,13 @@ def json_text(data: Any) -> str:
 
 
 @cache
+def number_in_words(number: Number) -> Number:
+    """The number, as a word if JSON has no number for it."""
+    if not isinstance(number, float) or math.isfinite(number):
+        return number
+    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
+
+
 def _writer(form: type[Any], tagged: bool) -> Write:
     """The writer of items of one class, cached because a large model's streams have hundreds of thousands of items."""
     if issubclass(form, (bool, int, str, type(None))) or form is float:

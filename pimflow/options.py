@@ -8,7 +8,6 @@ option, add a field to `Options` and its keyword to `OptionKeywords`, and read i
 from __future__ import annotations
 
 import inspect
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
@@ -17,7 +16,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from pimflow.data import NOT_DATA, Limits, decode
+from pimflow.data import NOT_DATA, Limits, Number, decode, number_in_words
 from pimflow.errors import ArgumentError, DataError, OptionError, kind_of
 from pimflow.records import dataclass
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
@@ -33,9 +32,7 @@ SEARCH, DEBUGGING = "search", "debugging"
 """Groups of options in the help of the command line."""
 
 Shapes = Mapping[str, tuple[int, ...] | int]
-FixedNumber = bool | int | float | Literal["inf", "-inf", "nan"]
-"""A number that an input is fixed to. `Options` holds those that JSON lacks as words."""
-Fixed = Mapping[str, FixedNumber | tuple[FixedNumber, ...]]
+Fixed = Mapping[str, Number | tuple[Number, ...]]
 F = TypeVar("F", bound=Callable[..., object])
 
 
@@ -279,17 +276,9 @@ class OptionKeywords(TypedDict, total=False):
     debug: Debug | None
 
 
-def _in_words(given: FixedNumber | tuple[FixedNumber, ...]) -> FixedNumber | tuple[FixedNumber, ...]:
-    """The same, with words for infinities and NaN, which JSON has no numbers for."""
-    if isinstance(given, tuple):
-        return tuple(_number_in_words(number) for number in given)
-    return _number_in_words(given)
-
-
-def _number_in_words(number: FixedNumber) -> FixedNumber:
-    if not isinstance(number, float) or math.isfinite(number):
-        return number
-    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
+def _in_words(given: Number | tuple[Number, ...]) -> Number | tuple[Number, ...]:
+    """The same, with words for infinities and NaN."""
+    return tuple(map(number_in_words, given)) if isinstance(given, tuple) else number_in_words(given)
 
 
 def graph_of(given: object) -> Any:

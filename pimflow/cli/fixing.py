@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pimflow.data import Number
 from pimflow.errors import OptionError
 
-Number = bool | int | float
 _WORDS = {"true": True, "false": False}
 _SYNTAX = "type --fix INPUT=16000, INPUT=true or INPUT=0.5,1,2"
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Literal
 
 import numpy as np
 
+from pimflow.data import Number
 from pimflow.errors import OptionError, counted, did_you_mean
 from pimflow.ir import Array, Value
 
-Number = bool | int | float | Literal["inf", "-inf", "nan"]
 FixedValues = Mapping[str, Number | tuple[Number, ...]]
 """By input, one number for all its elements, or all of them in row-major order."""
 

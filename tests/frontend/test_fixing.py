@@ -13,9 +13,10 @@ from onnx import TensorProto, helper
 
 import pimflow
 from pimflow.bundle.source import model_source
+from pimflow.data import Number
 from pimflow.errors import OptionError
 from pimflow.frontend import bound_inputs, load_model
-from pimflow.frontend.fixing import FixedValues, Number, fixed_arrays
+from pimflow.frontend.fixing import FixedValues, fixed_arrays
 from pimflow.ir import Value
 from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.onnx_models import run_plain
