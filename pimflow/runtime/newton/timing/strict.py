@@ -122,9 +122,14 @@ class StrictRules(Rules):
         before, cycles, busy = 0, undisturbed, vector[_BUSY]
         while phase + self._patience <= cycles:
             spent += tally.PREA * bool(vector[_OPEN])
+            given, since = vector, phase
             vector, elapsed, refs = self._forced(vector, phase)
-            spent += tally.REF * refs
-            before, phase = before + elapsed, phase + refs * self.interval - elapsed
+            rounds = 1
+            if phase + refs * self.interval - elapsed == since and self._is_refreshed(given):
+                rounds += (cycles - since - self._patience) // elapsed  # the wait shrinks by at most `elapsed` in each
+                vector = self._refreshed(given, rounds * elapsed)
+            spent += rounds * tally.REF * refs
+            before, phase = before + rounds * elapsed, phase + rounds * (refs * self.interval - elapsed)
             cycles = self._earliest(vector, code)
         spent += tally.delayed(undisturbed, before + cycles, busy) + self._reopened(vector, code)
         return Struck(before + cycles, self._after(vector, code, cycles), phase - cycles, spent)
@@ -145,6 +150,10 @@ class StrictRules(Rules):
             end = max(end, start)
             phase += self.interval
             refs += 1
+            if start <= phase <= end:  # each REF is over before the next request, up to the last one made by the end
+                more = (end - phase) // self.interval
+                phase += more * self.interval
+                refs += more
         return refs, end
 
     def _forced(self, vector: _Vector, phase: int) -> tuple[_Vector, int, int]:
@@ -160,10 +169,18 @@ class StrictRules(Rules):
             now += timing.t_rfc
             refs += 1
             more = (now - phase) // self.interval
+        return self._refreshed(vector, now), now, refs
+
+    def _refreshed(self, vector: _Vector, now: int) -> _Vector:
+        """The vector relative to a REF that issues `now` cycles later, the last of a forced refresh."""
         new = self._later(vector, now)
         new[_OPEN], new[_SHUT], new[_REGISTERS] = 0, vector[_SHUT] | vector[_OPEN], 0
-        new[_HELD], new[_PRE] = timing.t_rfc, 1 - timing.t_rp
-        return tuple(new), now, refs
+        new[_HELD], new[_PRE] = self._timing.t_rfc, 1 - self._timing.t_rp
+        return tuple(new)
+
+    def _is_refreshed(self, vector: _Vector) -> bool:
+        """Whether the last command was a REF: a forced refresh then depends on its phase alone."""
+        return (vector[_OPEN], vector[_REGISTERS], vector[_HELD]) == (0, 0, self._timing.t_rfc)
 
     def _refuse(self, vector: _Vector, code: int) -> None:
         if code == _READRES and not vector[_LATCHED]:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from pimflow.codegen import ConvProblem
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.newton.commands import CommandStream, Loop, count_commands
+from pimflow.codegen.newton.commands import CommandStream, Item, Loop, count_commands
 from pimflow.errors import CommandOrderError
 from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.profiles import timing_profile
@@ -92,6 +92,26 @@ def test_refuses_what_the_oracle_refuses(program: CommandStream, latency: str) -
 @given(nests(buffers=2), machines, st.sampled_from(("hidden", "exposed")), st.sampled_from((2, 4, 32)))
 def test_equals_oracle_on_other_machines(program: CommandStream, pim: PimSpec, latency: str, size: int) -> None:
     assert_equals_oracle(program, dataclasses.replace(pim, buffers_per_channel=2, result_bytes=size), latency)
+
+
+FEW = st.lists(st.sampled_from([(COMP,), (COMP, READRES), (gwrite(100),), SWEEP, (comps(9),)]), min_size=1, max_size=6)
+
+
+@settings(max_examples=40, suppress_health_check=list(HealthCheck))
+@given(FEW, machines, st.sampled_from(("hidden", "exposed")), st.integers(500, 20_000))
+def test_results_that_take_many_refreshes_equal_the_oracle(
+    parts: list[tuple[Item, ...]], pim: PimSpec, latency: str, size: int
+) -> None:
+    program = stream(START, COMP, READRES, *(item for part in parts for item in part))
+    assert_equals_oracle(program, dataclasses.replace(pim, result_bytes=size), latency)
+
+
+def test_a_long_wait_is_not_walked_through_refresh_by_refresh() -> None:
+    """A READRES of 2^32 bytes a bank, during which a request is made every 1662 cycles; then another command waits."""
+    pim = dataclasses.replace(PIM, result_bytes=2**32)
+    timing = timed(stream(START, Loop("t", 1000, (COMP, READRES))), pim)
+    assert timing.cycles > 999 * 2**32
+    assert timing.ref == timing.cycles // 1662
 
 
 @pytest.mark.parametrize(("count", "per_tile"), [(1, 87), (5, 87), (6, 90), (8, 96), (32, 168)])
