@@ -144,16 +144,16 @@ class StrictRules(Rules):
 
     def _served(self, start: int, end: int, phase: int) -> tuple[int, int]:
         """(REFs from `start` on for requests made by `end` or during these REFs, the new end after them)."""
-        refs = 0
+        refs, each = 0, self._timing.t_rfc
         while phase <= end:
-            start = max(start, phase) + self._timing.t_rfc
+            behind = max(0, start - phase)  # REFs follow one another until none is pending
+            count = max(1, -(-behind // (self.interval - each)))
+            start = max(start, phase) + count * each
             end = max(end, start)
-            phase += self.interval
-            refs += 1
-            if start <= phase <= end:  # each REF is over before the next request, up to the last one made by the end
-                more = (end - phase) // self.interval
-                phase += more * self.interval
-                refs += more
+            if start <= phase + count * self.interval <= end:  # then each is over before the next request
+                count += (end - phase) // self.interval - count
+            phase += count * self.interval
+            refs += count
         return refs, end
 
     def _forced(self, vector: _Vector, phase: int) -> tuple[_Vector, int, int]:
@@ -163,12 +163,9 @@ class StrictRules(Rules):
             now = self._with_banks(vector, max(limit, vector[_PRE])) + timing.t_rp
         else:
             now = self._with_banks(vector, max(limit, vector[_HELD]))
-        more = max(0, (now - phase) // self.interval)  # requests made by the first REF, then by the following ones
-        refs = 1
-        while refs <= more:
-            now += timing.t_rfc
-            refs += 1
-            more = (now - phase) // self.interval
+        # The fewest REFs, tRFC apart, that exceed the further requests made by the last of them.
+        refs = max(1, (now - timing.t_rfc - phase) // (self.interval - timing.t_rfc) + 1)
+        now += (refs - 1) * timing.t_rfc
         return self._refreshed(vector, now), now, refs
 
     def _refreshed(self, vector: _Vector, now: int) -> _Vector:

@@ -106,9 +106,10 @@ def test_results_that_take_many_refreshes_equal_the_oracle(
     assert_equals_oracle(program, dataclasses.replace(pim, result_bytes=size), latency)
 
 
-def test_a_long_wait_is_not_walked_through_refresh_by_refresh() -> None:
+@pytest.mark.parametrize("t_mod", [0, 32])
+def test_a_long_wait_is_not_walked_through_refresh_by_refresh(t_mod: int) -> None:
     """A READRES of 2^32 bytes a bank, during which a request is made every 1662 cycles; then another command waits."""
-    pim = dataclasses.replace(PIM, result_bytes=2**32)
+    pim = dataclasses.replace(with_timing("strict", t_mod=t_mod), result_bytes=2**32)
     timing = timed(stream(START, Loop("t", 1000, (COMP, READRES))), pim)
     assert timing.cycles > 999 * 2**32
     assert timing.ref == timing.cycles // 1662
