@@ -28,9 +28,17 @@ _PIECE_BYTES = 1 << 24
 _BLANKS = bytes.maketrans(b",;\t\r", b"    ")
 _COMMENT = re.compile(rb"(?:[#%]|//)[^\n]*")
 _VERTICES = re.compile(rb"(?i)^\s*(?:[#%]|//).*?\b(?:num_)?nodes\b\s*[:=]?\s*(\d+)", re.MULTILINE)
+_WEIGHT = re.compile(rb"""\{[^{}\n]*?['"]weight['"]: *(?:np\.\w+\()?([-+.\w]+)\)?[^{}\n]*\}(?=\s*$)""", re.MULTILINE)
+_ATTRIBUTES = re.compile(rb"\{[^{}\n]*\}(?=\s*$)", re.MULTILINE)
+"""What networkx.write_edgelist adds to an edge: its attributes as a dict, perhaps with a weight."""
+_OTHER_FORM = re.compile(rb"(?i)\s*(?:[<({\[*]|>>|(?:strict\s+)?(?:di)?graph\b[^\n]*[\[{]|graph\s*\[)")
+"""How XML, JSON, GML, DOT, Pajek and graph6 begin."""
 _LINE_FEED = b"\n"
 _NEWLINE, _DOT, _SPACE, _NINE = b"\n. 9"
-_EDGES_WANTED = "write a line with two vertex ids for every edge, or save edge_index, [2, E], with numpy.savez"
+_EDGES_WANTED = (
+    "write a line with two vertex ids for every edge, or save edge_index, [2, E], with numpy.savez; "
+    "networkx: write_edgelist(convert_node_labels_to_integers(graph), file)"
+)
 
 
 def read_text(path: Path, progress: Progress) -> Edges:
@@ -38,7 +46,8 @@ def read_text(path: Path, progress: Progress) -> Edges:
 
     A MatrixMarket file is recognised by its first line: entry [i, j] is an edge from i to j, its value the weight.
     Anything else is an edge list: one line per edge with source, destination and optionally a weight, separated by
-    blanks or commas. Comments begin with #, % or //; one with `nodes: N` gives the number of vertices.
+    blanks or commas, or with the dict of attributes that networkx writes; its `weight` counts. Comments begin with #, %
+    or //; one with `nodes: N` gives the number of vertices.
 
     Raises:
         GraphDataError: a line is neither.
@@ -135,7 +144,8 @@ class _EdgeList:
 
     def add(self, piece: bytes) -> None:
         """Adds whole lines."""
-        text = piece.translate(_BLANKS)
+        text = _ATTRIBUTES.sub(b" ", _WEIGHT.sub(rb" \1 ", piece)) if b"{" in piece else piece
+        text = text.translate(_BLANKS)
         if b"#" in text or b"%" in text or b"/" in text:
             text = _COMMENT.sub(b"", text)
         if not self.columns:
@@ -230,6 +240,8 @@ def _read_list(path: Path, progress: Progress) -> Edges:
         if not found.lines:
             if b"\0" in piece[:4096]:
                 raise _no_text(path)
+            if _OTHER_FORM.match(_COMMENT.sub(b"", piece[:4096])):
+                raise _no_text(path, "an edge list")
             match = _VERTICES.search(piece[:65536])
             stated = int(match.group(1)) if match else None
         found.add(piece)
@@ -244,8 +256,8 @@ def _read_list(path: Path, progress: Progress) -> Edges:
     return Edges(src, dst, vertices, vertices, weight)
 
 
-def _no_text(path: Path) -> GraphDataError:
-    return GraphDataError(f"{path} is neither text nor an .npz file", _EDGES_WANTED)
+def _no_text(path: Path, form: str = "text") -> GraphDataError:
+    return GraphDataError(f"{path} is neither {form} nor an .npz file", _EDGES_WANTED)
 
 
 def _joined(pieces: list[Any], dtype: Any) -> npt.NDArray[Any]:

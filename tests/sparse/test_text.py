@@ -6,6 +6,7 @@ import gzip
 from pathlib import Path
 from typing import Any
 
+import networkx as nx
 import numpy as np
 import pytest
 
@@ -44,6 +45,22 @@ def test_weights_are_in_a_third_column(tmp_path: Path) -> None:
     graph = load(tmp_path, "2 1 0.5\n0 0 1e-3\n1 0 -2\n1 3 7\n")
     assert graph.weight is not None
     np.testing.assert_array_equal(graph.as_given(graph.weight), np.array([0.5, 1e-3, -2, 7], np.float32))
+
+
+@pytest.mark.parametrize("delimiter", [" ", ","])
+def test_edge_lists_of_networkx_have_dicts(delimiter: str, tmp_path: Path) -> None:
+    graph, file = nx.DiGraph(EDGES.T.tolist()), tmp_path / "graph.txt"
+    nx.write_edgelist(graph, file, delimiter=delimiter)
+    found = Graph.load(file)
+    assert (sorted(zip(*found.edge_index(), strict=True)), found.weight) == (sorted(map(tuple, EDGES.T)), None)
+    weights = {edge: np.float64(place + 0.5) for place, edge in enumerate(graph.edges)}
+    nx.set_edge_attributes(graph, "a, #1", "name")
+    nx.set_edge_attributes(graph, weights, "weight")
+    nx.write_edgelist(graph, file, delimiter=delimiter)
+    found = Graph.load(file)
+    assert found.weight is not None
+    given = zip(*found.edge_index().tolist(), found.as_given(found.weight).tolist(), strict=True)
+    assert {(src, dst): weight for src, dst, weight in given} == weights
 
 
 def test_a_comment_may_state_the_number_of_vertices(tmp_path: Path) -> None:
@@ -113,6 +130,11 @@ BAD = [
     ("\n# data\nsome text", "line 3: 'some' where an edge should be"),
     ("# nothing\n", "graph.txt has no edges; write a line with two vertex ids for every edge, or save edge_index"),
     ("", "graph.txt has no edges; write a line with two"),
+    ("<?xml version='1.0'?>\n<graphml>\n", "is neither an edge list nor an .npz file; write a line with two"),
+    ("graph [\n  node [\n    id 0\n", "is neither an edge list nor an .npz file"),
+    ("# made by hand\nstrict digraph G {\n0 -> 1\n}\n", "is neither an edge list nor an .npz file"),
+    ('{"nodes": [{"id": 0}], "edges": [{"source": 0, "target": 0}]}', "is neither an edge list nor an .npz file"),
+    ("0 1 {'weight': 2}\n1 2 {}\n", "line 2: 2 numbers where an edge should be; the lines before have 3"),
     (b"\0\1\2\3\n", "is neither text nor an .npz file"),
     (gzip.compress(b"0 1\n" * 9999, mtime=0)[:40], "cannot be read: Compressed file ended"),
     ("%%MatrixMarket matrix array real general\n1 1\n1\n", "its first line is '%%matrixmarket matrix array"),
