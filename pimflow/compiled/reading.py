@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, replace
@@ -59,6 +60,7 @@ def load(folder: str | Path) -> CompiledModel:
         document = read_json(path)
         plan = decode(Plan, pick(document, "plan")[0], tagged=True, path="plan")
         report = PlanReport.from_json(document, machine.target.devices)
+        _check_nodes(plan, report, machine.target.host)
     with _part(folder, VERIFICATION):
         checks = stored_checks(folder, digest)
     return CompiledModel(
@@ -74,6 +76,21 @@ def load(folder: str | Path) -> CompiledModel:
         output_sha256=digest,
         checks=checks,
     )
+
+
+def _check_nodes(plan: Plan, report: PlanReport, host: str) -> None:
+    """Checks that a plan and its report are of the same nodes, on this machine.
+
+    Raises:
+        DataError: they are not.
+    """
+    if plan.host != host:
+        raise DataError(f"'plan.host' is {plan.host!r}, and the host of the machine {host!r}")
+    planned = Counter(name for decision in plan.decisions for name in decision.nodes)
+    reported = Counter(row.name for row in report.nodes)
+    if planned != reported:
+        name = min((planned - reported) + (reported - planned))
+        raise DataError(f"'nodes' and 'plan.decisions' differ in {name!r}")
 
 
 def _check_unchanged(folder: Path) -> None:

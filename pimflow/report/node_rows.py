@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import field, fields
-from typing import Any, cast
+from typing import Annotated, Any, cast
 
 from pimflow.codegen.answers import UnitCost
-from pimflow.data import decode, encode, pick
+from pimflow.data import Limits, decode, encode, pick
 from pimflow.ir import (
     Decision,
     Graph,
@@ -66,7 +66,7 @@ class NodeRow:
     fractions: Mapping[str, float]
     busy_us: Mapping[str, float]
     cycles: Mapping[str, int]
-    time_us: float
+    time_us: Annotated[float, Limits(least=0)]
     spent: Spending
     commands: Mapping[str, int]
     why: str
@@ -130,8 +130,10 @@ class NodeRow:
             rest[group] = dict(zip(names, pick(data, *keys), strict=True))
             for key in keys:
                 del rest[key]
-        del rest["share_us"], rest["energy_mj"]
-        rest["spent"] = {field.name: rest.pop(field.name) for field in fields(Spending)}
+        parts = [field.name for field in fields(Spending)]
+        rest["spent"] = dict(zip(parts, pick(data, *parts, "share_us", "energy_mj"), strict=False))
+        for key in (*parts, "share_us", "energy_mj"):
+            del rest[key]
         return decode(cls, rest)
 
 

@@ -6,6 +6,7 @@ import gzip
 import json
 import os
 import zipfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -153,6 +154,32 @@ def test_unreadable_documents_are_one_line_errors(name: str, text: str, tmp_path
     capsys.readouterr()
     assert run("verify", folder) == 2
     assert_one_line(capsys)
+
+
+PLANS: dict[str, tuple[Callable[[Any], object], str]] = {
+    "no name": (lambda plan: plan["nodes"][0].pop("name"), "missing key 'name'"),
+    "no share": (lambda plan: plan["nodes"][0].pop("share_us"), "missing key 'share_us'"),
+    "no parts": (lambda plan: plan["nodes"][0].pop("busy_parts_us"), "missing key 'busy_parts_us'"),
+    "fewer rows": (lambda plan: plan["nodes"].pop(), "'nodes' and 'plan.decisions' differ in 'linear'"),
+    "another row": (lambda plan: plan["nodes"][0].update(name="x"), "'nodes' and 'plan.decisions' differ in 'conv1'"),
+    "fewer decisions": (lambda plan: plan["plan"]["decisions"].clear(), "'nodes' and 'plan.decisions' differ"),
+    "another host": (lambda plan: plan["plan"].update(host="x"), "'plan.host' is 'x', and the host of the machine"),
+    "a time below 0": (lambda plan: plan["nodes"][0].update(time_us=-1), "'time_us' is -1"),
+}
+
+
+@pytest.mark.parametrize("what", PLANS)
+def test_a_record_of_other_code_is_named(what: str, tmp_path: Path, capsys: Capture) -> None:
+    """A folder with the same version and digests that fit, whose plan.json has other keys or other nodes."""
+    change, words = PLANS[what]
+    assert run("compile", "zoo:toy", "-o", tmp_path / "out", "--policy", "gpu", "-q") == 0
+    plan = json.loads((tmp_path / "out" / "plan.json").read_text())
+    change(plan)
+    (tmp_path / "out" / "plan.json").write_text(json.dumps(plan))
+    sign(tmp_path / "out")
+    for verb in ("verify", "report", "inspect"):
+        assert run(verb, tmp_path / "out") == 2
+        assert_one_line(capsys, "is damaged: plan.json: ", words, "compile the model again")
 
 
 def damage_weights(folder: Path) -> None:
