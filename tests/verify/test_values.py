@@ -139,3 +139,43 @@ def test_recomputed_outputs_are_compared_if_memory_allows(monkeypatch: pytest.Mo
     for room, count in ((4 * SIZE, 2), (0, 1)):
         monkeypatch.setattr(values, "MAX_HELD_BYTES", room)
         assert compare_values(graph, later, random_inputs(graph, 0))[1].checked == count
+
+
+def tied(scale: float) -> onnx.ModelProto:
+    """A quantised convolution whose sums are requantised by a half: every other one is an exact tie."""
+    rng = np.random.default_rng(3)
+    constants: dict[str, Array] = {
+        "xs": np.array(scale, np.float32),
+        "xz": np.array(5, np.uint8),
+        "w": rng.integers(-2, 3, (16, 8, 3, 3)).astype(np.int8),
+        "ws": np.array(0.1, np.float32),
+        "wz": np.array(0, np.int8),
+        "ys": np.array(scale * 0.2, np.float32),
+        "yz": np.array(128, np.uint8),
+    }
+    nodes = [
+        helper.make_node("QuantizeLinear", ["x", "xs", "xz"], ["q"]),
+        helper.make_node("QLinearConv", ["q", "xs", "xz", "w", "ws", "wz", "ys", "yz"], ["r"], "conv"),
+        helper.make_node("DequantizeLinear", ["r", "ys", "yz"], ["y"]),
+    ]
+    return model_of(nodes, {"x": (1, 8, 9, 9)}, ["y"], constants)
+
+
+@pytest.mark.parametrize("scale", [0.01, 1 / 3, 0.75])
+def test_exact_ties_are_rounded_either_way(scale: float) -> None:
+    assert pimflow.compile(tied(scale), policy="pim", use_cache=False).verify().passed
+
+
+def test_steps_away_from_ties_are_wrong() -> None:
+    """A hundred elements, ten of them rounded the other way: as many as one percent may lie anywhere."""
+    expected, unrounded = np.arange(100, dtype=np.uint8), np.arange(100) * 0.5
+    actual = expected.copy()
+    actual[:10] += 1
+    at_ties, elsewhere = unrounded + 0.25, unrounded + 0.2
+    assert values.are_steps(expected, actual, (at_ties, 0.5))
+    assert not values.are_steps(expected, actual, (elsewhere, 0.5))
+    assert not values.are_steps(expected, actual, None)
+    elsewhere[:9] += 0.05
+    assert values.are_steps(expected, actual, (elsewhere, 0.5))
+    actual[20] += 2
+    assert not values.are_steps(expected, actual, (at_ties, 0.5))
