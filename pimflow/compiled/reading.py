@@ -23,7 +23,7 @@ from pimflow.compiled.machine import Machine
 from pimflow.compiled.model import CompiledModel
 from pimflow.compiled.writing import FORMAT, GRAPH, PROGRAM, SPARSE_PROGRAM, WRITTEN, Header, devices_off_the_host
 from pimflow.data import decode, pick, read_file
-from pimflow.errors import DataError, GraphDataError, ModelError
+from pimflow.errors import DataError, GraphDataError, ModelError, TargetError
 from pimflow.ir import Graph, Plan
 from pimflow.options import Options
 from pimflow.report.network import Network
@@ -122,7 +122,7 @@ def _part(folder: Path, name: str) -> Iterator[Path]:
         yield folder / name
     except OSError as error:
         raise ModelError(f"{folder} is damaged: {name}: {error.strerror}", "compile the model again") from None
-    except (ValueError, DataError, GraphDataError) as error:
+    except (ValueError, ArithmeticError, DataError, GraphDataError) as error:
         raise ModelError(f"{folder} is damaged: {name}: {error}", "compile the model again") from None
 
 
@@ -137,7 +137,11 @@ def _read_config(folder: Path) -> tuple[Header, Options]:
         header = decode(Header, {key: value for key, value in config.items() if key in names})
         options = decode(Options, {key: value for key, value in config.items() if key not in names})
     with _part(folder, "target.toml") as path:
-        target = parse_target(read_file(path).decode("utf-8"), str(path))
+        text = read_file(path).decode("utf-8")
+        try:
+            target = parse_target(text, "the machine")
+        except TargetError as error:  # its remedy is for a user's own file
+            raise DataError(error.what) from None
     return header, replace(options, target=header.machine.restored(target))
 
 

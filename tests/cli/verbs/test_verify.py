@@ -182,6 +182,16 @@ def test_a_record_of_other_code_is_named(what: str, tmp_path: Path, capsys: Capt
         assert_one_line(capsys, "is damaged: plan.json: ", words, "compile the model again")
 
 
+def test_a_machine_of_other_code_is_named(tmp_path: Path, capsys: Capture) -> None:
+    folder = tmp_path / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "gpu", "-q") == 0
+    text = (folder / "target.toml").read_text()
+    (folder / "target.toml").write_text(text.replace("launch_us =", "launch_ns =", 1))
+    sign(folder)
+    assert run("report", folder) == 2
+    assert_one_line(capsys, "is damaged: target.toml: ", "launch_ns", "compile the model again")
+
+
 def damage_weights(folder: Path) -> None:
     model = onnx.load(folder / "model.onnx")
     tensor = max(model.graph.initializer, key=lambda item: len(item.raw_data))
