@@ -311,8 +311,12 @@ def rewrites(plan: Plan, costs: Costs) -> tuple[Pass, ...]:
 
 
 def host_alone(graph: Graph, costs: Costs) -> Graph:
-    """A cleaned-up graph as the host alone runs it, including the Pads that its library's convolutions need."""
-    if not costs.symmetric_padding or not any(any(uneven_padding(node.op)) for node in graph.nodes):
+    """A cleaned-up graph as the host alone runs it, including the Pads that its library's convolutions need.
+
+    If `MovementElimination` was left out, movements are decided within a region each, as in any other plan.
+    """
+    padded = costs.symmetric_padding and any(any(uneven_padding(node.op)) for node in graph.nodes)
+    if not padded and all(node.placement.movement is not None for node in graph.nodes if node.op.is_movement):
         return graph
     host = costs.target.host
     plan = Plan("host", tuple(OnDevice(node.name, host) for node in graph.nodes), 0.0, 0.0, host=host)

@@ -11,9 +11,11 @@ from typing import Any
 
 import pytest
 
+import pimflow
 from pimflow.errors import OptionError
 from pimflow.ir import Builder, Decision, Graph, MatMul, OnDevice, Parallel, Pipeline, Plan, SplitRows
 from pimflow.ir.plan import leaves_host, singles
+from pimflow.onnxio import to_onnx
 from pimflow.options import Options
 from pimflow.passes import CLEANUP, MovementElimination, PassManager
 from pimflow.runtime.costs import CostModel
@@ -479,3 +481,17 @@ def test_a_product_of_two_vectors_has_no_columns_to_split() -> None:
     target = load_target("rtx3090")
     plan = solve(graph, Options.of(target=target, use_cache=False), costs=CostModel(target))
     assert [decision.nodes for decision in plan.decisions] == [("dot",)]
+
+
+@pytest.mark.parametrize("policy", ["gpu", "auto"])
+def test_movements_left_as_they_are_cost_the_host_alone_as_much(policy: str) -> None:
+    """Concats that no pass has decided are copies in every plan, the host alone included."""
+    build = Builder()
+    x = build.input(1, 64, 14, 14)
+    sides = (build.conv(x, 64, 1), build.conv(x, 64, 3, pad=1))
+    model = to_onnx(build.graph(build.relu(build.conv(build.concat(1, *sides), 64, 1))))
+    options: dict[str, Any] = {"disabled_passes": ("movement-elimination",), "use_cache": False, "check": False}
+    report = pimflow.compile(model, target="h200", policy=policy, **options).report
+    assert any(row.op == "Concat" and row.time_us > 0 for row in report.nodes)
+    assert report.result.time_us <= report.baseline.time_us * (1 + 1e-9)
+    assert report.bound_ratio >= 1 - 1e-9
