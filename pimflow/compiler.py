@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -150,6 +151,9 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     machine = Machine.of(options)
     require_offered(policy_of(options), machine.costs.units)  # report unknown names before reading the model
     progress(f"load {source.name}")
+    if source.path is not None:
+        with suppress(OSError):  # the reader says why
+            _ = source.sha256  # before it is read: a file that changes meanwhile is noticed
     loaded = read_model(source, options)
     progress(f"run {source.name}")
     with in_background(partial(run_original, source, loaded, options), options.jobs) as check:

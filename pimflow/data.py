@@ -5,7 +5,7 @@ With `tagged`, every such mapping has its class's name under "type", so that a f
 
 Reading follows the types of the fields and is strict. An unknown or missing key, or a value of the wrong type or
 outside its `Limits`, is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
-`open_file` and `read_file` read the files that such data come from.
+`open_file` and `read_file` read the files that such data come from; `read_argument` reads what callers in Python write.
 
 The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings with text keys,
 dataclasses, named tuples, unions of these, and Any. An integer is accepted as a float, and stays an integer where both
@@ -24,7 +24,7 @@ import reprlib
 import stat
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache, cached_property, lru_cache
 from json.encoder import encode_basestring_ascii
 from numbers import Integral, Real
@@ -32,7 +32,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, overload
 
-from pimflow.errors import DataError, choose_one
+from pimflow.errors import DataError, OptionError, choose_one
 from pimflow.records import dataclass
 
 Number = bool | int | float | Literal["inf", "-inf", "nan"]
@@ -81,6 +81,14 @@ def read_file(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
     if max(size, len(data)) > max_bytes:
         raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
     return data
+
+
+def is_folder(path: Path) -> bool:
+    """Whether there is a folder at a path. A path that the system does not take (a name too long, a NUL) has none."""
+    try:
+        return path.is_dir()
+    except (OSError, ValueError):
+        return False
 
 
 @dataclass(frozen=True)
@@ -302,6 +310,33 @@ def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any
         raise DataError(fault.text(path), fault.hint) from None
 
 
+def read_argument(name: str, form: Any, value: Any) -> Any:
+    """Convert the argument of a function to a type that `pimflow.data` reads: lists become tuples.
+
+    Raises:
+        OptionError: it has the wrong type or is out of range.
+    """
+    try:
+        return decode(form, _plain(value), path=name)
+    except DataError as error:
+        raise OptionError(error.what, error.hint) from None
+
+
+def _plain(value: Any) -> Any:
+    """Convert what Python callers pass (paths, sequences, numpy's numbers and arrays) to plain data."""
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if hasattr(value, "tolist") and not isinstance(value, type):
+        return value.tolist()
+    if isinstance(value, Mapping):
+        return {key: _plain(entry) for key, entry in value.items()}
+    if isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
+        return [_plain(entry) for entry in value]
+    if isinstance(value, Real) and not isinstance(value, bool):
+        return int(value) if isinstance(value, Integral) else float(value)
+    return value
+
+
 def pick(data: Any, *keys: str) -> tuple[Any, ...]:
     """The values of some keys of a mapping; other keys are ignored.
 
@@ -439,7 +474,7 @@ def _limited(read: Read, limits: Limits) -> Read:
 def _literal(choices: tuple[Any, ...]) -> Read:
     def read(data: Any) -> Any:
         for choice in choices:
-            if choice == data and type(choice) is type(data):
+            if type(choice) is type(data) and choice == data:
                 return choice
         raise _Fault("", f" is {_show.repr(data)}", choose_one(str(data), map(str, choices)))
 
@@ -474,6 +509,7 @@ def _mapping(read_value: Read) -> Read:
             raise _wrong(data, "a table")
         values = {}
         for key, value in data.items():
+            _check_key(key)
             try:
                 values[key] = read_value(value)
             except _Fault as fault:
@@ -482,6 +518,11 @@ def _mapping(read_value: Read) -> Read:
         return values
 
     return read
+
+
+def _check_key(key: Any) -> None:
+    if not isinstance(key, str):
+        raise _Fault("", f" has the key {_show.repr(key)}", "keys must be text")
 
 
 class _Record:
@@ -510,6 +551,7 @@ class _Record:
             _check_tag(data, (self._cls.__name__,))
         fields, values = self._fields, {}
         for key, value in data.items():
+            _check_key(key)
             if key not in fields:
                 if key == TAG and self._tagged:
                     continue

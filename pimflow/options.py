@@ -8,16 +8,14 @@ option, add a field to `Options` and its keyword to `OptionKeywords`, and read i
 from __future__ import annotations
 
 import inspect
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, field, fields
 from functools import cache
-from numbers import Integral, Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypedDict, TypeVar, get_type_hints
 
-from pimflow.data import NOT_DATA, Limits, Number, decode, number_in_words
-from pimflow.errors import ArgumentError, DataError, OptionError, kind_of
+from pimflow.data import NOT_DATA, Limits, Number, number_in_words, read_argument
+from pimflow.errors import ArgumentError, OptionError, kind_of
 from pimflow.records import dataclass
 from pimflow.targets import DEFAULT_TARGET, Target, load_target
 
@@ -73,7 +71,12 @@ def _meta(
 
 @dataclass(frozen=True)
 class Debug:
-    """What to print and check between passes."""
+    """What to print and check between passes.
+
+    Raises (when made):
+        ArgumentError: `show` cannot be called.
+        OptionError: another value has the wrong type.
+    """
 
     print_before: tuple[str, ...] = field(
         default=(), metadata=_meta("print the graph before this pass", "--print-ir-before", "PASS", DEBUGGING)
@@ -96,6 +99,13 @@ class Debug:
         ),
     )
     show: Callable[[str], None] | None = field(default=None, metadata=_meta("receives what would be printed to stderr"))
+
+    def __post_init__(self) -> None:
+        for name, form in option_forms(Debug).items():
+            if name != "show":
+                object.__setattr__(self, name, read_argument(name, form, getattr(self, name)))
+        if self.show is not None and not callable(self.show):
+            raise ArgumentError(f"'show' is {kind_of(self.show)}", "give a function that takes one string")
 
 
 @dataclass(frozen=True)
@@ -226,9 +236,10 @@ class Options:
             raise ArgumentError(f"'target' is {kind_of(self.target)}", "give a pimflow.Target, or use Options.of")
         if not isinstance(self.debug, Debug):
             raise ArgumentError(f"'debug' is {kind_of(self.debug)}", "give a pimflow.Debug")
-        read_argument("jobs", option_forms()["jobs"], self.jobs)
-        for name, form in _saved_forms().items():
+        for name, form in (_saved_forms() | _unsaved_forms()).items():
             read_argument(name, form, getattr(self, name))
+        if self.stages is not None and not self.stages:
+            raise OptionError("'stages' is empty", "give one number of stages or more, or leave it out")
         object.__setattr__(self, "fixed", {name: _in_words(given) for name, given in self.fixed.items()})
 
     @classmethod
@@ -245,7 +256,8 @@ class Options:
             given["target"] = load_target(given["target"])
         if "graph" in given:
             given["graph"] = graph_of(given["graph"])
-        read = {name: read_argument(name, form, given[name]) for name, form in _saved_forms().items() if name in given}
+        forms = _saved_forms() | _unsaved_forms()
+        read = {name: read_argument(name, form, given[name]) for name, form in forms.items() if name in given}
         return cls(**given | read)
 
 
@@ -304,7 +316,7 @@ def graph_of(given: object) -> Any:
     if hasattr(given, "tocoo"):
         return Adjacency.from_scipy(given)
     raise OptionError(
-        f"graph is a {type(given).__name__}",
+        f"'graph' is {kind_of(given)}",
         "give a file, a pimflow.sparse.Graph, a sparse matrix of scipy's, a Data or HeteroData of PyTorch Geometric's "
         "or edge lists by name",
     )
@@ -355,29 +367,9 @@ def _saved_forms() -> dict[str, Any]:
     return {f.name: option_forms()[f.name] for f in fields(Options) if f.metadata.get("data", True)}
 
 
-def read_argument(name: str, form: Any, value: Any) -> Any:
-    """Convert the argument of a function to a type that `pimflow.data` reads: lists become tuples.
-
-    Raises:
-        OptionError: it has the wrong type or is out of range.
-    """
-    try:
-        return decode(form, _plain(value), path=name)
-    except DataError as error:
-        raise OptionError(error.what, error.hint) from None
-
-
-def _plain(value: Any) -> Any:
-    """Convert what Python callers pass (paths, sequences, numpy's numbers) to plain data."""
-    if isinstance(value, os.PathLike):
-        return os.fspath(value)
-    if isinstance(value, Mapping):
-        return {key: _plain(entry) for key, entry in value.items()}
-    if isinstance(value, Sequence) and not isinstance(value, str):
-        return [_plain(entry) for entry in value]
-    if isinstance(value, Real) and not isinstance(value, bool):
-        return int(value) if isinstance(value, Integral) else float(value)
-    return value
+def _unsaved_forms() -> dict[str, Any]:
+    """The types of the options that are plain data too, but not stored, by name."""
+    return {name: option_forms()[name] for name in ("use_cache", "check", "jobs")}
 
 
 _MARK = "options: "

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any, get_args
 from pimflow.bundle.files import path_argument
 from pimflow.bundle.source import ZOO_PREFIX, model_source
 from pimflow.codegen import ConvProblem, MatmulProblem
+from pimflow.data import read_argument
 from pimflow.errors import ArgumentError, choice, kind_of
-from pimflow.options import read_argument
 from pimflow.report.calibration import CalibrationReport
 from pimflow.report.layer import LayerReport, report_layer
 from pimflow.report.pass_list import all_passes_help
@@ -81,8 +81,8 @@ def simulate(
     if not isinstance(paths, Sequence):
         raise ArgumentError(f"'files' is {kind_of(files)}", "give a path, or a list of paths")
     names = [str(path_argument(path, "files")) for path in paths]
-    kind = read_argument("operand", str, operand)
-    return report_traces(names, load_target(target), reopens_rows=reopen_rows, operand=kind)
+    kind, reopens = read_argument("operand", str, operand), read_argument("reopen_rows", bool, reopen_rows)
+    return report_traces(names, load_target(target), reopens_rows=reopens, operand=kind)
 
 
 def calibrate(
@@ -121,7 +121,7 @@ def calibrate(
         if not isinstance(table, (str, os.PathLike, MeasuredRow)):
             raise ArgumentError(f"'tables' has {kind_of(table)}", "give CSV files, or what `profile` returns")
     machine = load_target(target)
-    if check:
+    if read_argument("check", bool, check):
         return CalibrationReport(check_target(machine, rows))
     by = choice("folds_by", read_argument("folds_by", str, folds_by), get_args(FoldsBy))
     folds, name = read_argument("folds", int, folds), read_argument("name", str | None, name)
@@ -150,11 +150,12 @@ def zoo_model(name: str) -> onnx.ModelProto:
     """Builds a model of the zoo as ONNX.
 
     Raises:
-        OptionError: the zoo has no model of this name.
+        OptionError: the zoo has no model of this name, or it is not text.
     """
     import pimflow_zoo
 
-    model: onnx.ModelProto = pimflow_zoo.build(model_source(f"{ZOO_PREFIX}{name}").zoo)
+    known = model_source(f"{ZOO_PREFIX}{read_argument('name', str, name)}").zoo
+    model: onnx.ModelProto = pimflow_zoo.build(known)
     return model
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from pimflow.api.outputs import original_options
+from pimflow.bundle.files import path_argument
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import Machine, load
 from pimflow.compiled.original import read_model
 from pimflow.compiler import clean_graph, clean_up, network_of
-from pimflow.data import Limits
+from pimflow.data import Limits, is_folder, read_argument
 from pimflow.errors import OptionError
-from pimflow.options import Fixed, OptionKeywords, Options, Shapes, read_argument, takes_options
+from pimflow.options import Fixed, OptionKeywords, Options, Shapes, takes_options
 from pimflow.passes import notes_of
 from pimflow.report.basis import gpu_basis
 from pimflow.report.front import Front, front_points
@@ -47,8 +49,8 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
         PimflowError: as for `compile`.
     """
     parsed = Options.of(**options)
-    if isinstance(model, str | Path) and Path(model).is_dir():
-        return _inspect_output(Path(model), parsed)
+    if isinstance(model, (str, os.PathLike)) and is_folder(folder := path_argument(model, "model")):
+        return _inspect_output(folder, parsed)
     return _inspect(model_source(model), parsed, Machine.of(parsed))
 
 

@@ -9,14 +9,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from pimflow.bundle.files import path_argument
 from pimflow.compiled import CompiledModel, load
 from pimflow.compiled.original import read_model
 from pimflow.compiler import clean_up
-from pimflow.data import encode
+from pimflow.data import encode, read_argument
 from pimflow.errors import ArgumentError, OutputError, kind_of
 from pimflow.ir import Graph
 from pimflow.ir.analysis.alignment import align
-from pimflow.options import Options, read_argument
+from pimflow.options import Options
 from pimflow.report.difference import Difference, Side, difference_of
 from pimflow.report.explaining import explain_node
 from pimflow.report.explanation import Explanation
@@ -102,7 +103,7 @@ def opened_model(name: str, given: Any) -> CompiledModel:
         return given
     if not isinstance(given, (str, os.PathLike)):
         raise ArgumentError(f"'{name}' is {kind_of(given)}", "give an output folder or a compiled model")
-    return load(Path(given))
+    return load(path_argument(given, name))
 
 
 def _side(label: str, compiled: CompiledModel) -> Side:
@@ -134,6 +135,7 @@ def _pairs(a: CompiledModel, b: CompiledModel) -> dict[str, str]:
 def original_graph(compiled: CompiledModel) -> Graph:
     """The graph that the search saw: the original, read again and cleaned up."""
     options = original_options(compiled)
+    compiled.source.check_unchanged()
     return clean_up(read_model(compiled.source, options).graph, compiled.machine, options).graph
 
 

@@ -10,11 +10,10 @@ from typing import Annotated
 from pimflow.api.outputs import diff, opened_model, original_graph
 from pimflow.bundle.files import path_argument, write_new_file
 from pimflow.compiled import CompiledModel
-from pimflow.data import Limits
+from pimflow.data import Limits, read_argument
 from pimflow.errors import one_line
 from pimflow.gnn import tune
 from pimflow.ir import Graph, Spmm
-from pimflow.options import read_argument
 from pimflow.records import dataclass
 from pimflow.report.chrome_trace import slice_facts
 from pimflow.report.explaining import compare_units, price_nodes

@@ -11,9 +11,7 @@ from pimflow.api.reports import html_report
 from pimflow.bundle.files import json_text, path_argument
 from pimflow.bundle.source import model_source
 from pimflow.compiler import compile_with
-from pimflow.data import Limits
-from pimflow.errors import OptionError
-from pimflow.options import read_argument
+from pimflow.data import Limits, read_argument
 from pimflow.search.progress import receiver_of
 from pimflow.sweeps.engines import engine_for
 from pimflow.sweeps.evaluate import options_of
@@ -27,6 +25,7 @@ from pimflow.version import document
 
 TABLE, DOCUMENT, PAGE = "points.csv", "sweep.json", "report.html"
 REPORTS = "reports"
+_MAX_JOBS = 1 << 16
 
 
 def sweep(
@@ -59,11 +58,10 @@ def sweep(
         OutputError: the folder holds something else, or cannot be written.
         PimflowError: a model or a graph cannot be read at all.
     """
-    parsed = Study.of(study) if isinstance(study, Mapping) else Study.load(path_argument(study, "study"))
+    keys = read_argument("study", Any, study) if isinstance(study, Mapping) else None
+    parsed = Study.of(keys) if keys is not None else Study.load(path_argument(study, "study"))
     place = None if folder is None else path_argument(folder, "folder")
-    jobs = read_argument("jobs", int | None, jobs)
-    if jobs is not None and jobs < 1:
-        raise OptionError(f"'jobs' is {jobs}", "it must be 1 or more")
+    jobs = read_argument("jobs", Annotated[int, Limits(least=1, most=_MAX_JOBS)] | None, jobs)
     engine = engine_for(jobs, read_argument("scheduler", str | None, scheduler))
     setup = Setup.of(parsed)  # before the folder is made: a sweep that cannot start leaves nothing
     count, tell = read_argument("reports", Annotated[int, Limits(least=0)], reports), receiver_of(progress)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Annotated, get_args
 from pimflow.api.training_steps import Step, StepBuilder, bytes_left
 from pimflow.bundle.source import model_source
 from pimflow.compiled import Machine
-from pimflow.data import Limits
+from pimflow.data import Limits, read_argument
 from pimflow.errors import OptionError, choice
-from pimflow.options import OptionKeywords, Options, read_argument, takes_options
+from pimflow.options import OptionKeywords, Options, takes_options
 from pimflow.passes.differentiate import Differentiate, Loss, Optimiser
 from pimflow.report.basis import gpu_basis
 from pimflow.report.training import Activations, Endurance, Training

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from pimflow.data import open_file, read_file
-from pimflow.errors import ArgumentError, OutputError, kind_of
+from pimflow.errors import ArgumentError, OptionError, OutputError, kind_of
 
 _MAX_JSON_BYTES = 512 << 20
 _SMALL_BYTES = 16 << 20
@@ -30,10 +30,18 @@ def path_argument(value: object, name: str) -> Path:
 
     Raises:
         ArgumentError: it is not a path.
+        OptionError: no file can have this path: it has a NUL, or a character that file names cannot hold.
     """
     if not isinstance(value, (str, os.PathLike)):
         raise ArgumentError(f"{name!r} is {kind_of(value)}", "give a path")
-    return Path(value)
+    path = os.fsdecode(value)
+    try:
+        is_possible = b"\0" not in os.fsencode(path)
+    except UnicodeEncodeError:
+        is_possible = False
+    if not is_possible:
+        raise OptionError(f"{name!r} is {path!r}, which no file can be called", "give another path")
+    return Path(path)
 
 
 def json_text(document: Any, indent: int | None = 2) -> str:
@@ -187,7 +195,7 @@ def check_new(path: Path) -> None:
     Raises:
         OutputError: it exists.
     """
-    if path.exists():
+    if os.path.lexists(path) and path.exists():  # a name that is too long is refused when it is written
         raise OutputError(f"{path} exists", "choose another name, or remove it first")
 
 

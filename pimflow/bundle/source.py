@@ -7,7 +7,7 @@ import os
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from pimflow.bundle.files import sha256_of
 from pimflow.errors import ArgumentError, ModelError, OptionError, did_you_mean, kind_of
@@ -23,19 +23,35 @@ ZOO_PREFIX = "zoo:"
 
 @dataclass(frozen=True)
 class ModelSource:
-    """One model as the user gave it. Exactly one of `path`, `zoo` and `given` is set."""
+    """One model as the user gave it. Exactly one of `path`, `zoo` and `given` is set.
+
+    A relative path stays that of the same file if the process changes its current folder.
+    """
 
     name: str
     path: Path | None = None
     zoo: str | None = None
     given: onnx.ModelProto | bytes | None = None
 
-    @cached_property
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "_folder", _current_folder() if self.path is not None else None)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_held"}
+
+    @property
     def content(self) -> ModelContent:
         """The input of the frontend and of ONNX Runtime: the path, or the model in memory; the large constants of a zoo
         model are held apart from it."""
-        if self.path is not None:
-            return str(self.path)
+        return self._held if self.path is None else str(self._place(self.path))
+
+    def _place(self, path: Path) -> Path:
+        """The path as it was given, or from the root if the current folder is another one by now."""
+        folder: str | None = vars(self)["_folder"]
+        return path if folder is None or folder == _current_folder() else Path(folder, path)
+
+    @cached_property
+    def _held(self) -> SplitModel | onnx.ModelProto | bytes:
         if self.zoo is not None:
             import pimflow_zoo
 
@@ -70,8 +86,41 @@ class ModelSource:
             import pimflow_zoo
 
             return str(pimflow_zoo.SHA256[self.zoo])
+        vars(self)["_stamp"] = self._stamp_now()
         content = self.as_file()
         return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(Path(str(content)))
+
+    def check_unchanged(self) -> None:
+        """Check that the model is still the one whose digest was taken first.
+
+        Raises:
+            ModelError: its file is gone or was changed since, or the model in memory was changed.
+        """
+        first = self.sha256
+        if isinstance(self.given, bytes) or self.zoo is not None:
+            return
+        if self.path is not None and self._stamp_now() == vars(self)["_stamp"] is not None:
+            return
+        fresh = replace(self, path=None if self.path is None else self._place(self.path))
+        try:
+            same = fresh.sha256 == first
+        except OSError as error:
+            raise ModelError(
+                f"{self.text}, from which the model was compiled, cannot be read: {error.strerror}",
+                "put the file back, or compile another one",
+            ) from None
+        if not same:
+            raise ModelError(f"{self.text} was changed since it was compiled", "compile it again")
+
+    def _stamp_now(self) -> tuple[int, ...] | None:
+        """What identifies the state of the model's file without reading it; None if there is no file."""
+        if self.path is None:
+            return None
+        try:
+            status = self._place(self.path).stat()
+        except (OSError, ValueError):
+            return None
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
     def as_file(self) -> str | bytes | SplitModel:
         """The form that ONNX Runtime opens: the path, the bytes of the model as a file (which also sets the digest), or
@@ -97,6 +146,14 @@ class ModelSource:
         return None if found is None else replace(self, path=None, given=found)
 
 
+def _current_folder() -> str | None:
+    """The current folder; None if it was removed."""
+    try:
+        return str(Path.cwd())
+    except OSError:
+        return None
+
+
 def onnx_bytes(model: bytes | onnx.ModelProto) -> bytes:
     """A model in memory as the bytes of an ONNX file; equal models give equal bytes."""
     return model if isinstance(model, bytes) else model.SerializeToString(deterministic=True)
@@ -115,7 +172,7 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
     if isinstance(model, str) and model.lower().startswith(ZOO_PREFIX):
         return ModelSource(*_zoo_name(model[len(ZOO_PREFIX) :]))
     if isinstance(model, (str, os.PathLike)):
-        path = Path(model)
+        path = Path(os.fsdecode(model))
         if isinstance(model, str):
             _check_not_a_zoo_name(path)
         return ModelSource(path.stem or "model", path=path)
@@ -129,7 +186,7 @@ def model_source(model: str | Path | bytes | onnx.ModelProto | ModelSource) -> M
 
 def _check_not_a_zoo_name(path: Path) -> None:
     """Refuse the name of a zoo model given without its prefix, even if slightly misspelled."""
-    if path.exists() or path.parent != Path():
+    if os.path.lexists(path) or path.parent != Path():
         return
     import pimflow_zoo
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
+from typing import Any
 
 from pimflow.options import Options
 from pimflow.records import dataclass
@@ -36,6 +37,10 @@ class Machine:
             require_drives(options.target)
         measured = None if options.profile is None else MeasuredTable(read_table(options.profile))
         return cls(with_convolutions(options.target, options.convolutions, options.workspace_mib), measured)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy and pickle: without the cost model and its prices, which are made again on demand."""
+        return {"target": self.target, "measured": self.measured}
 
     @cached_property
     def costs(self) -> CostModel:

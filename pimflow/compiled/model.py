@@ -14,7 +14,7 @@ import numpy as np
 from pimflow.bundle.files import path_argument
 from pimflow.bundle.verification import Check, store_check
 from pimflow.compiled.result import CompiledResult
-from pimflow.data import Limits
+from pimflow.data import Limits, read_argument
 from pimflow.errors import (
     ArgumentError,
     InputDataError,
@@ -26,7 +26,6 @@ from pimflow.errors import (
 )
 from pimflow.ir import Array
 from pimflow.onnxio.runtime import runtime_version
-from pimflow.options import read_argument
 from pimflow.records import dataclass
 from pimflow.report.measures import origin_of
 from pimflow.report.records import html_table
@@ -44,6 +43,7 @@ _VERIFY_FORMS = {
     "rtol": Annotated[float, Limits(above=0)] | None,
     "pim": Literal["ort", "values"],
     "operand": Literal["fp16", "bf16", "fp32"] | None,
+    "arena": bool,
 }
 """The valid arguments of `verify`, where its signature does not say it."""
 _NAMES_SHOWN = 5
@@ -139,17 +139,20 @@ class CompiledModel(CompiledResult):
         Raises:
             ArgumentError: the inputs are neither arrays by name nor a file.
             InputDataError: the inputs do not fit the model.
+            ModelError: the original is gone, or was changed since it was compiled.
             OptionError: another value is of the wrong type, or out of range.
         """
         from pimflow.verify.compare import Execution, verify_compiled
 
         if inputs is not None and not isinstance(inputs, (str, os.PathLike, Mapping)):
             raise ArgumentError(f"'inputs' is {kind_of(inputs)}", "give arrays by input name, or an npz file")
-        given = {"seed": seed, "rtol": rtol, "pim": pim, "operand": operand}
-        for name, form in _VERIFY_FORMS.items():
-            read_argument(name, form, given[name])
+        given = {"seed": seed, "rtol": rtol, "pim": pim, "operand": operand, "arena": arena}
+        seed, rtol, pim, operand, arena = (
+            read_argument(name, form, given[name]) for name, form in _VERIFY_FORMS.items()
+        )
         if inputs is not None:
             inputs = self._own_inputs(inputs if isinstance(inputs, Mapping) else read_inputs(self.graph, inputs))
+        self.source.check_unchanged()
         execution = Execution(
             units=self.machine.costs.units,
             programs=self.programs if pim == "values" else None,
@@ -175,10 +178,15 @@ class CompiledModel(CompiledResult):
             The model with this result.
 
         Raises:
+            ArgumentError: `found` is not a result of `verify`.
             OutputError: the model was not read from a folder, or the folder holds another output by now or cannot be
                 written.
         """
+        from pimflow.verify.verification import Verification
+
         folder = path_argument(folder, "folder")
+        if not isinstance(found, Verification):
+            raise ArgumentError(f"'found' is {kind_of(found)}", "give what `verify` returns")
         if self.output_sha256 is None:
             raise OutputError("the model was not read from a folder", "save it, and verify what `load` gives")
         versions = {"pimflow": __version__, "onnxruntime": runtime_version()}
@@ -195,7 +203,7 @@ class CompiledModel(CompiledResult):
 
         Raises:
             OutputError: the folder cannot be written, or holds something other than an unchanged output of pimflow.
-            ModelError: the rewritten model does not run.
+            ModelError: the rewritten model does not run; or the original is gone, or was changed since it was compiled.
         """
         from pimflow.compiled.writing import save
 

@@ -22,7 +22,7 @@ from pimflow.bundle.verification import output_digest, stored_checks
 from pimflow.compiled.machine import Machine
 from pimflow.compiled.model import CompiledModel
 from pimflow.compiled.writing import FORMAT, GRAPH, PROGRAM, SPARSE_PROGRAM, WRITTEN, Header, devices_off_the_host
-from pimflow.data import decode, pick, read_file
+from pimflow.data import decode, is_folder, pick, read_file
 from pimflow.errors import DataError, GraphDataError, ModelError, TargetError
 from pimflow.ir import Graph, Plan
 from pimflow.options import Options
@@ -41,7 +41,7 @@ def load(folder: str | Path) -> CompiledModel:
         ArgumentError: it is not a path.
     """
     folder = path_argument(folder, "folder")
-    if folder.is_dir() and not os.access(folder, os.R_OK | os.X_OK):
+    if is_folder(folder) and not os.access(folder, os.R_OK | os.X_OK):
         raise ModelError(f"{folder} cannot be read: {os.strerror(errno.EACCES)}", "check its permissions")
     if not find_output(folder):
         raise ModelError(f"{folder} is not an output folder of pimflow", "make one with `pimflow compile MODEL -o DIR`")

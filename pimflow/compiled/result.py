@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import fields
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -72,6 +73,10 @@ class CompiledResult:
     network: Network | None = None
     output_sha256: str | None = None
     checks: tuple[Check, ...] = ()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """For copy and pickle: the fields, without what is derived from them on demand."""
+        return {item.name: getattr(self, item.name) for item in fields(self)}
 
     @property
     def _title(self) -> str:

@@ -60,7 +60,7 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
 
     Raises:
         OutputError: the folder cannot be written, or holds something other than an unchanged output of pimflow.
-        ModelError: the rewritten model does not run.
+        ModelError: the rewritten model does not run; or the original is gone, or was changed since it was compiled.
     """
     folder = path_argument(folder, "folder")
     digests: dict[str, str] = {}
@@ -150,9 +150,12 @@ def _saved_plan(model: CompiledResult) -> dict[str, Any]:
 def _save_original(source: ModelSource, folder: Path) -> str:
     if source.zoo is not None:
         return source.text
+    source.check_unchanged()
     content = source.content
     if isinstance(content, str):
-        return copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
+        copied = copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
+        source.check_unchanged()  # nor meanwhile
+        return copied
     copy = folder / ORIGINAL / "model.onnx"
     copy.parent.mkdir()
     assert not isinstance(content, SplitModel)  # of the zoo

@@ -8,12 +8,11 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from pimflow.data import Limits
+from pimflow.data import Limits, read_argument
 from pimflow.errors import GraphDataError, OptionError, choice, counted
 from pimflow.gnn.sampled_epoch import ELEMENT_BYTES, LOADERS, Loader, SampledBatch, SampledEpoch, table_bytes
 from pimflow.gnn.steps import step_pricer
 from pimflow.gnn.workloads import Workload, workload
-from pimflow.options import read_argument
 from pimflow.report.epoch import Epoch
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import FeatureAccess, TableRead

@@ -6,7 +6,7 @@ A graph is never changed; `GraphEditor` collects edits and makes a new one in ti
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import field, replace
+from dataclasses import field, fields, replace
 from functools import cached_property, lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -119,6 +119,11 @@ class Graph:
     def __post_init__(self) -> None:
         for name in ("values", "constants", "opset", "packed"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
+        """For copy and pickle: the fields, with plain dictionaries instead of read-only views of them."""
+        parts = (getattr(self, item.name) for item in fields(self))
+        return Graph, tuple(dict(part) if isinstance(part, MappingProxyType) else part for part in parts)
 
     def __repr__(self) -> str:
         ends = f"inputs {', '.join(self.inputs[:8])}, outputs {', '.join(self.outputs[:8])}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,7 @@ import numpy as np
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.answers import WorkReport
 from pimflow.codegen.matrix import MatrixBackend
-from pimflow.data import encode
+from pimflow.data import encode, read_argument
 from pimflow.errors import ArgumentError, OptionError, kind_of
 from pimflow.ir import Builder, Conv2d, Graph, Refusal
 from pimflow.ir.ops.contraction import PRODUCT
@@ -91,7 +92,7 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "", operand:
         OptionError: its sizes are invalid, there is no such device, it does not offer the choice or the operands, or
             the layer cannot run on it.
     """
-    _check(work)
+    work = _checked(work)
     costs = CostModel(target)
     units = [unit for unit in costs.units.values() if isinstance(unit, MatrixBackend)]
     if not units:
@@ -107,10 +108,12 @@ def report_layer(work: MatrixProblem, target: Target, choice: str = "", operand:
     return LayerReport(TargetRecord.of(target), device, work, report, target.host, baseline_us)
 
 
-def _check(work: Any) -> None:
-    """Refuses objects that are not layers, and layers with invalid sizes."""
-    if not isinstance(work, MatrixProblem):
-        raise ArgumentError(f"'work' is {kind_of(work)}", "give a ConvProblem or a MatmulProblem")
+def _checked(given: Any) -> MatrixProblem:
+    """The layer, with tuples for lists and Python's numbers for others; refuses other objects, and invalid sizes."""
+    if not isinstance(given, MatrixProblem):
+        raise ArgumentError(f"'work' is {kind_of(given)}", "give a ConvProblem or a MatmulProblem")
+    parts = {item.name: getattr(given, item.name) for item in fields(given)}
+    work: MatrixProblem = read_argument("work", type(given), parts)
     for key, value in by_key(encode(work)).items():
         least = 0 if key == "pads" else 1
         for size in value if isinstance(value, tuple) else (value,):
@@ -121,6 +124,7 @@ def _check(work: Any) -> None:
             raise OptionError("the channels of the layer are not multiples of its groups", "correct them")
         if work.out_h < 1 or work.out_w < 1:
             raise OptionError("the kernel of the layer is larger than its padded input", "correct them")
+    return work
 
 
 def _graph_of(work: MatrixProblem) -> Graph:

@@ -31,7 +31,7 @@ from typing import BinaryIO
 
 from pimflow import plugins
 from pimflow.cache import STATISTICS_SUFFIX, cache_folder
-from pimflow.data import open_file
+from pimflow.data import open_file, read_argument
 from pimflow.errors import OptionError, counted
 from pimflow.ir.registry import outside_modules
 from pimflow.records import dataclass
@@ -225,14 +225,17 @@ def key_of(content: str) -> str:
     return _digest(content)
 
 
-def cache_clear(folder: Path | None = None) -> int:
+def cache_clear(folder: str | Path | None = None) -> int:
     """Remove every cache file in the cache folder, including leftovers of killed processes; return how many were
     removed.
 
     This includes the statistics of graphs. Other files are left alone, whatever their suffix: cache files are named by
     a digest. A `CacheWarning` says how many could not be removed.
+
+    Raises:
+        OptionError: `folder` is not a path.
     """
-    where = folder or cache_folder()
+    where = _folder_argument(folder)
     removed, kept = 0, []
     for path in [path for name in (_TABLE, _STATISTICS, _SCRATCH) for path in _cache_files(where, name)]:
         try:
@@ -247,9 +250,13 @@ def cache_clear(folder: Path | None = None) -> int:
     return removed
 
 
-def cache_info(folder: Path | None = None) -> CacheInfo:
-    """What is in the cache folder."""
-    where = folder or cache_folder()
+def cache_info(folder: str | Path | None = None) -> CacheInfo:
+    """What is in the cache folder (or in another folder of that kind).
+
+    Raises:
+        OptionError: `folder` is not a path.
+    """
+    where = _folder_argument(folder)
     files = records = broken = size = graphs = 0
     for path in _cache_files(where):
         with contextlib.suppress(OSError):
@@ -263,12 +270,17 @@ def cache_info(folder: Path | None = None) -> CacheInfo:
     return CacheInfo(str(where), files, records, broken, graphs, size)
 
 
+def _folder_argument(folder: str | Path | None) -> Path:
+    text: str | None = read_argument("folder", str | None, folder)
+    return Path(text) if text else cache_folder()
+
+
 def _cache_files(folder: Path, name: re.Pattern[str] = _TABLE) -> tuple[Path, ...]:
     """The regular files in a folder with names like those of cache files; links, folders and FIFOs do not count."""
     try:
         ours = (path for path in folder.iterdir() if name.fullmatch(path.name))
         return tuple(sorted(path for path in ours if stat.S_ISREG(path.lstat().st_mode)))
-    except OSError:
+    except (OSError, ValueError):
         return ()
 
 

@@ -57,6 +57,8 @@ def write_generated(folder: Path, store: Store, texts: Mapping[str, str]) -> Non
 def _writing(folder: Path) -> Iterator[None]:
     try:
         yield
+    except ValueError as error:  # the name has a NUL, or cannot be encoded
+        raise OutputError(f"cannot write {folder}: {error}", _ANOTHER) from None
     except OSError as error:
         raise OutputError(f"cannot write {folder}: {error.strerror or error}", "check space and permissions") from None
 

@@ -8,7 +8,6 @@ import random
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from datetime import date, time
 from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -312,10 +311,10 @@ class Study:
 
 
 def _has_json(item: Any) -> bool:
-    """Whether a value, or all values of a list, are other than infinities, NaN, dates and times."""
-    if isinstance(item, Sequence) and not isinstance(item, str):
+    """Whether a value, or all values of a list, are finite numbers, text, booleans or None."""
+    if isinstance(item, Sequence) and not isinstance(item, (str, bytes)):
         return all(map(_has_json, item))
-    return math.isfinite(item) if isinstance(item, float) else not isinstance(item, (date, time))
+    return math.isfinite(item) if isinstance(item, float) else item is None or isinstance(item, (int, str))
 
 
 def _drawn(values: Any, source: random.Random) -> Any:

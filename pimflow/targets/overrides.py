@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pimflow.data import decode, encode
+from pimflow.data import decode, encode, read_argument
 from pimflow.errors import ArgumentError, DataError, OptionError, TargetError, choice, did_you_mean, kind_of
 from pimflow.targets.loader import load_target
 from pimflow.targets.schema import Target, Unit
@@ -49,14 +49,26 @@ def override(
         gpu_operand: element type on the GPU. None leaves any of these six unchanged.
 
     Raises:
-        OptionError: a key does not exist, or the machine cannot have a value.
+        ArgumentError: `target` or `values` is of another type.
+        OptionError: a key does not exist, an argument is of another type, or the machine cannot have a value.
         TargetError: the target does not exist, or `values` has a value that a target file may not have.
     """
+    timing, gwrite_latency, buffers, buffers_per_channel, pim_channels, gpu_operand = (
+        read_argument(name, form, knob)
+        for name, form, knob in (
+            ("timing", str | None, timing),
+            ("gwrite_latency", str | None, gwrite_latency),
+            ("buffers", int | None, buffers),
+            ("buffers_per_channel", int | None, buffers_per_channel),
+            ("pim_channels", int | None, pim_channels),
+            ("gpu_operand", str | None, gpu_operand),
+        )
+    )
     target = load_target(target)
     if gpu_operand is not None:
         target = _with_gpu_operand(target, gpu_operand)
     if not any(knob is not None for knob in (timing, gwrite_latency, buffers, buffers_per_channel, pim_channels)):
-        return with_values(target, values or {})
+        return with_values(target, {} if values is None else values)
     pim = target.pim
     if timing is not None:
         pim = replace(pim, timing=replace(pim.timing, default=choice("timing profile", timing, pim.timing.tables)))
@@ -73,7 +85,7 @@ def override(
         pim = replace(pim, buffers_per_channel=buffers_per_channel)
     if pim is not target.pim:
         target = target.with_units(**{_device_of(target, target.pim): pim})
-    return with_values(target, values or {})
+    return with_values(target, {} if values is None else values)
 
 
 def with_values(target: Target, values: Mapping[str, Any]) -> Target:

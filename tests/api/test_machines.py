@@ -120,7 +120,7 @@ def test_a_wrong_type_is_a_one_line_type_error(name: str) -> None:
         (pimflow.ConvProblem(1, 16, 16, 8, 8, (3, 3), groups=3), "the channels of the layer are not multiples"),
         (pimflow.ConvProblem(1, 16, 16, 2, 8, (3, 3)), "the kernel of the layer is larger than its padded input"),
         (pimflow.MatmulProblem(1, 64, -64), "'n' of the layer is -64; "),
-        (pimflow.MatmulProblem(1, 2.5, 64), "'k' of the layer is 2.5; "),  # type: ignore[arg-type]
+        (pimflow.MatmulProblem(1, 2.5, 64), "'work.k' is 2.5; "),  # type: ignore[arg-type]
     ],
 )
 def test_an_invalid_layer_is_a_one_line_error(layer: Any, message: str) -> None:

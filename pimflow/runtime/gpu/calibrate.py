@@ -7,6 +7,7 @@ original target, for the fit, and for held-out rows.
 from __future__ import annotations
 
 import math
+import os
 import statistics
 import warnings
 from collections.abc import Mapping, Sequence
@@ -240,7 +241,7 @@ def _rounded(form: Form[Any], gpu: Gpu) -> Gpu:
 
 
 def _rows(tables: Tables) -> list[MeasuredRow]:
-    if isinstance(tables, (str, Path)):
+    if isinstance(tables, (str, os.PathLike)):
         return read_rows(tables)
     return [row for table in tables for row in ([table] if isinstance(table, MeasuredRow) else read_rows(table))]
 
