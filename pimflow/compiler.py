@@ -17,6 +17,7 @@ from pimflow.compiled.original import read_for_passes, read_model, run_original
 from pimflow.errors import ArgumentError, kind_of, printable
 from pimflow.frontend import Loaded
 from pimflow.ir import Graph, Node, Refusal
+from pimflow.ir.verify import verify_graph
 from pimflow.options import Debug, Fixed, OptionKeywords, Options, Shapes, takes_options
 from pimflow.passes import (
     CLEANUP,
@@ -250,12 +251,14 @@ def opt(
 
     Raises:
         PimflowError: the model or the passes are wrong, or a pass cannot do what its options ask for.
+        GraphError: `model` is a graph that breaks a rule of the intermediate representation.
         PassError: a pass is faulty; the message names it.
     """
     options = Options.of(shapes=shapes, fixed=fixed, disabled_passes=disabled_passes, seed=seed, debug=debug)
     steps = parse_pipeline(passes) if isinstance(passes, str) else _passes(passes)
     manager = _manager(steps, options)
     graph = model if isinstance(model, Graph) else read_for_passes(model, constants, options)
+    verify_graph(graph)
     result = manager.run(graph)
     _print_times(result.records, options)
     return result

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 import pimflow
 from pimflow import compiler
 from pimflow.compiled import original
-from pimflow.errors import ModelError
+from pimflow.errors import GraphError, ModelError
 from pimflow.frontend import Loaded
 from pimflow.ir import Graph, Plan
 from pimflow.search import solver
@@ -126,6 +127,12 @@ def test_mistakes_are_pimflow_errors() -> None:
         pimflow.compile("zoo:toy", target="toaster")
     with pytest.raises(pimflow.PimflowError, match="input"):
         pimflow.compile("zoo:toy", policy="gpu", use_cache=False).run({})
+
+
+def test_a_broken_graph_is_not_blamed_on_a_pass() -> None:
+    graph = pimflow.opt("zoo:toy", "cleanup").graph
+    with pytest.raises(GraphError, match="graph output 'logits' is not made by any node"):
+        pimflow.opt(replace(graph, nodes=graph.nodes[:-1]), "cleanup")
 
 
 def test_external_data_travel_with_the_original(tmp_path: Path) -> None:

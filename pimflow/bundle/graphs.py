@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from google.protobuf.message import DecodeError
+
 from pimflow.bundle.files import parent_folders
 from pimflow.bundle.source import model_source
 from pimflow.data import read_file
@@ -24,7 +26,7 @@ from pimflow.ir.text import INLINE_ELEMENTS
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio import save_onnx
 from pimflow.onnxio.npz import read_npz, write_npz
-from pimflow.onnxio.tensors import NUMPY_NATIVE
+from pimflow.onnxio.tensors import NUMPY_NATIVE, attribute_proto
 
 if TYPE_CHECKING:
     import onnx
@@ -89,12 +91,23 @@ def graph_of_text(text: str, constants: str | Path | None = None, name: str = "t
     arrays: Mapping[str, Array] = {} if constants is None else read_npz(constants)
     try:
         graph = parse_graph(text, arrays)
+        _check_attributes(graph)
         verify_graph(graph)
     except TextError as error:
         raise TextError(f"{name}: {error.what}", error.hint) from None
     except GraphError as error:
         raise TextError(f"{name} is not a valid graph: {error}") from None
     return graph
+
+
+def _check_attributes(graph: Graph) -> None:
+    """Refuse attributes whose bytes are not those of an ONNX attribute, which ONNX could not read back."""
+    for node in graph.nodes:
+        for name, value in getattr(node.op, "attributes", ()):
+            try:
+                attribute_proto(name, value)
+            except (DecodeError, TypeError, ValueError) as error:
+                raise GraphError(f"node {node.name!r}: its attribute {name!r} cannot be written: {error}") from None
 
 
 def graph_text(graph: Graph, inline: bool = False) -> str:

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from pimflow.bundle.graphs import graph_of_text, graph_text, read_graph, write_graph
-from pimflow.errors import OutputError
+from pimflow.errors import OutputError, TextError
 from pimflow.ir import Array, Builder, Graph
 from pimflow.ir.compare import first_difference
 from pimflow.ir.text.literals import element_type
@@ -50,6 +50,27 @@ def test_only_large_numbers_are_elided() -> None:
     assert graph_text(GRAPHS["large"]).count(" #") == 3
     assert graph_text(GRAPHS["bfloat16"]).count(" #") == 1  # all constants no longer than the bfloat16 one
     assert first_difference(graph_of_text(graph_text(GRAPHS["large"], inline=True)), GRAPHS["large"]) is None
+
+
+@pytest.mark.parametrize(
+    ("node", "message"),
+    [
+        (
+            'OnnxOp(%x) {op_type = "If", attributes = {a = OpaqueAttribute {serialized = b"\\xff"}}}',
+            "'a' cannot be",
+        ),
+        (
+            'Pool2d(%x) {kind = "max", kernel = [1, 1], strides = [0, 1]}',
+            r"strides \(0, 1\) and dilations .*below 1",
+        ),
+        ('Pool2d(%x) {kind = "max", kernel = [1, 1], dilations = [1, -1]}', "below 1"),
+    ],
+)
+def test_a_text_that_no_pass_could_work_on_is_refused(node: str, message: str) -> None:
+    shape = "float32[1, 1, 2, 2]"
+    text = f'graph @g opset {{"" = 17}} {{ input %x : {shape} %y = {node} : {shape} @n output %y }}'
+    with pytest.raises(TextError, match=f"the text is not a valid graph: .*{message}"):
+        graph_of_text(text)
 
 
 def test_the_same_graph_gives_the_same_bytes(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from functools import cache
+from types import UnionType
+from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pimflow.errors import TextError, did_you_mean
 from pimflow.ir.graph import Array, Graph, Node, Value
@@ -38,6 +40,15 @@ _SCALARS: dict[str, Callable[[str], object]] = {
     "float": float,
     "bytes": lambda text: _bytes(text[2:-1]),
 }
+_WORDS: dict[Any, str] = {
+    int: "a whole number",
+    float: "a number",
+    str: "text in quotes",
+    bytes: "bytes",
+    bool: "true or false",
+    type(None): "none",
+}
+"""How messages name the types of fields that hold a single item."""
 _CONSTANT_WORDS: dict[str, object] = {"true": True, "false": False, "none": None}
 
 
@@ -285,6 +296,9 @@ class _Parser:
                 raise self._error(key_token, f"{kind.__name__} has no field {key!r}", did_you_mean(key, known))
             if key in given:
                 raise self._error(key_token, f"the field {key!r} is given twice")
+            form = _forms(kind).get(key, Any)
+            if not _fits(value, form):
+                raise self._error(key_token, f"the field {key!r} of {kind.__name__} must be {_meaning(form)}")
             given[key] = value
         for name, item in known.items():
             if name not in given and item.default is MISSING and item.default_factory is MISSING:
@@ -336,6 +350,51 @@ class _Parser:
                 self._expect(",")
             items.append(item())
         return items
+
+
+@cache
+def _forms(kind: type) -> dict[str, Any]:
+    """The types of the fields of a dataclass by name; none if they cannot be resolved, as in another package's op."""
+    try:
+        return get_type_hints(kind, localns=_FIELD_TYPES)
+    except NameError:
+        return {}
+
+
+def _fits(value: object, form: Any) -> bool:
+    """Whether a field as it was read has the field's type. A whole number is also a number."""
+    if form in _WORDS:
+        return type(value) is form or (form is float and type(value) is int)
+    origin, parts = get_origin(form), get_args(form)
+    if origin is Literal:
+        return value in parts
+    if origin in (Union, UnionType):
+        return any(_fits(value, part) for part in parts)
+    if origin is not tuple:
+        return form is Any or not isinstance(form, type) or isinstance(value, form)
+    if not isinstance(value, tuple):
+        return False
+    if parts[1:] == (Ellipsis,):
+        return all(_fits(item, parts[0]) for item in value)
+    return len(value) == len(parts) and all(map(_fits, value, parts))
+
+
+def _meaning(form: Any) -> str:
+    """A type as a message names it."""
+    origin, parts = get_origin(form), get_args(form)
+    if form in _WORDS:
+        return _WORDS[form]
+    if origin is Literal:
+        return " or ".join(map(json.dumps, parts))
+    if origin in (Union, UnionType):
+        return " or ".join(map(_meaning, parts))
+    if origin is not tuple:
+        return str(form.__name__)
+    if get_origin(parts[0]) is tuple:  # attributes
+        return "{NAME = VALUE, ...}"
+    if parts[1:] == (Ellipsis,):
+        return f"a list, each {_meaning(parts[0])}"
+    return f"[{', '.join(map(_meaning, parts))}]"
 
 
 def _scan(text: str) -> list[Token]:
