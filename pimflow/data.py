@@ -310,6 +310,15 @@ def decode(form: Any, data: Any, *, tagged: bool = False, path: str = "") -> Any
         raise DataError(fault.text(path), fault.hint) from None
 
 
+def is_readable(form: Any) -> bool:
+    """Whether `decode` can read a type, apart from the fields of a dataclass."""
+    try:
+        _reader(form, False)
+    except (KeyError, TypeError):
+        return False
+    return True
+
+
 def read_argument(name: str, form: Any, value: Any) -> Any:
     """Convert the argument of a function to a type that `pimflow.data` reads: lists become tuples.
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import ClassVar
 
-from pimflow.errors import GraphError, OptionError, PassError, PimflowError, choose_one
+from pimflow.errors import GraphError, OptionError, PassError, PimflowError, choose_one, kind_of
 from pimflow.ir import Graph
 from pimflow.ir.text import print_graph
 from pimflow.ir.verify import verify_graph
@@ -158,6 +158,8 @@ class PassManager(Pass):
         except _BUGS as error:
             raise PassError(f"pass {child.name!r} failed: {error}") from error
         seconds = time.perf_counter() - start
+        if not isinstance(result, PassResult):
+            raise PassError(f"pass {child.name!r} returned {kind_of(result)}, not a PassResult")
         self._judge(child, graph, result)
         if self.print_after_all or child.name in self.print_after:
             self._print(f"after {child.name}", result.graph)

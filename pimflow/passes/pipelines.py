@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any, get_args, get_type_hints
 
 from pimflow import plugins
+from pimflow.data import is_readable
 from pimflow.errors import OptionError, choose_one
 from pimflow.ir import Plan
 from pimflow.ir.readout import Readout
@@ -180,4 +182,11 @@ def _pass_of_plugin(name: str) -> type[Pass] | None:
     kind = plugin.load(type)
     if not issubclass(kind, Pass) or kind.name != plugin.name:
         raise plugin.problem("is not a pass of that name")
+    try:
+        forms = get_type_hints(kind)
+    except NameError as error:
+        raise plugin.problem(f"has an option of an unknown type: {error}") from None
+    for option in fields(kind):
+        if not is_readable(forms[option.name]):
+            raise plugin.problem(f"has an option {option.name!r} of a type that no text can give")
     return kind

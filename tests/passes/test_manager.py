@@ -87,6 +87,18 @@ def test_a_pass_that_fails_is_named_and_its_cause_kept() -> None:
     assert isinstance(caught.value.__cause__, ZeroDivisionError)
 
 
+def test_a_pass_that_returns_something_else_is_named() -> None:
+    @dataclass(frozen=True)
+    class Careless(Pass):
+        name = "careless"
+
+        def run(self, graph: Graph) -> PassResult:
+            return graph  # type: ignore[return-value]
+
+    with pytest.raises(PassError, match="pass 'careless' returned a Graph, not a PassResult"):
+        PassManager((Careless(),)).run(graph())
+
+
 def test_a_users_mistake_is_not_a_bug_of_the_pass() -> None:
     with pytest.raises(PlanError):
         PassManager((ApplyPlan(plan_of(OnDevice("conv", "gpu"))),)).run(graph())

@@ -107,8 +107,30 @@ BROKEN: Entries = {
     "pimflow.targets": {"gone": "no_such_module", "empty": "plain_module", "pimflow": "plain_module"},
     "pimflow.policies": {"raises": "raising_module:POLICY", "number": "plain_module:NUMBER"},
     "pimflow.backends": {"exits": "exiting_module:KIND", "number": "plain_module:NUMBER"},
-    "pimflow.passes": {"numbers": "plain_module:NUMBER", "malformed": "no module at all"},
+    "pimflow.passes": {
+        "numbers": "plain_module:NUMBER",
+        "malformed": "no module at all",
+        "tabled": "passes_module:Tabled",
+        "unresolved": "passes_module:Unresolved",
+    },
 }
+
+
+PASSES = """
+from __future__ import annotations
+from dataclasses import dataclass
+from pimflow.passes import Pass
+
+@dataclass(frozen=True)
+class Tabled(Pass):
+    name = "tabled"
+    sizes: dict = None
+
+@dataclass(frozen=True)
+class Unresolved(Pass):
+    name = "unresolved"
+    size: Nowhere = None
+"""
 
 
 @pytest.fixture
@@ -116,6 +138,7 @@ def broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     site = tmp_path / "site"
     install(site, "bad-plugin", BROKEN, version="0.3")
     (site / "plain_module.py").write_text("NUMBER = 3\n")
+    (site / "passes_module.py").write_text(PASSES)
     (site / "raising_module.py").write_text("raise RuntimeError('not today')\n")
     (site / "exiting_module.py").write_text("raise SystemExit(7)\n")
     (site / "rubbish-1.0.dist-info").mkdir()
@@ -155,7 +178,7 @@ def test_loading_errors_of_a_targets_backend_are_one_line(
     assert_one_line(capsys, said)
 
 
-@pytest.mark.parametrize("name", ["numbers", "malformed"])
+@pytest.mark.parametrize("name", ["numbers", "malformed", "tabled", "unresolved"])
 def test_loading_errors_of_a_pass_are_one_line(broken: Path, name: str, capsys: Capture) -> None:
     assert run("opt", "zoo:toy", "-p", name) == 2
     assert_one_line(capsys, f"pass {name!r} of bad-plugin 0.3")
