@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NoReturn
 
 from pimflow.data import Limits
@@ -14,7 +14,13 @@ from pimflow.targets import DEFAULT_TARGET, GWRITE_LATENCIES, Target, load_targe
 
 
 class Parser(argparse.ArgumentParser):
-    """argparse, with usage errors raised as `OptionError` (one line, exit code 2) instead of a usage dump."""
+    """argparse, with usage errors raised as `OptionError` (one line, exit code 2) instead of a usage dump.
+
+    Attributes:
+        default_action: for a verb with actions, the one that its options belong to if none is named.
+    """
+
+    default_action = ""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         kwargs.setdefault("allow_abbrev", False)
@@ -24,6 +30,18 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         """Raise the error as an `OptionError`."""
         raise OptionError(message, f"see `{self.prog} --help`")
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """Parse as argparse does, with the default action where there are only options."""
+        words = None if args is None else list(args)
+        if self.default_action and words and words[0].startswith("-") and self._named_by_none_of(words):
+            words.insert(0, self.default_action)
+        return super().parse_known_args(words, namespace)
+
+    def _named_by_none_of(self, words: Iterable[str]) -> bool:
+        """Whether none of the words is an action of this verb, or asks for its help."""
+        names = {name for action in self._actions for name in action.choices or ()}
+        return not {"-h", "--help", *names} & set(words)
 
     def parse_args(self, args: Any = None, namespace: Any = None) -> Any:
         """Parse as argparse does; an unknown argument is reported with the option that it may be a misspelling of."""
@@ -38,8 +56,8 @@ class Parser(argparse.ArgumentParser):
         """The parser of the chosen verb or, if the verb has actions, of the chosen action."""
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
-                chosen: Parser = action.choices[getattr(known, action.dest)]
-                return chosen._chosen(known)
+                chosen: Parser | None = action.choices.get(getattr(known, action.dest))
+                return self if chosen is None else chosen._chosen(known)
         return self
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:

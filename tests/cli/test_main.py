@@ -193,6 +193,19 @@ def test_a_misspelled_option_is_corrected(capsys: Capture) -> None:
     assert_one_line(capsys, "unrecognized arguments: more; see `pimflow zoo list --help`")
 
 
+@pytest.mark.parametrize(("verb", "action"), [("zoo", "list"), ("targets", "list"), ("cache", "info")])
+def test_options_of_a_verb_without_an_action_are_those_of_the_default(verb: str, action: str, capsys: Capture) -> None:
+    assert document(capsys, verb) | {"command": ""} == document(capsys, verb, action) | {"command": ""}
+    assert run(verb, "-q") == 0
+    capsys.readouterr()
+    assert run(verb, "--jsn") == 2
+    assert_one_line(capsys, "unrecognized arguments: --jsn; did you mean '--json'?")
+    assert run(verb, "--timing", "strict") == 2
+    assert_one_line(capsys, f"unrecognized arguments: --timing strict; see `pimflow {verb} {action} --help`")
+    assert run(verb, "nothing") == 2
+    assert_one_line(capsys, "unknown action 'nothing'; choose one of ")
+
+
 VERBS = (
     ("--help",),
     ("cache", "info"),

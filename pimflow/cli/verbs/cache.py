@@ -19,6 +19,7 @@ def add(verbs: Any) -> None:
     parser: Parser = verbs.add_parser("cache", help="show or clear what is cached on disk: prices and graph statistics")
     actions = parser.add_subparsers(dest="action", metavar="[info]|clear")
     parser.set_defaults(run=run, json=False)
+    parser.default_action = "info"
     info = actions.add_parser("info", help="show the folder, the number of records and the size (the default)")
     add_json(info)
     info.set_defaults(run=run)

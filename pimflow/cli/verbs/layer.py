@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     import pimflow
     from pimflow.cli.layers import parse_conv, parse_matmul
 
-    problem = parse_conv(arguments.conv) if arguments.conv else parse_matmul(arguments.matmul)
+    problem = parse_matmul(arguments.matmul) if arguments.conv is None else parse_conv(arguments.conv)
     report = pimflow.layer(problem, mapping=arguments.mapping, operand=arguments.operand, target=target_of(arguments))
     show("layer", report, arguments)
     return 0

@@ -16,6 +16,7 @@ def add(verbs: Any) -> None:
     parser: Parser = verbs.add_parser("targets", help="list the machines that pimflow knows, or show one")
     actions = parser.add_subparsers(dest="action", metavar="[list]|show")
     parser.set_defaults(run=run, json=False)
+    parser.default_action = "list"
     listing = actions.add_parser("list", help="list names and descriptions (the default)")
     add_json(listing)
     listing.set_defaults(run=run)

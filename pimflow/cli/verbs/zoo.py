@@ -16,6 +16,7 @@ def add(verbs: Any) -> None:
     parser: Parser = verbs.add_parser("zoo", help="list the models that ship with pimflow, or export one as ONNX")
     actions = parser.add_subparsers(dest="action", metavar="[list]|export")
     parser.set_defaults(run=run, json=False)
+    parser.default_action = "list"
     listing = actions.add_parser("list", help="list names, inputs, parameters and multiply-accumulates (the default)")
     add_json(listing)
     listing.set_defaults(run=run)

@@ -49,6 +49,8 @@ def test_layer_knobs_matter(capsys: Capture) -> None:
     "arguments",
     [
         ("--conv", "ic=16"),
+        ("--conv", ""),
+        ("--matmul", ""),
         ("--conv", "ic=16,oc=4,h=5,w=5,k=1,q=3"),
         ("--conv", "ic=16,oc=4,h=5,w=5,k=zero"),
         ("--conv", "ic=16,oc=4,h=5,w=5,k=9"),
