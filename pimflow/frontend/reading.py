@@ -137,7 +137,9 @@ def _unreadable(path: Path, error: OSError) -> ModelError:
     if error.errno == errno.EFBIG:
         return ModelError(f"{path} is larger than the 2 GB that protobuf can read", "save its weights as external data")
     if error.errno == errno.ENAMETOOLONG:
-        return ModelError(f"{str(path)[:60]}... is too long for a path", "give the path of an ONNX file")
+        return ModelError(
+            f"{str(path)[:60]}... cannot be read: it is too long for a path", "give the path of an ONNX file"
+        )
     with suppress(OSError):
         if path.is_dir():
             return ModelError(f"{path} is a folder, not an ONNX file", "name the .onnx file in it")
