@@ -74,7 +74,7 @@ def test_a_graph_may_be_an_object() -> None:
         network = compiled("sage-sum-dynamo", given, policy="gpu").network
         assert network is not None
         assert network.adjacency.sha256 == Adjacency.from_edge_index(PAIRS, 120).sha256
-    with pytest.raises(OptionError, match="graph is a list"):
+    with pytest.raises(OptionError, match="'graph' is a list"):
         compiled("sage-sum-dynamo", [1])
 
 
