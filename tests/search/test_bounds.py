@@ -222,8 +222,8 @@ def quantised() -> Graph:
 
     def conv(x: str, kernel: int) -> str:
         weights = bytes_of(32, 32, kernel, kernel)
-        window = {"kernel_shape": (kernel, kernel), "pads": (kernel // 2,) * 4}
-        return build.onnx("QLinearConv", x, scale, zero, weights, scale, none, scale, zero, **window)
+        others = (scale, zero, weights, scale, none, scale, zero)
+        return build.onnx("QLinearConv", x, *others, kernel_shape=(kernel, kernel), pads=(kernel // 2,) * 4)
 
     def single(x: str) -> str:
         return build.onnx("DequantizeLinear", x, scale, zero, dtype="float32")
