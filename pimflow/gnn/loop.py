@@ -139,6 +139,8 @@ def sample_epoch(
 def _read(name: str, value: Any) -> Any:
     """Read an argument, which may be a mapping by name where that is allowed."""
     forms = _BY_NAME if isinstance(value, Mapping) and name in _BY_NAME else _ARGUMENTS
+    if isinstance(value, Mapping) and name == "fan_outs":
+        value = {list_name(relation, name): hops for relation, hops in value.items()}
     return read_argument(name, forms[name], value)
 
 
@@ -157,7 +159,7 @@ def _fan_outs(given: Any, found: Workload) -> dict[str, tuple[int, ...]]:
     others = by_name.pop(OTHERS, None)
     known = {}
     for name, hops in by_name.items():
-        relation = find_list(list_name(name, "fan_outs"), relations)
+        relation = find_list(name, relations)
         if relation is None:
             raise OptionError(
                 f"'fan_outs' has {name!r}, which is not a relation of the graph, or of several lists",

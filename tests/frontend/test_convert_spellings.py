@@ -34,6 +34,7 @@ from pimflow.runtime.execute.ort import random_inputs, run_graph
 from support.onnx_models import OPSETS, model_of, run_plain, single
 from support.passes import folded, kinds
 from support.values import assert_close
+from support.versions import OLDER_RUNTIME
 
 RNG = np.random.default_rng(5)
 
@@ -258,6 +259,8 @@ def test_auto_pad_of_unusual_pools(
     inputs = random_inputs(graph, 0)
     if kind == "MaxPool" and kernel < stride and dilation == 1:
         pytest.skip("ONNX Runtime does not run it")
+    if OLDER_RUNTIME and kind == "AveragePool" and kernel < stride and rank == 3:
+        pytest.skip("this version of ONNX Runtime leaves the last windows empty")
     want = run_plain(model, inputs)["y"]
     assert_close(run_graph(graph, inputs)["y"], want, 1e-6)
     assert graph.shape("y") == want.shape

@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import cache
 
 import numpy as np
-import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
 import pimflow
 from pimflow.onnxio.session import open_session, session_options
 from pimflow.targets.schema.newton import Int8
+from support.versions import OLDER_RUNTIME
 
 
 def with_int8(name: str = "pimflow", timing: str | None = None) -> pimflow.Target:
@@ -36,14 +36,12 @@ def clips_sums_of_bytes() -> bool:
     return bool(result.item() != 2 * 255 * 127)
 
 
-_is_older = tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32)
-
 needs_exact_bytes = pytest.mark.skipif(
-    clips_sums_of_bytes() and _is_older,
+    clips_sums_of_bytes() and OLDER_RUNTIME,
     reason="this version of ONNX Runtime clips sums of bytes on this CPU, or ends the process",
 )
 """Newer versions are asked not to clip, so these tests run with them on every CPU."""
 
 needs_signed_weights = pytest.mark.skipif(
-    _is_older, reason="this version of ONNX Runtime may lack a ConvInteger with signed weights"
+    OLDER_RUNTIME, reason="this version of ONNX Runtime may lack a ConvInteger with signed weights"
 )

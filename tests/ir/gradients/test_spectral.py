@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-import onnxruntime
 import pytest
 
 from pimflow.errors import ModelError
 from pimflow.ir import Builder, Graph
 from pimflow.passes.differentiate import Differentiate, training_step
 from support.gradients import check_gradients
+from support.versions import OLDER_RUNTIME
 
 
 def transformed(parts: int, length: int | None, opset: int, **given: Any) -> Graph:
@@ -52,7 +52,7 @@ def to_reals(axis: int, made: int, opset: int) -> Graph:
 
 
 @pytest.mark.skipif(
-    tuple(map(int, onnxruntime.__version__.split(".")[:2])) < (1, 32),
+    OLDER_RUNTIME,
     reason="older versions of ONNX Runtime refuse transforms that are inverse and one-sided",
 )
 @pytest.mark.parametrize("opset", [17, 20])
