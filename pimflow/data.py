@@ -214,7 +214,6 @@ def json_text(data: Any) -> str:
     return json.dumps(data, separators=(",", ":"))
 
 
-@cache
 def number_in_words(number: Number) -> Number:
     """The number, as a word if JSON has no number for it."""
     if not isinstance(number, float) or math.isfinite(number):
@@ -222,6 +221,7 @@ def number_in_words(number: Number) -> Number:
     return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
 
 
+@cache
 def _writer(form: type[Any], tagged: bool) -> Write:
     """The writer of items of one class, cached because a large model's streams have hundreds of thousands of items."""
     if issubclass(form, (bool, int, str, type(None))) or form is float:

@@ -193,3 +193,9 @@ def test_the_docs_have_the_table() -> None:
     shown = re.search(r"^\| option .*?(?=\n\n)", DOCS.read_text(), re.DOTALL | re.MULTILINE)
     assert shown is not None
     assert shown.group() == options_table(), "put the table that this test makes into docs/cli.md"
+
+
+def test_numbers_that_inputs_are_fixed_to_keep_their_types() -> None:
+    """1, 1.0 and true are equal, but not the same to a model."""
+    for numbers in ((1, 1.0, True), (True, 1.0, 1), (0.0, False, 0)):
+        assert repr(Options(fixed={"x": numbers}).fixed["x"]) == repr(numbers)
