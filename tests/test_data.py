@@ -117,8 +117,6 @@ def test_text_is_that_of_the_plain_data(tree: Tree, tagged: bool) -> None:
     for item in (tree, held, (held, None, np.float32(0.5), {"%": 1.5}), "%d"):
         want = json.dumps(encode(item, tagged=tagged), separators=(",", ":"))
         assert encode_json(item, tagged=tagged) == want
-        if item is tree:
-            assert encode_json(item, tagged=tagged, repeated=(Leaf,)) == want
 
 
 def test_defaults_fill_what_is_left_out() -> None:

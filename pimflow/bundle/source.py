@@ -62,9 +62,11 @@ class ModelSource:
     @property
     def adjacency(self) -> Adjacency | None:
         """The graph that comes with a graph network of the zoo; None for any other model."""
+        if self.zoo is None:
+            return None
         import pimflow_zoo
 
-        edges = None if self.zoo is None else pimflow_zoo.graph(self.zoo)
+        edges = pimflow_zoo.graph(self.zoo)
         if edges is None:
             return None
         return Adjacency.from_edge_index(edges.index, edges.vertices, edge_type=edges.types, where=self.text)

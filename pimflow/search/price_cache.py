@@ -26,6 +26,7 @@ import warnings
 import zlib
 from collections.abc import Iterator, Mapping
 from functools import cache
+from io import FileIO
 from pathlib import Path
 from typing import BinaryIO
 
@@ -99,12 +100,13 @@ def _package_fingerprint(extra_packages: tuple[str, ...]) -> str:
 def _sources_of(package: str) -> bytes:
     """A digest of the source and data files in a subpackage of pimflow, with their relative paths."""
     digest = hashlib.blake2b(package.encode(), digest_size=16)
-    root = Path(__file__).resolve().parent.parent / package
+    root = str(Path(__file__).resolve().parent.parent / package)
     for folder, folders, names in os.walk(root):
         folders.sort()
+        within = folder[len(root) :].replace(os.sep, "/")
         for name in sorted(name for name in names if name.endswith(_COST_SUFFIXES)):
-            path = Path(folder, name)
-            digest.update(path.relative_to(root).as_posix().encode() + b"\0" + path.read_bytes() + b"\0")
+            with FileIO(f"{folder}{os.sep}{name}") as file:  # for hundreds of files, twice as fast as a Path
+                digest.update(f"{within}/{name}".encode() + b"\0" + file.read() + b"\0")
     return digest.digest()
 
 

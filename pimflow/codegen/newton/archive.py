@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Any
 
-from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct
+from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct, GWrite, Loop, ReadRes
+from pimflow.codegen.newton.emit import Makers, OperandEmitter, Terms
 from pimflow.codegen.newton.lowering import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.codegen.work import MatrixProblem
-from pimflow.data import decode, encode, encode_json, json_text
+from pimflow.data import decode, encode, encode_json, json_text, record_form
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
@@ -33,13 +35,48 @@ def archive_program(program: PimProgram) -> Any:
 
 
 def archive_text(program: PimProgram, operand: str | None = None) -> str:
-    """`archive_program` as JSON without blanks, with a last key "operand" if it is given.
+    """`archive_program` as JSON without blanks, with a last key "operand" if it is given."""
+    streams = _streams_text(program) if program.other_streams is None else encode_json(program.streams, tagged=True)
+    texts = [encode_json(program.problem, tagged=True), encode_json(program.mapping, tagged=True), streams]
+    parts = [f"{json_text(name)}:{text}" for name, text in zip(_PARTS, texts, strict=True)]
+    parts += [] if operand is None else [f'"operand":{json_text(operand)}']
+    return f"{{{','.join(parts)}}}"
 
-    The channels' streams differ in few addresses, so many operands and commands are equal.
-    """
-    texts = {name: encode_json(getattr(program, name), tagged=True, repeated=(Affine, Comp, GAct)) for name in _PARTS}
-    texts |= {} if operand is None else {"operand": json_text(operand)}
-    return f"{{{','.join([f'{json_text(name)}:{text}' for name, text in texts.items()])}}}"
+
+def _streams_text(program: PimProgram) -> str:
+    """The streams of a program as JSON, written instead of made and then encoded: that takes half the time."""
+    nests = program.nests(_TextEmitter)
+    bodies = [(channel, f"[{','.join(nests.get(channel, ()))}]") for channel in range(program.pim.channels)]
+    return f"[{','.join([_STREAM % entry for entry in bodies])}]"
+
+
+_STREAM, _LOOP = record_form(CommandStream, tagged=True), record_form(Loop, tagged=True)
+_GWRITE, _READRES = record_form(GWrite, tagged=True), record_form(ReadRes, tagged=True)
+_G_ACT, _COMP = record_form(GAct, tagged=True), record_form(Comp, tagged=True)
+
+
+@lru_cache(maxsize=1 << 14)
+def _affine(base: int, terms: Terms) -> str:
+    """The text of an operand. The channels' streams differ in few addresses, so many are equal."""
+    return encode_json(Affine(base, terms), tagged=True)
+
+
+class _TextEmitter(OperandEmitter[str]):
+    """Emits what `encode_json` makes of commands and loops."""
+
+    makers = Makers(
+        affine=_affine,
+        gwrite=lambda *fields: _GWRITE % fields,
+        g_act=lambda *fields: _G_ACT % fields,
+        comp=lambda *fields: _COMP % fields,
+        readres=lambda pixel, channel, add: _READRES % (pixel, channel, "true" if add else "false"),
+    )
+
+    def loop(self, var: str, count: int, body: tuple[str, ...]) -> tuple[str, ...]:
+        """The loop as JSON."""
+        if count == 1:
+            return body
+        return (_LOOP % (f'"{var}"', count, f"[{','.join(body)}]"),) if count and body else ()
 
 
 def restore_program(data: Any, pim: PimSpec) -> PimProgram:

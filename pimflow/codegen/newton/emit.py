@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import ClassVar, Generic, NamedTuple, TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
 
 from pimflow.codegen.newton.commands import Affine, Comp, GAct, GWrite, Item, Loop, ReadRes
 from pimflow.codegen.newton.im2col import Geometry
@@ -319,57 +319,82 @@ class Emitter(ABC, Generic[Made]):
         return items
 
 
-class CommandEmitter(Emitter[Item]):
-    """Emits commands with their operands."""
+class Makers(NamedTuple):
+    """What makes the commands of an `OperandEmitter` and their operands, each from the fields of the class of that
+    name."""
 
-    def loop(self, var: str, count: int, body: Items) -> Items:
-        """The loop as a `Loop`."""
-        return loop(var, count, body)
+    affine: Callable[[int, Terms], Any]
+    gwrite: Callable[..., Any]
+    g_act: Callable[..., Any]
+    comp: Callable[..., Any]
+    readres: Callable[..., Any]
 
-    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> Items:
+
+class OperandEmitter(Emitter[Made]):
+    """Emits commands with their operands, in the form that the makers give them."""
+
+    makers: ClassVar[Makers]
+
+    def gwrites(self, work: ShareWork, offset: int, terms: Terms, counts: Sequence[int]) -> tuple[Made, ...]:
         """GWRITEs with the elements that they gather."""
         run, multipliers = work.run, self.pim.multipliers
+        affine, gwrite = self.makers.affine, self.makers.gwrite
         start, depth = work.slot * multipliers, self.written(run, work.slot)
-        k = Affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
+        k = affine(self.first_k + start, (*term("q", run.count, run.columns * multipliers), *self.k_terms))
         pixel_terms = (*terms, *self.pixel_terms)
         first, pitch = self.first_pixel + work.start + offset, run.step * multipliers
         return tuple(
-            GWrite(Affine(first + index * run.pixels, pixel_terms), count, k, depth, pitch, index, run.copies)
-            for index, count in enumerate(counts)
+            [
+                gwrite(affine(first + index * run.pixels, pixel_terms), count, k, depth, pitch, index, run.copies)
+                for index, count in enumerate(counts)
+            ]
         )
 
-    def acts(self, visit: Visit, base: RowBase) -> Items:
+    def acts(self, visit: Visit, base: RowBase) -> tuple[Made, ...]:
         """G_ACTs with the row."""
-        row = Affine(base.row, (*term("i", visit.count, 1), *base.terms))
-        return tuple(GAct(group, row) for group in range(self.pim.bank_groups))
+        row = self.makers.affine(base.row, (*term("i", visit.count, 1), *base.terms))
+        return tuple([self.makers.g_act(group, row) for group in range(self.pim.bank_groups)])
 
-    def comps(self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]) -> Items:
+    def comps(
+        self, work: ShareWork, visit: Visit, buffer: int, tile: tuple[int, int], pixel: tuple[int, int]
+    ) -> tuple[Made, ...]:
         """COMPs with column and slot."""
-        run = work.run
+        run, affine = work.run, self.makers.affine
         low, high = visit.columns
         count = high - low
         inner = term("c", count, 1)
         if run.copies > 1:
             first = (tile[0] * run.pixels + pixel[0]) * run.columns + low
             place = (*term("u", tile[1], run.pixels * run.columns), *term("p", pixel[1], run.columns))
-            column = slot = Affine(first, (*place, *inner))
+            column = slot = affine(first, (*place, *inner))
         elif self.mapping.tiles_per_row:
-            column = Affine(tile[0] * run.columns + low, (*term("u", tile[1], run.columns), *inner))
-            slot = Affine(pixel[0] * run.step + low, (*term("p", pixel[1], run.step), *inner))
+            column = affine(tile[0] * run.columns + low, (*term("u", tile[1], run.columns), *inner))
+            slot = affine(pixel[0] * run.step + low, (*term("p", pixel[1], run.step), *inner))
         else:
-            column = slot = Affine(pixel[0] * run.columns + low, (*term("p", pixel[1], run.columns), *inner))
-        return loop("c", count, (Comp(column, slot, buffer),))
+            column = slot = affine(pixel[0] * run.columns + low, (*term("p", pixel[1], run.columns), *inner))
+        return self.loop("c", count, (self.makers.comp(column, slot, buffer),))
 
     def readres(
         self, work: ShareWork, visit: Visit, fill: Fill, tile: tuple[int, int], pixels: tuple[int, int]
-    ) -> ReadRes:
+    ) -> Made:
         """The READRES with the destination of its results."""
-        banks = self.pim.banks
+        banks, affine = self.pim.banks, self.makers.affine
         stride = visit.stride * banks
-        channel = Affine(
+        channel = affine(
             self.first_channel + (visit.tile + tile[0]) * banks,
             (*term("i", visit.count, stride), *term("u", tile[1], banks), *self.channel_terms),
         )
         first = self.first_pixel + work.start + fill.first + pixels[0]
-        where = Affine(first, (*fill.terms, *self.pixel_terms, *term("p", pixels[1], 1)))
-        return ReadRes(where, channel, self.partial or visit.columns[1] - visit.columns[0] < work.run.columns)
+        where = affine(first, (*fill.terms, *self.pixel_terms, *term("p", pixels[1], 1)))
+        add = self.partial or visit.columns[1] - visit.columns[0] < work.run.columns
+        return cast(Made, self.makers.readres(where, channel, add))
+
+
+class CommandEmitter(OperandEmitter[Item]):
+    """Emits the commands themselves."""
+
+    makers = Makers(Affine, GWrite, GAct, Comp, ReadRes)
+
+    def loop(self, var: str, count: int, body: Items) -> Items:
+        """The loop as a `Loop`."""
+        return loop(var, count, body)

@@ -84,6 +84,11 @@ class PimProgram:
         made |= {channel: lowering.stream(channel) for entry in self.classes for channel in entry.channels[1:]}
         return tuple(made.get(channel) or CommandStream(channel, ()) for channel in range(self.pim.channels))
 
+    def nests(self, emitter: EmitterOf[Made]) -> dict[int, tuple[Made, ...]]:
+        """By busy channel, the loop nest that `lower` gave it, built by the given kind of emitter."""
+        lowering = _Lowering(self.mapping, self.shape, self.pim)
+        return {channel: lowering.nest(channel, emitter) for entry in self.classes for channel in entry.channels}
+
     def at(self, first_row: int) -> PimProgram:
         """The same program with its weights starting at the given row."""
         return replace(self, first_row=first_row, origin=self.origin or self)
