@@ -130,7 +130,7 @@ class Bounds:
             places = None if end is None else end.places(decision, self._host)
             if end is None or places is None:
                 return 0.0
-            parts = [part for some in self.stage_parts(end, places, decision.choice) for part in some]
+            parts = self._run_parts(end, places, decision.choice)
         elif isinstance(decision, SplitRows):
             parts = [*self._shares(decision)]
         else:
@@ -334,33 +334,31 @@ class Bounds:
             return self._row_steps(pipeline)
         grid = end.grid(len(pipeline.run))
         devices = [device for by_stages in whole for device in by_stages]
-        parts = [part for some in self.stage_parts(end, places, pipeline.choice) for part in some]
+        parts = self._run_parts(end, places, pipeline.choice)
         return Steps(devices, parts, grid.reads, grid.written, grid.roots, grid.complete)
 
-    def stage_parts(self, end: End, devices: Sequence[Where], choice: str, beyond: int = 0) -> list[Sequence[Part]]:
-        """The parts of the last nodes of a run except the last `beyond`, by node, front to back, and by stage.
+    def _run_parts(self, end: End, places: Sequence[Where], choice: str) -> list[Part]:
+        """The parts of a run, by node, front to back, and by stage."""
+        behind = range(len(places) - 1, -1, -1)
+        return [part for place in behind for part in self.node_parts(end, place, places, choice)]
+
+    def node_parts(self, end: End, place: int, devices: Sequence[Where], choice: str) -> Sequence[Part]:
+        """The parts of the node at a place counted from the end of a run, by stage; free where the node is part of
+        another's kernel.
 
         For a node whose rows are divided within a stage these are its shares, and the nodes fused into it count as
         free.
         """
-        size = len(devices)
-        return [self._layer_parts(end, place, devices, choice) for place in range(size - 1, beyond - 1, -1)]
-
-    def _layer_parts(self, end: End, place: int, devices: Sequence[Where], choice: str) -> Sequence[Part]:
-        """The parts of the node at a place counted from the end of a run; free where the node is part of another's
-        kernel."""
-        node, device = end.layers[place].node, devices[-1 - place]
-        root = node.placement.fused_into
+        device, root = devices[-1 - place], end.roots[place]
         if root is None:
             return self._own_parts(end, place, device, choice)
-        at = end.place.get(root, len(devices))
-        where = devices[-1 - at] if at < len(devices) else None
+        where = end.where(root, devices)
         if where is None or isinstance(where, Shares) or isinstance(device, Shares):
             return [FREE] * end.stages
         key = (end, place, device, where, choice)
         known = self._fused.get(key)
         if known is None:
-            known = self._fused[key] = self._fused_parts(end, (place, at), device, where, choice)
+            known = self._fused[key] = self._fused_parts(end, (place, end.place[root]), device, where, choice)
         return known
 
     def _fused_parts(

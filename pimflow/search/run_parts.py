@@ -99,9 +99,9 @@ class RunParts:
 class End:
     """The parts of runs that end with a given node and stages, as far to the front as requested so far.
 
-    Places count from the last node to the front: `layers` by place, `place` by name. `closed` is, by place, whether no
-    node up to there is fused into a node further to the front. `places_kept` is `keeps_places` and `readers` are
-    `_readers`, by name.
+    Places count from the last node to the front: `layers` by place, `place` by name. `roots` are, by place, the nodes
+    into which the nodes are fused; `closed` is, by place, whether no node up to there is fused into a node further to
+    the front. `places_kept` is `keeps_places` and `readers` are `_readers`, by name.
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class End:
         self.stages = len(stage_rows)
         self.layers: list[Layer] = []
         self.place: dict[str, int] = {}
+        self.roots: list[str | None] = []
         self.closed: list[bool] = []
         self._graph = graph
         self._parts = row_parts(graph)
@@ -125,6 +126,7 @@ class End:
         self._places_kept = places_kept
         self._readers = readers
         self._roots: set[str] = set()
+        self._lines = 0
         self._complete: list[bool] = []
         self._chained: list[bool] = []
         self._holding: list[bool] = []
@@ -164,13 +166,25 @@ class End:
             self.layers[reader].producers.append(len(self.layers))
         self.place[node.name] = len(self.layers)
         self.layers.append(Layer(node, rows, made, readers, [], leaves, in_every_stage))
+        if self._lines == len(self.layers) - 1 and (not self._lines or readers == [self._lines - 1]):
+            self._lines += 1
         self._run = (node.name, *self._run)
         self._roots.discard(node.name)
         root = node.placement.fused_into
+        self.roots.append(root)
         if root is not None and root not in self.place:
             self._roots.add(root)
         self.closed.append(not self._roots)
         return True
+
+    def where(self, name: str, places: Sequence[Where]) -> Where | None:
+        """Where a node runs, given the devices of a run; None if it is not in the run."""
+        place = self.place.get(name)
+        return None if place is None or place >= len(places) else places[-1 - place]
+
+    def is_line(self, size: int) -> bool:
+        """Whether each of the last `size` nodes is read by the next one and by no other in the run."""
+        return self._lines >= size
 
     def same_rows(self, place: int, other: int) -> Sequence[bool]:
         """By stage, whether the nodes at two places make the same rows."""

@@ -17,6 +17,7 @@ from pimflow.search.candidates import Candidates
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Costs, Pricer
+from pimflow.search.run_parts import End
 from pimflow.search.stage_times import StageTimes
 from pimflow.targets import load_target
 from support.costs import FakeCosts
@@ -69,6 +70,19 @@ def test_two_stages_take_at_least_as_long_as_their_shortest_schedule(graph: Grap
             assert least <= (pricer.cost(candidate.decisions) or math.inf) * (1 + 1e-9)
             beyond += least > bounds.lower_bound_us(candidate.decisions) * (1 + 1e-9)
     assert beyond > 50 or graph.name != "inverted", "the layout's bound does not see that they wait for each other"
+
+
+def test_lines_have_the_bound_of_other_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph, costs = PassManager(CLEANUP).run(inverted_residuals(2, 28)).graph, COSTS["pimflow"]
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    candidates = Candidates(graph, find_policy("auto"), pricer)
+    runs = [only for (only, *_) in (entry.decisions for entry in candidates) if isinstance(only, Pipeline)]
+    ends = [bounds.runs.end(run.run, run.stage_rows, run.bottom_first) for run in runs]
+    lines = [bool(end and end.is_line(len(run.run))) for end, run in zip(ends, runs, strict=True)]
+    assert lines.count(True) > 50
+    as_lines = list(map(StageTimes(bounds, "gpu").lower_bound_us, runs))
+    monkeypatch.setattr(End, "is_line", lambda *_: False)
+    assert as_lines == pytest.approx(list(map(StageTimes(bounds, "gpu").lower_bound_us, runs)), rel=1e-12)
 
 
 def test_only_runs_have_a_bound() -> None:

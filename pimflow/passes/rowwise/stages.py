@@ -9,12 +9,57 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
+from typing import NamedTuple
+from weakref import WeakKeyDictionary, ref
 
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.analysis.regions import node_rows, row_parts
 
 Spans = list[tuple[int, int]]
 """By stage, rows of one node."""
+
+
+class _Reading(NamedTuple):
+    """Who reads a node.
+
+    Args:
+        readers: the nodes that read it, each with the places of the operands that it makes.
+        is_output: whether it makes an output of the graph.
+    """
+
+    readers: Sequence[tuple[str, Sequence[int]]]
+    is_output: bool
+
+
+class _Readings(dict[str, _Reading]):
+    """Who reads the nodes of a graph, by name, found when first asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = ref(graph)
+
+    def __missing__(self, name: str) -> _Reading:
+        graph = self._graph()
+        assert graph is not None, "who asks for readers has the graph"
+        outputs = graph.node(name).outputs
+        readers = {user.name: user for output in outputs for user in graph.users(output)}
+        places = [
+            (user.name, [place for place, operand in enumerate(user.inputs) if operand in outputs])
+            for user in readers.values()
+        ]
+        reading = self[name] = _Reading(places, not set(graph.outputs).isdisjoint(outputs))
+        return reading
+
+
+_READINGS: WeakKeyDictionary[Graph, _Readings] = WeakKeyDictionary()
+
+
+def _readings(graph: Graph) -> _Readings:
+    """Kept as long as the graph lives: thousands of runs ask."""
+    found = _READINGS.get(graph)
+    if found is None:
+        found = _READINGS[graph] = _Readings(graph)
+    return found
 
 
 class StageRows:
@@ -30,28 +75,33 @@ class StageRows:
     def __init__(self, graph: Graph, last: Node, stage_rows: Sequence[int], bottom_first: bool) -> None:
         self._graph = graph
         self._parts = row_parts(graph)
+        self._readings = _readings(graph)
         self._bottom_first = bottom_first
-        self._outputs = frozenset(graph.outputs)
         self._done: dict[str, Spans] = {}
         """By node, the rows made by the end of every stage."""
         total = sum(stage_rows)
         ends = accumulate(stage_rows)
         spans = [(total - end, total) if bottom_first else (0, end) for end in ends]
-        self._enter(last, spans, is_read_elsewhere=any(map(graph.users, last.outputs)))
+        reading = self._readings[last.name]
+        self._enter(last, spans, leaves=reading.is_output or bool(reading.readers))
 
     def extend(self, node: Node) -> Refusal | None:
         """Add a node before the others, one of which reads it; return why its rows cannot be made stage by stage, if
         so."""
-        readers = [reader for name in node.outputs for reader in self._graph.users(name)]
-        inside = [reader for reader in readers if reader.name in self._done]
+        reading = self._readings[node.name]
+        leaves = reading.is_output
         needed: Spans = []
-        for reader in inside:
-            refusal = self._ask(reader, node, needed)
+        for name, places in reading.readers:
+            spans = self._done.get(name)
+            if spans is None:
+                leaves = True
+                continue
+            refusal = self._ask(name, spans, node, places, needed)
             if refusal is not None:
                 return refusal
         if not needed:
             return Refusal(f"{node.name}: is not read within the run")
-        self._enter(node, needed, is_read_elsewhere=len(inside) < len(readers))
+        self._enter(node, needed, leaves=leaves)
         return None
 
     def fresh(self, name: str) -> Spans:
@@ -61,26 +111,25 @@ class StageRows:
             return [spans[0], *[(start, before) for (before, _), (start, _) in pairwise(spans)]]
         return [spans[0], *[(before, stop) for (_, before), (_, stop) in pairwise(spans)]]
 
-    def _ask(self, reader: Node, node: Node, needed: Spans) -> Refusal | None:
+    def _ask(self, reader: str, spans: Spans, node: Node, places: Sequence[int], needed: Spans) -> Refusal | None:
         """Widen `needed` by the rows of a node that a reader in the run needs for its own rows, stage by stage."""
-        places = [place for place, name in enumerate(reader.inputs) if name in node.outputs]
-        for stage, (start, stop) in enumerate(self._done[reader.name]):
-            part = self._parts[reader.name, start, stop]
+        for stage, (start, stop) in enumerate(spans):
+            part = self._parts[reader, start, stop]
             if isinstance(part, Refusal):
                 return part
             for place in places:
                 span = part.spans[place]
                 if not isinstance(span, tuple):
-                    return Refusal(f"{reader.name}: reads {node.name} whole, not row by row")
+                    return Refusal(f"{reader}: reads {node.name} whole, not row by row")
                 if stage < len(needed):
                     needed[stage] = (min(span[0], needed[stage][0]), max(span[1], needed[stage][1]))
                 else:
                     needed.append(span)
         return None
 
-    def _enter(self, node: Node, spans: Spans, *, is_read_elsewhere: bool) -> None:
-        """Add a node; `is_read_elsewhere` is whether nodes other than the later ones of the run read its output."""
-        if is_read_elsewhere or not self._outputs.isdisjoint(node.outputs):
+    def _enter(self, node: Node, spans: Spans, *, leaves: bool) -> None:
+        """Add a node; `leaves` is whether something other than the later nodes of the run reads its output."""
+        if leaves:
             self._widen_to_all(spans, node_rows(self._graph, node))
         self._done[node.name] = spans
 
