@@ -154,13 +154,21 @@ class LeastTimes:
         With three parts or more, the two smallest have at most two thirds of the rows, and the others have at most the
         best rate.
         """
-        rows = node_rows(self._graph, node) if self.of(node).flows else 1
+        rows = self._rows_apart(node)
         if rows < 2:
             return None
         key = price_key(self._graph, node)
         if key not in self._divided:
             self._divided[key] = self._in_parts_us(node, rows)
         return self._divided[key]
+
+    def has_parts(self, node: Node) -> bool:
+        """Whether a node has rows to divide."""
+        return self._rows_apart(node) > 1
+
+    def _rows_apart(self, node: Node) -> int:
+        """The number of a node's rows; 1 if they cannot be computed apart."""
+        return node_rows(self._graph, node) if self.of(node).flows else 1
 
     def _in_parts_us(self, node: Node, rows: int) -> float:
         whole_us, measured_us = self.whole_us(node, self._host), self._costs.measured_us(node.op)

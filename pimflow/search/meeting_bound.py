@@ -182,8 +182,9 @@ def _waists(graph: Graph, times: Mapping[str, NodeTimes], least: LeastTimes) -> 
 def _divided_us(node: Node, times: NodeTimes, least: LeastTimes) -> float | None:
     """The host's minimum time for a waist in a decision with others: in two parts or more if no unit can run one; None
     if it cannot be divided into parts."""
-    divided_us = least.divided_us(node)
-    return divided_us if divided_us is None or len(times.on_devices) == 1 else times.on_devices[0].whole_us
+    if len(times.on_devices) == 1:
+        return least.divided_us(node)
+    return times.on_devices[0].whole_us if least.has_parts(node) else None
 
 
 def _may_follow(graph: Graph, node: Node, times: Mapping[str, NodeTimes]) -> bool:
