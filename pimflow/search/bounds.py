@@ -46,7 +46,7 @@ from pimflow.search.expanded_parts import expanded_steps
 from pimflow.search.joined_parts import JoinedItem, join_parts, joined_item
 from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
-from pimflow.search.part_steps import Steps, independent_steps, least_makespan_us
+from pimflow.search.part_steps import Steps, independent_steps, least_makespan_us, with_copies
 from pimflow.search.parts import divides_by_columns
 from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, by_stage
 
@@ -252,7 +252,7 @@ class Bounds:
         known = self._known.get(decisions)
         if known is None:
             where = self._devices(decisions)
-            known = self._known[decisions] = [self._steps(decision, where) for decision in decisions]
+            known = self._known[decisions] = [with_copies(self._steps(decision, where)) for decision in decisions]
         return known
 
     def _devices(self, decisions: Sequence[Decision]) -> dict[str, str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
-from pimflow.codegen.answers import EdgeDivision, Records, Transfer, UnitCost
+from pimflow.codegen.answers import Copy, EdgeDivision, Records, Transfer, UnitCost
 from pimflow.codegen.work import Work
 from pimflow.ir import Graph, Node, OnDevice, Refusal
 from pimflow.ir.analysis.content import content_of
@@ -119,13 +119,21 @@ class Pending:
     choice: str
 
 
+class Moved(NamedTuple):
+    """A copy of operands or results, as a part of its own, and the resource that it occupies."""
+
+    resource: str
+    part: Part
+
+
 @dataclass(slots=True)
 class Part:
     """The time of a part: a lower bound while work is `pending`; `priced` is priced work whose energy is still to be
     read.
 
     `kernels_us` are the times of its consecutive kernels if there are several, and `launches_us` what can be avoided of
-    each kernel's time, if anything; `complete` is whether nothing else adds to its cost.
+    each kernel's time, if anything; `before` and `after` are the copies around it, in which its own time and energy
+    have no share; `complete` is whether nothing else adds to its cost.
     """
 
     us: float
@@ -136,6 +144,8 @@ class Part:
     energy_mj: float = 0.0
     kernels_us: tuple[float, ...] = ()
     launches_us: tuple[float, ...] = ()
+    before: tuple[Moved, ...] = ()
+    after: tuple[Moved, ...] = ()
     complete: bool = True
 
 
@@ -155,7 +165,7 @@ class PartPrices:
         self._costs = costs
         self._host = costs.target.host
         self._parts: dict[tuple[str, int, int, str, str], Part] = {}
-        self._works: dict[tuple[Pending, bool], Part] = {}
+        self._works: dict[tuple[Pending, Transfer | None, bool], Part] = {}
         self._kinds: dict[Hashable, int] = {}
         self._numbers: dict[str, int] = {}
         self._shared: dict[Hashable, Part] = {}
@@ -307,11 +317,18 @@ class PartPrices:
             return REFUSED
         pending = Pending(device, work, choice)
         unit = self._costs.units[device]
-        is_alone = not unit.copies_by_work and self._costs.transfer(graph, node) is None  # first what is known at once
-        complete = is_alone and not is_expandable(node.op)
-        key = (pending, complete)
+        copies = None if unit.copies_by_work else self._costs.transfer(graph, node)
+        complete = not unit.copies_by_work and not is_expandable(node.op)
+        key = (pending, copies, complete)
         known = self._works.get(key)
         if known is None:
+            before = () if copies is None else _moved(copies.before, copies.link)
+            after = () if copies is None else _moved(copies.after, copies.link)
             lower_bound_us = unit.lower_bound_us(work, choice)
-            known = self._works[key] = Part(lower_bound_us, pending, complete=complete)
+            known = self._works[key] = Part(lower_bound_us, pending, before=before, after=after, complete=complete)
         return known
+
+
+def _moved(copies: Sequence[Copy], link: str) -> tuple[Moved, ...]:
+    """Copies of a transfer over a link as parts."""
+    return tuple([Moved(copy.resource or link, Part(copy.time_us, energy_mj=copy.energy_mj)) for copy in copies])

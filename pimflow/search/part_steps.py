@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from pimflow.ir import Node
-from pimflow.search.part_prices import FREE, Part
+from pimflow.search.part_prices import FREE, Moved, Part
 
 
 class Steps(NamedTuple):
@@ -15,7 +16,8 @@ class Steps(NamedTuple):
 
     `written` lists the parts that are jobs, in order, each with its node and stage, as far as they are known;
     `complete` is whether these alone determine a schedule. In that case `roots` has, by part, the part of the same rows
-    that it is fused into if the host computes it, or the part itself.
+    that it is fused into if the host computes it, or the part itself. Where copies are parts (`with_copies`), `heads`
+    has, by part, the first of those that belong to the same kernel.
     """
 
     devices: Sequence[str] = ()
@@ -24,6 +26,7 @@ class Steps(NamedTuple):
     written: Sequence[tuple[int, Node, int | None]] = ()
     roots: Sequence[int] = ()
     complete: bool = False
+    heads: Sequence[int] = ()
 
     def epilogue_reads(self) -> dict[int, list[int]]:
         """By part, the parts that its fused parts read from other kernels."""
@@ -31,7 +34,7 @@ class Steps(NamedTuple):
         found: dict[int, list[int]] = {}
         for at, root in enumerate(self.roots):
             if root == at or self.parts[at] is not FREE:
-                kernels.append(at)
+                kernels.append(self.heads[at] if self.heads else at)
                 continue
             chain = [kernels[source] for source in self.reads[at] if self.roots[source] == root]
             kernel = next((one for one in reversed(chain) if one != root), root)  # as in `UnfuseEpilogues`
@@ -40,6 +43,30 @@ class Steps(NamedTuple):
             if others:
                 found.setdefault(kernel, []).extend(others)
         return found
+
+
+def with_copies(steps: Steps) -> Steps:
+    """The parts with the copies around them, which occupy other resources, as parts of their own."""
+    if not any(part.before or part.after for part in steps.parts):
+        return steps
+    chains = [
+        [*part.before, Moved(device, part), *part.after]
+        for device, part in zip(steps.devices, steps.parts, strict=True)
+    ]
+    ends = list(accumulate(map(len, chains)))
+    starts = [end - len(chain) for end, chain in zip(ends, chains, strict=True)]
+    reads: list[Sequence[int]] = []
+    for start, end, sources in zip(starts, ends, steps.reads, strict=True):
+        reads += [[ends[source] - 1 for source in sources], *([at] for at in range(start, end - 1))]
+    return Steps(
+        [link.resource for chain in chains for link in chain],
+        [link.part for chain in chains for link in chain],
+        reads,
+        [(at, node, stage) for part, node, stage in steps.written for at in range(starts[part], ends[part])],
+        [starts[root] for root, chain in zip(steps.roots, chains, strict=False) for _ in chain],
+        steps.complete,
+        [start for start, chain in zip(starts, chains, strict=True) for _ in chain],
+    )
 
 
 def independent_steps(parts: Sequence[tuple[str, Part]]) -> Steps:

@@ -8,32 +8,13 @@ counts as several parts, because others may run between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from pimflow.search.part_prices import Moved, Part
 from pimflow.search.run_parts import End, Shares, Where, by_stage
 from pimflow.search.two_stages import Step, steps_of
 
 Span = tuple[int, int]
-
-
-class Part(Protocol):
-    """The minimum time of some rows of a node on a device, and how much of it a plan can avoid waiting for."""
-
-    @property
-    def us(self) -> float:
-        """The minimum time."""
-
-    @property
-    def avoidable_us(self) -> float:
-        """The part of it that need not be waited for."""
-
-    @property
-    def kernels_us(self) -> Sequence[float]:
-        """The times of its consecutive kernels, if there are several."""
-
-    @property
-    def launches_us(self) -> Sequence[float]:
-        """By kernel, what need not be waited for, if that is anything."""
 
 
 class Divided(NamedTuple):
@@ -91,7 +72,11 @@ def with_front(chains: Chains, end: End, place: int, where: Where, parts: Sequen
 
 
 def _in_front(rest: Step | None, part: Part, device: str, held: int = 0) -> Step | None:
-    """A chain with the kernels of a part in front."""
+    """A chain with the kernels of a part in front, and with the copies around them."""
+    if part.before or part.after:
+        for resource, copy in reversed((*part.before, Moved(device, part), *part.after)):
+            rest = Step(copy.us, resource, rest, held) if copy.us > 0 else rest
+        return rest
     if not part.kernels_us:
         us = part.us - part.avoidable_us
         return Step(us, device, rest, held) if us > 0 else rest

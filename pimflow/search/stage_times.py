@@ -12,8 +12,9 @@ from itertools import compress
 from typing import NamedTuple, Protocol
 
 from pimflow.ir import Pipeline
-from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where, devices_of
-from pimflow.search.stage_chains import Chains, Part, with_front
+from pimflow.search.part_prices import Part
+from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where
+from pimflow.search.stage_chains import Chains, with_front
 from pimflow.search.two_stages import Schedules
 
 
@@ -36,8 +37,8 @@ class _Node(NamedTuple):
     """A node of a run on its devices, by itself.
 
     Args:
-        least_us: its shortest part.
-        busy_us: by device that works on it, the sum of its parts there; none if it takes no time.
+        least_us: its shortest part, with the copies around it.
+        busy_us: by device that works on it, the sum of its parts there, and by link, that of its copies.
     """
 
     least_us: float
@@ -134,26 +135,25 @@ class StageTimes:
 
 
 def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
-    us, devices = _times([part.us - part.avoidable_us for part in parts], where, layer)
-    if max(us) <= 0:
-        return _Node(min(us), ())
-    if isinstance(where, str):
-        return _Node(min(us), ((where, sum(us)),))
-    busy_us = dict.fromkeys(devices_of(where), 0.0)
-    for part_us, device in zip(us, devices, strict=True):
-        busy_us[device] += part_us
+    made = [True] * len(parts) if isinstance(where, Shares) or layer.in_every_stage else list(map(bool, layer.made))
+    parts = list(compress(parts, made))
+    devices = [where] * len(parts) if isinstance(where, str) else list(compress(_devices(where), made))
+    us = [part.us - part.avoidable_us for part in parts]
+    busy_us: dict[str, float] = {}
+    for device, part_us in zip(devices, us, strict=True):
+        if part_us > 0:
+            busy_us[device] = busy_us.get(device, 0.0) + part_us
+    if any(part.before or part.after for part in parts):
+        for at, part in enumerate(parts):
+            for resource, copy in (*part.before, *part.after):
+                us[at] += copy.us
+                busy_us[resource] = busy_us.get(resource, 0.0) + copy.us
     return _Node(min(us), tuple(busy_us.items()))
 
 
-def _times(us: list[float], where: Where, layer: Layer) -> tuple[list[float], Sequence[str]]:
-    """The times of those parts of a node that compute rows, and their devices unless they have the same one."""
-    if isinstance(where, Shares):
-        return us, where.devices
-    devices = () if isinstance(where, str) else where
-    if layer.in_every_stage:
-        return us, devices
-    made = [part is not None for part in layer.made]
-    return list(compress(us, made)), tuple(compress(devices, made))
+def _devices(where: tuple[str, ...] | Shares) -> Sequence[str]:
+    """The devices of the parts of a node."""
+    return where.devices if isinstance(where, Shares) else where
 
 
 def _busiest_us(layers: Sequence[Layer], nodes: Sequence[_Node]) -> float:
