@@ -38,6 +38,7 @@ COSTS: dict[str, tuple[Costs, str]] = {
     "slow": (FakeCosts(slow_down=20.0), "auto"),
     "pimflow": (CostModel(load_target("pimflow")), "pimflow"),
     "cpu": (CostModel(load_target("pimflow-cpu")), "pimflow"),
+    "link": (CostModel(load_target("rtx3090")), "auto"),
 }
 LAUNCHES: dict[str, Costs] = {
     mode: CostModel(override("pimflow", {"gpu.launches": launches, "gpu.persistent_stages": persistent}))
@@ -93,7 +94,7 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "machine"),
     [
-        *product([*GRAPHS, "dense", "series", "quantised"], ["pimflow", "cpu"]),
+        *product([*GRAPHS, "dense", "series", "quantised"], ["pimflow", "cpu", "link"]),
         *product(["inverted", "random"], LAUNCHES),
     ],
 )
@@ -112,14 +113,19 @@ def test_exact_times_from_parts_match_the_price(name: str, machine: str) -> None
         exact[type(candidate.decisions[0]).__name__] += 1
     assert exact["OnDevice"] >= 3
     divided = exact["Pipeline"] + exact["SplitRows"]
-    assert divided > 3 or machine == "cpu" or name in ("series", "quantised"), (
-        "copies over a link need the rewritten graph"
-    )
+    assert divided > 3 or name in ("series", "quantised")
 
 
 @pytest.mark.parametrize(
     ("stages", "machine"),
-    [((14,), "pimflow"), ((5, 9), "pimflow"), ((4, 6, 4), "pimflow"), ((5, 9), "queued"), ((4, 6, 4), "both")],
+    [
+        ((14,), "pimflow"),
+        ((5, 9), "pimflow"),
+        ((4, 6, 4), "pimflow"),
+        ((5, 9), "queued"),
+        ((4, 6, 4), "both"),
+        ((5, 9), "cpu"),
+    ],
 )
 def test_rows_split_within_stages_match_their_timeline(stages: tuple[int, ...], machine: str) -> None:
     costs = LAUNCHES[machine] if machine in LAUNCHES else COSTS[machine][0]
@@ -246,10 +252,11 @@ JOINED = {
 }
 
 
+@pytest.mark.parametrize("machine", ["pimflow", "cpu", "link"])
 @pytest.mark.parametrize("name", JOINED)
-def test_joined_decisions_match_the_times_of_their_parts(name: str) -> None:
+def test_joined_decisions_match_the_times_of_their_parts(name: str, machine: str) -> None:
     """Joined decisions in randomly drawn covers take, to the last bit, the time that they have when applied."""
-    costs, _ = COSTS["pimflow"]
+    costs, _ = COSTS[machine]
     graph = PassManager(CLEANUP).run(JOINED[name]).graph
     pricer, bounds = CarryingOut(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     candidates = Candidates(graph, find_policy("auto"), pricer)
@@ -306,9 +313,10 @@ def test_few_candidates_are_rewritten(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pruned.pricer.built < 0.25 * whole.pricer.built
 
 
-def test_operators_with_products_inside_are_not_rewritten() -> None:
+@pytest.mark.parametrize("machine", ["pimflow", "link"])
+def test_operators_with_products_inside_are_not_rewritten(machine: str) -> None:
     """Joined decisions about quantised convolutions are priced from the nodes that these are written out as."""
-    space = price_space(quantised(), find_policy("auto"), COSTS["pimflow"][0], PriceCache(None, ""))
+    space = price_space(quantised(), find_policy("auto"), COSTS[machine][0], PriceCache(None, ""))
     assert space.priced > 200
     assert space.pricer.built == 0
 

@@ -129,10 +129,17 @@ def test_no_bound_is_above_the_energy(name: str, policy: str) -> None:
     assert tight, "the bound is too weak"
 
 
-@pytest.mark.parametrize("launches", ["exposed", "queued"])
+MACHINES = {
+    "exposed": override(load_target("pimflow"), {"gpu.launches": "exposed"}),
+    "queued": override(load_target("pimflow"), {"gpu.launches": "queued"}),
+    "linked": load_target("pimflow-cpu"),
+}
+
+
+@pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("name", ["inverted", "fire"])
-def test_what_follows_from_parts_matches_the_timeline(name: str, launches: str) -> None:
-    costs = CostModel(override(load_target("pimflow"), {"gpu.launches": launches}))
+def test_what_follows_from_parts_matches_the_timeline(name: str, machine: str) -> None:
+    costs = CostModel(MACHINES[machine])
     graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
     pricer = WeightedPricer(graph, costs, PriceCache(None, ""), ENERGY)
     slow_pricer = CarryingOut(graph, costs, PriceCache(None, ""), ENERGY)
