@@ -79,7 +79,7 @@ class Bounds:
 
     def split_us(self, split: SplitRows) -> float:
         """A lower bound on the time of a split from the parts of its node alone, without laying them out."""
-        return max((part.us - part.avoidable_us for part in self._shares(split)), default=0.0)
+        return max((part.us - part.avoidable_us + part.copies_us for part in self._shares(split)), default=0.0)
 
     def shares_us(self, node: Node, on_host: int, device: str, choice: str) -> tuple[float, float]:
         """Lower bounds on the host's time for the first rows of a node and on a unit's time for the others; 0 for rows

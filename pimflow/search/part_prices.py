@@ -148,6 +148,11 @@ class Part:
     after: tuple[Moved, ...] = ()
     complete: bool = True
 
+    @property
+    def copies_us(self) -> float:
+        """The time of the copies around it."""
+        return sum([copy.us for _, copy in (*self.before, *self.after)])
+
 
 FREE = Part(0.0)
 UNKNOWN = Part(0.0, complete=False)
