@@ -119,8 +119,8 @@ class Pending:
     choice: str
 
 
-class Moved(NamedTuple):
-    """A copy of operands or results, as a part of its own, and the resource that it occupies."""
+class PlacedPart(NamedTuple):
+    """A part and the resource that it occupies."""
 
     resource: str
     part: Part
@@ -132,8 +132,8 @@ class Part:
     read.
 
     `kernels_us` are the times of its consecutive kernels if there are several, and `launches_us` what can be avoided of
-    each kernel's time, if anything; `before` and `after` are the copies around it, in which its own time and energy
-    have no share; `complete` is whether nothing else adds to its cost.
+    each kernel's time, if anything; `before` and `after` are the copies of operands and results, parts of their own;
+    `complete` is whether nothing else adds to its cost.
     """
 
     us: float
@@ -144,8 +144,8 @@ class Part:
     energy_mj: float = 0.0
     kernels_us: tuple[float, ...] = ()
     launches_us: tuple[float, ...] = ()
-    before: tuple[Moved, ...] = ()
-    after: tuple[Moved, ...] = ()
+    before: tuple[PlacedPart, ...] = ()
+    after: tuple[PlacedPart, ...] = ()
     complete: bool = True
 
     @property
@@ -334,6 +334,6 @@ class PartPrices:
         return known
 
 
-def _moved(copies: Sequence[Copy], link: str) -> tuple[Moved, ...]:
+def _moved(copies: Sequence[Copy], link: str) -> tuple[PlacedPart, ...]:
     """Copies of a transfer over a link as parts."""
-    return tuple([Moved(copy.resource or link, Part(copy.time_us, energy_mj=copy.energy_mj)) for copy in copies])
+    return tuple([PlacedPart(copy.resource or link, Part(copy.time_us, energy_mj=copy.energy_mj)) for copy in copies])

@@ -8,7 +8,7 @@ from itertools import accumulate
 from typing import NamedTuple
 
 from pimflow.ir import Node
-from pimflow.search.part_prices import FREE, Moved, Part
+from pimflow.search.part_prices import FREE, Part, PlacedPart
 
 
 class Steps(NamedTuple):
@@ -50,7 +50,7 @@ def with_copies(steps: Steps) -> Steps:
     if not any(part.before or part.after for part in steps.parts):
         return steps
     chains = [
-        [*part.before, Moved(device, part), *part.after]
+        [*part.before, PlacedPart(device, part), *part.after]
         for device, part in zip(steps.devices, steps.parts, strict=True)
     ]
     ends = list(accumulate(map(len, chains)))

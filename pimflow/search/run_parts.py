@@ -125,7 +125,7 @@ class End:
         self._run: tuple[str, ...] = ()
         self._places_kept = places_kept
         self._readers = readers
-        self._roots: set[str] = set()
+        self._open_roots: set[str] = set()
         self._lines = 0
         self._complete: list[bool] = []
         self._chained: list[bool] = []
@@ -169,12 +169,12 @@ class End:
         if self._lines == len(self.layers) - 1 and (not self._lines or readers == [self._lines - 1]):
             self._lines += 1
         self._run = (node.name, *self._run)
-        self._roots.discard(node.name)
+        self._open_roots.discard(node.name)
         root = node.placement.fused_into
         self.roots.append(root)
         if root is not None and root not in self.place:
-            self._roots.add(root)
-        self.closed.append(not self._roots)
+            self._open_roots.add(root)
+        self.closed.append(not self._open_roots)
         return True
 
     def where(self, name: str, places: Sequence[Where]) -> Where | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pimflow.search.part_prices import Moved, Part
+from pimflow.search.part_prices import Part, PlacedPart
 from pimflow.search.run_parts import End, Shares, Where, by_stage
 from pimflow.search.two_stages import Step, steps_of
 
@@ -74,7 +74,7 @@ def with_front(chains: Chains, end: End, place: int, where: Where, parts: Sequen
 def _in_front(rest: Step | None, part: Part, device: str, held: int = 0) -> Step | None:
     """A chain with the kernels of a part in front, and with the copies around them."""
     if part.before or part.after:
-        for resource, copy in reversed((*part.before, Moved(device, part), *part.after)):
+        for resource, copy in reversed((*part.before, PlacedPart(device, part), *part.after)):
             rest = Step(copy.us, resource, rest, held) if copy.us > 0 else rest
         return rest
     if not part.kernels_us:

@@ -53,6 +53,9 @@ _ROUNDING = 1e-9
 _FEW_COLUMNS = 400
 """The maximum number of candidates for which the integer program itself asks for prices; with more, only the linear one
 does."""
+_NEAR_COLUMNS, _ROUNDS = 150, 3
+"""How many candidates that may have a place in a better cover are tried, and how often prices turn out to be higher
+before that is given up."""
 _MAX_BRANCHES = 1_000
 """The node limit of the integer program; the best solution found by then is used."""
 
@@ -233,9 +236,26 @@ class _Search:
             for column in unsure:
                 self._price(column)
             if not unsure and self._fit(found[1]):
-                return found
+                return found if len(within) == len(self.columns) else self._improved(*found)
             if self._is_limited:
                 self.price_promising()
+
+    def _improved(self, interval_us: float, taken: list[_Column]) -> tuple[float, list[_Column]]:
+        """A cover that may also use the columns that are not priced, if they have a place in a better one, as far as
+        those are few; the given cover if there is none."""
+        for _ in range(_ROUNDS):
+            if time.perf_counter() > self._deadline:
+                break
+            near = self._program(self.columns).near(self._program(taken).cost)[:_NEAR_COLUMNS]
+            found = self._program(near).solved() if near else None
+            if found is None or found[0] >= interval_us * (1 - _ROUNDING):
+                break
+            unsure = [column for column in found[1] if not column.priced]
+            for column in unsure:
+                self._price(column)
+            if not unsure:
+                return found if self._fit(found[1]) else (interval_us, taken)
+        return interval_us, taken
 
     def _few_or_priced(self) -> list[_Column]:
         if len(self.columns) <= _FEW_COLUMNS and time.perf_counter() <= self._deadline:
@@ -298,6 +318,32 @@ class _Program:
         interval_us, shares = found
         return interval_us, [column for column, share in zip(self.columns, shares, strict=True) if share > _ROUNDING]
 
+    @property
+    def cost(self) -> float:
+        """What the program minimises, for a cover of all its columns."""
+        loads = self._loads()
+        return float(loads.sum(axis=0).max(initial=0.0) + _TOTAL * loads.sum())
+
+    def near(self, cost: float) -> list[_Column]:
+        """The columns that a cover of less than this cost may use, those that raise it least first.
+
+        No cover with a column costs less than the linear program and the column's reduced cost, by its dual.
+        """
+        from scipy.optimize import linprog
+        from scipy.sparse import csr_array, vstack
+
+        loads = self._loads()
+        flow, *others = self._constraints(loads.T)
+        prices = np.append(_TOTAL * loads.sum(axis=1), 1.0)
+        above = vstack([csr_array(other.A) for other in others], format="csr")
+        most = np.concatenate([np.broadcast_to(other.ub, other.A.shape[0]) for other in others])
+        found = linprog(prices, A_ub=above, b_ub=most, A_eq=flow.A, b_eq=flow.ub, bounds=(0.0, None), method="highs")
+        if found.x is None:
+            return []
+        reduced = prices - flow.A.T @ found.eqlin.marginals - above.T @ found.ineqlin.marginals
+        order = np.argsort(reduced[:-1], kind="stable")
+        return [self.columns[at] for at in order if found.fun + reduced[at] < cost]
+
     def solved(self) -> tuple[float, list[_Column]] | None:
         """The largest load and the chosen columns; None if no cover fits into the memories."""
         found = self._solve(_TOTAL, relaxed=False)
@@ -316,8 +362,7 @@ class _Program:
         """The interval, and the share of every column; None if no cover fits into the memories."""
         from scipy.optimize import Bounds, milp  # importing it is slow
 
-        count, resources = len(self.columns), self._resources
-        loads = np.array([[column.loads.get(name, 0.0) for name in resources] for column in self.columns])
+        count, loads = len(self.columns), self._loads()
         found = milp(
             np.append(total * loads.sum(axis=1), 1.0),
             integrality=np.append(np.full(count, not relaxed), 0),
@@ -326,6 +371,11 @@ class _Program:
             options={"mip_rel_gap": GAP, "node_limit": _MAX_BRANCHES},
         )
         return None if found.x is None else (float(found.x[-1]), found.x[:-1])
+
+    def _loads(self) -> Array:
+        """The loads of resources, by column."""
+        resources = self._resources
+        return np.array([[column.loads.get(name, 0.0) for name in resources] for column in self.columns])
 
     def _constraints(self, loads: Array) -> list[LinearConstraint]:
         """Flow is conserved at every cut; no load exceeds the interval; no memory overflows."""
@@ -342,5 +392,5 @@ class _Program:
         flow = np.zeros(self.size + 1)
         flow[0], flow[-1] = 1.0, -1.0
         above = csr_array(np.hstack([loads, -np.ones((len(loads), 1))]))
-        held = [LinearConstraint(np.append(amounts, 0.0), -np.inf, most) for amounts, most in self.kept]
+        held = [LinearConstraint([np.append(amounts, 0.0)], -np.inf, most) for amounts, most in self.kept]
         return [LinearConstraint(cuts.tocsr(), flow, flow), LinearConstraint(above, -np.inf, 0.0), *held]

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from pimflow.ir import Elementwise, Node
-from pimflow.search.part_prices import FREE, Moved, Part
+from pimflow.search.part_prices import FREE, Part, PlacedPart
 from pimflow.search.part_steps import Steps, least_makespan_us, with_copies
 
-LOAD, STORE = Moved("link", Part(2.0)), Moved("link", Part(3.0))
+LOAD, STORE = PlacedPart("link", Part(2.0)), PlacedPart("link", Part(3.0))
 NODES = [Node(Elementwise("Relu"), (f"x{at}",), (f"y{at}",), f"n{at}") for at in range(3)]
 
 
