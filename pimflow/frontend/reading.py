@@ -177,8 +177,8 @@ def _check(source: Source, label: str) -> None:
     If both refuse, ONNX Runtime's reason is reported: the checker's may be about something harmless.
     """
     try:
-        has_files = bool(source.external) and not source.detached
-        onnx.checker.check_model((source.handle if has_files else None) or source.outline)
+        with_files = source.handle if source.external and not source.detached else None
+        onnx.checker.check_model(with_files or source.outline)
     except ONNX_ERRORS as error:
         if source.handle is None and source.proto.ByteSize() > PROTOBUF_LIMIT_BYTES:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error

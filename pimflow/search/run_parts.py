@@ -8,11 +8,11 @@ ends, whatever their devices. `Pipelining` lays the same parts out when it write
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import cache, partial
+from functools import cache
 from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
-from pimflow.ir.analysis.regions import node_rows, row_parts
+from pimflow.ir.analysis.regions import node_rows, readings, row_parts
 from pimflow.passes.rowwise.stages import Spans, StageRows
 from pimflow.search.layout_parts import keeps_places
 
@@ -31,13 +31,6 @@ Where = str | tuple[str, ...] | Shares
 def by_stage(device: str | tuple[str, ...], stages: int) -> Sequence[str]:
     """The device in each stage."""
     return (device,) * stages if isinstance(device, str) else device
-
-
-def devices_of(where: Where) -> Sequence[str]:
-    """The devices of a node, each once."""
-    if isinstance(where, str):
-        return (where,)
-    return tuple(dict.fromkeys(where.devices if isinstance(where, Shares) else where))
 
 
 class Layer(NamedTuple):
@@ -85,14 +78,13 @@ class RunParts:
         self._graph = graph
         self._ends: dict[tuple[str, tuple[int, ...], bool], End] = {}
         self._keeps_places = cache(lambda name: keeps_places(graph, graph.node(name)))
-        self._readers = cache(partial(_readers, graph))
 
     def end(self, run: tuple[str, ...], stage_rows: tuple[int, ...], bottom_first: bool) -> End | None:
         """The end of a run, extended to the whole run; None if only a layout can determine its parts."""
         key = (run[-1], stage_rows, bottom_first)
         end = self._ends.get(key)
         if end is None:
-            end = self._ends[key] = End(self._graph, *key, self._keeps_places, self._readers)
+            end = self._ends[key] = End(self._graph, *key, self._keeps_places)
         return end if end.reaches(run) else None
 
 
@@ -101,7 +93,7 @@ class End:
 
     Places count from the last node to the front: `layers` by place, `place` by name. `roots` are, by place, the nodes
     into which the nodes are fused; `closed` is, by place, whether no node up to there is fused into a node further to
-    the front. `places_kept` is `keeps_places` and `readers` are `_readers`, by name.
+    the front. `places_kept` is `keeps_places`, by name.
     """
 
     def __init__(
@@ -111,7 +103,6 @@ class End:
         stage_rows: tuple[int, ...],
         bottom_first: bool,
         places_kept: Callable[[str], bool],
-        readers: Callable[[str], tuple[Sequence[str], bool]],
     ) -> None:
         node = graph.node(last)
         self.stages = len(stage_rows)
@@ -124,7 +115,7 @@ class End:
         self._rows = StageRows(graph, node, stage_rows, bottom_first)
         self._run: tuple[str, ...] = ()
         self._places_kept = places_kept
-        self._readers = readers
+        self._readings = readings(graph)
         self._open_roots: set[str] = set()
         self._lines = 0
         self._complete: list[bool] = []
@@ -159,9 +150,9 @@ class End:
             if isinstance(part, Refusal):
                 return False
             made.append(part)
-        names, is_output = self._readers(node.name)
-        readers = [self.place[name] for name in names if name in self.place]
-        leaves = is_output or len(readers) < len(names)
+        reading = self._readings[node.name]
+        readers = [self.place[name] for name in reading.readers if name in self.place]
+        leaves = reading.is_output or len(readers) < len(reading.readers)
         for reader in readers:
             self.layers[reader].producers.append(len(self.layers))
         self.place[node.name] = len(self.layers)
@@ -230,7 +221,7 @@ class End:
     def _operands(self, place: int) -> Sequence[int]:
         """Which operands of the next node the one at a place makes."""
         node, reader = self.layers[place].node, self.layers[place - 1].node
-        return [index for index, name in enumerate(reader.inputs) if name in node.outputs]
+        return self._readings[node.name].readers.get(reader.name, ())
 
     def places(self, pipeline: Pipeline, host: str) -> Sequence[Where] | None:
         """The devices of the nodes of a run with this end; None if it has only one stage and nothing is divided in
@@ -282,7 +273,7 @@ class End:
         for at in self.layers[place].readers:
             reader = self.layers[at]
             is_fused = reader.node.placement.fused_into == kernel
-            operands = [index for index, name in enumerate(reader.node.inputs) if name in node.outputs]
+            operands = self._readings[node.name].readers[reader.node.name]
             for stage, part in enumerate(reader.made):
                 for index in operands if part else ():
                     span = part.spans[index] if part else None
@@ -295,12 +286,6 @@ class End:
                         if start < span[1] and span[0] < stop and start < stop
                     ]
         self._complete.append(stays_fused and self._places_kept(node.name))
-
-
-def _readers(graph: Graph, name: str) -> tuple[Sequence[str], bool]:
-    """The names of the nodes that read a node, and whether it makes an output of the graph."""
-    outputs = graph.node(name).outputs
-    return [user.name for output in outputs for user in graph.users(output)], not set(graph.outputs).isdisjoint(outputs)
 
 
 def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Shares:

@@ -169,6 +169,24 @@ def with_external(tmp_path: Path, location: str, **entries: object) -> Path:
     return path
 
 
+@pytest.mark.parametrize("change", ["fewer bytes", "more rows", "no data", "no type"])
+def test_large_weights_that_do_not_fill_their_shape(change: str, tmp_path: Path) -> None:
+    """The checker does not see these: the model is checked in outline."""
+    model = single("MatMul", (4, 512), [np.ones((512, 512), np.float32)])
+    (weights,) = model.graph.initializer
+    if change == "fewer bytes":
+        weights.raw_data = weights.raw_data[:-400]
+    elif change == "more rows":
+        weights.dims[0] += 1
+    elif change == "no data":
+        weights.ClearField("raw_data")
+    else:
+        weights.data_type = onnx.TensorProto.UNDEFINED
+    path = tmp_path / "model.onnx"
+    path.write_bytes(model.SerializeToString())
+    refused(path)
+
+
 def test_external_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = with_external(tmp_path, "weights.bin", offset=8, length=WEIGHTS.nbytes)
     (path.parent / "weights.bin").write_bytes(b"12345678" + WEIGHTS.tobytes() + b"more")

@@ -5,7 +5,7 @@ All are cheap: they visit the nodes in question and their surroundings, never th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
@@ -68,6 +68,46 @@ def row_parts(graph: Graph) -> RowParts:
     if parts is None:
         parts = _PARTS[graph] = RowParts(graph)
     return parts
+
+
+class Reading(NamedTuple):
+    """Who reads a node.
+
+    Args:
+        readers: the nodes that read it, each with the places of the operands that it makes.
+        is_output: whether it makes an output of the graph.
+    """
+
+    readers: Mapping[str, Sequence[int]]
+    is_output: bool
+
+
+class Readings(dict[str, Reading]):
+    """Who reads the nodes of a graph, by name, found when first asked for."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__()
+        self._graph = ref(graph)
+
+    def __missing__(self, name: str) -> Reading:
+        graph = self._graph()
+        assert graph is not None, "who asks for readers has the graph"
+        outputs = graph.node(name).outputs
+        users = (user for output in outputs for user in graph.users(output))
+        readers = {user.name: [at for at, operand in enumerate(user.inputs) if operand in outputs] for user in users}
+        reading = self[name] = Reading(readers, not set(graph.outputs).isdisjoint(outputs))
+        return reading
+
+
+_READINGS: WeakKeyDictionary[Graph, Readings] = WeakKeyDictionary()
+
+
+def readings(graph: Graph) -> Readings:
+    """Who reads the nodes of a graph. Kept as long as the graph lives, like `row_parts`."""
+    found = _READINGS.get(graph)
+    if found is None:
+        found = _READINGS[graph] = Readings(graph)
+    return found
 
 
 def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:

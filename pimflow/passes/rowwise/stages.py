@@ -9,57 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import NamedTuple
-from weakref import WeakKeyDictionary, ref
 
 from pimflow.ir import Graph, Node, Refusal
-from pimflow.ir.analysis.regions import node_rows, row_parts
+from pimflow.ir.analysis.regions import node_rows, readings, row_parts
 
 Spans = list[tuple[int, int]]
 """By stage, rows of one node."""
-
-
-class _Reading(NamedTuple):
-    """Who reads a node.
-
-    Args:
-        readers: the nodes that read it, each with the places of the operands that it makes.
-        is_output: whether it makes an output of the graph.
-    """
-
-    readers: Sequence[tuple[str, Sequence[int]]]
-    is_output: bool
-
-
-class _Readings(dict[str, _Reading]):
-    """Who reads the nodes of a graph, by name, found when first asked for."""
-
-    def __init__(self, graph: Graph) -> None:
-        super().__init__()
-        self._graph = ref(graph)
-
-    def __missing__(self, name: str) -> _Reading:
-        graph = self._graph()
-        assert graph is not None, "who asks for readers has the graph"
-        outputs = graph.node(name).outputs
-        readers = {user.name: user for output in outputs for user in graph.users(output)}
-        places = [
-            (user.name, [place for place, operand in enumerate(user.inputs) if operand in outputs])
-            for user in readers.values()
-        ]
-        reading = self[name] = _Reading(places, not set(graph.outputs).isdisjoint(outputs))
-        return reading
-
-
-_READINGS: WeakKeyDictionary[Graph, _Readings] = WeakKeyDictionary()
-
-
-def _readings(graph: Graph) -> _Readings:
-    """Kept as long as the graph lives: thousands of runs ask."""
-    found = _READINGS.get(graph)
-    if found is None:
-        found = _READINGS[graph] = _Readings(graph)
-    return found
 
 
 class StageRows:
@@ -75,7 +30,7 @@ class StageRows:
     def __init__(self, graph: Graph, last: Node, stage_rows: Sequence[int], bottom_first: bool) -> None:
         self._graph = graph
         self._parts = row_parts(graph)
-        self._readings = _readings(graph)
+        self._readings = readings(graph)
         self._bottom_first = bottom_first
         self._done: dict[str, Spans] = {}
         """By node, the rows made by the end of every stage."""
@@ -91,7 +46,7 @@ class StageRows:
         reading = self._readings[node.name]
         leaves = reading.is_output
         needed: Spans = []
-        for name, places in reading.readers:
+        for name, places in reading.readers.items():
             spans = self._done.get(name)
             if spans is None:
                 leaves = True

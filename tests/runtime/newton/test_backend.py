@@ -7,10 +7,14 @@ import json
 import pytest
 
 from pimflow.codegen.newton import PimProgram
-from pimflow.codegen.work import ConvProblem, NarrowProblem
+from pimflow.codegen.newton.archive import archive_program, archive_text
+from pimflow.codegen.newton.lowering import lower
+from pimflow.codegen.work import ConvProblem, MatmulProblem, MatrixProblem, NarrowProblem
 from pimflow.ir import Refusal
 from pimflow.runtime.newton.autotune import choose
+from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.backend import NewtonBackend
+from pimflow.runtime.newton.profiles import timing_profile
 from pimflow.targets import load_target
 from support.calls import count_calls
 from support.int8 import with_int8
@@ -73,3 +77,34 @@ def test_programs_are_archived_as_the_text_of_their_values(operand: str, choice:
     text = backend.encode_text(program)
     assert json.loads(text).get("operand") == (None if operand == "fp16" else operand)
     assert text == json.dumps(backend.encode(program), separators=(",", ":"))
+
+
+@pytest.mark.parametrize(
+    ("problem", "target"),
+    [
+        (PROBLEM, "pimflow"),
+        (ConvProblem(1, 48, 40, 9, 7, (3, 3), pads=(1, 1, 1, 1)), "pimflow"),
+        (ConvProblem(1, 64, 64, 6, 6, (3, 3), groups=2), "pimflow"),
+        (MatmulProblem(5, 3000, 70), "aim-gddr6"),
+    ],
+    ids=["pointwise", "windows", "groups", "product"],
+)
+def test_streams_of_every_kind_are_archived_as_the_text_of_their_values(problem: MatrixProblem, target: str) -> None:
+    profile = timing_profile(load_target(target).pim)
+    orders, lines = set(), 0
+    for entry in candidates(problem, profile):
+        program = lower(problem, entry.mapping, profile.pim)
+        if isinstance(program, Refusal):
+            continue
+        assert archive_text(program) == json.dumps(archive_program(program), separators=(",", ":"))
+        orders.add((entry.mapping.order, bool(entry.mapping.window_block)))
+        lines += 1
+    assert lines > 5
+    assert len(orders) > 1
+
+
+def test_changed_streams_are_archived() -> None:
+    program = NewtonBackend("pim", load_target("pimflow").pim).program(PROBLEM, "auto")
+    assert isinstance(program, PimProgram)
+    changed = program.with_streams(program.streams[1:] + program.streams[:1])
+    assert archive_text(changed) == json.dumps(archive_program(changed), separators=(",", ":")) != archive_text(program)
