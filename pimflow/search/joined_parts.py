@@ -53,8 +53,6 @@ def joined_item(graph: Graph, decision: Single, steps: Steps) -> JoinedItem:
     busy_us: dict[str, float] = {}
     for device, part in zip(steps.devices, steps.parts, strict=True):
         busy_us[device] = busy_us.get(device, 0.0) + part.us - part.saved_us
-        for resource, copy in (*part.before, *part.after):
-            busy_us[resource] = busy_us.get(resource, 0.0) + copy.us
     whole_node = decision.node if isinstance(decision, OnDevice) and len(steps.parts) == 1 else None
     return JoinedItem(steps, inputs, outputs, busy_us, fused_into, whole_node)
 
