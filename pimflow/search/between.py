@@ -155,7 +155,7 @@ def _candidates(candidates: Candidates, line: Line, corners: Sequence[Plan]) -> 
     for corner in corners:
         chosen = [with_unit_channels(stretch) for stretch in _stretches(candidates, corner)]
         yield from (Candidate(stretch.start, stretch.stop, stretch.payload) for stretch in chosen)
-        yield from candidates.joins(chosen)
+        yield from (joined for joined, _ in candidates.joins(chosen))
         for stretch in chosen:
             yield from candidates.variations(stretch)
 

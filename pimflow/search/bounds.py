@@ -43,7 +43,7 @@ from pimflow.passes.k_split import k_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import Job, makespan_us
 from pimflow.search.expanded_parts import expanded_steps
-from pimflow.search.joined_parts import JoinedItem, join_parts, joined_item
+from pimflow.search.joined_parts import JoinedItem, busiest_us, join_parts, joined_item, longest_chain_us
 from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, independent_steps, least_makespan_us, with_copies
@@ -58,6 +58,7 @@ class Bounds:
         self._graph = graph
         self._costs = costs
         self._host = costs.target.host
+        self._all_devices = (self._host, *costs.units)
         self._row_parts = row_parts(graph)
         self._known: dict[tuple[Decision, ...], Sequence[Steps]] = {}
         self._prices = PartPrices(graph, costs)
@@ -104,19 +105,18 @@ class Bounds:
         priced. If the time follows from the parts (`time_from_parts_us`), so does the energy, and this is it."""
         return sum(self._prices.spent_mj(part) for steps in self._steps_of(decisions) for part in steps.parts)
 
-    def joined_busy_us(self, parallel: Parallel) -> float:
-        """A lower bound on how long the joined decisions keep the busiest device busy, from the bounds that each
-        decision had when it was first asked for."""
-        busy_us: dict[str, float] = {}
+    def joined_us(self, parallel: Parallel) -> float:
+        """A lower bound on the time of joined decisions before they are put together, from the bounds that each had
+        when it was first asked for: the busiest device, or the longest chain of their parts."""
+        items = []
         where: dict[str, str] = {}
         for decision in parallel.decisions:
             item = self._items.get(decision)
             if item is None:
                 where = where or self._devices((parallel,))
                 item = self._joined_item(decision, where)
-            for device, us in item.busy_us.items():
-                busy_us[device] = busy_us.get(device, 0.0) + us
-        return max(busy_us.values())
+            items.append(item)
+        return max(busiest_us(items), longest_chain_us(items))
 
     def listed_mj(self, decision: Decision) -> float:
         """Like `least_mj`, but before rows are laid out and joined decisions are put together; 0 if the rows of stages
@@ -284,7 +284,8 @@ class Bounds:
         key = (decision, "" if root is None else where.get(root, self._host))
         known = self._joined_items.get(key)
         if known is None:
-            known = self._joined_items[key] = joined_item(self._graph, decision, self._steps(decision, where))
+            steps = self._steps(decision, where)
+            known = self._joined_items[key] = joined_item(self._graph, decision, steps, self._all_devices)
             if root is None:
                 self._items[decision] = known
         return known

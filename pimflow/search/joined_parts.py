@@ -6,13 +6,27 @@ parts.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from pimflow.ir import Graph, OnDevice
 from pimflow.ir.plan import Single
 from pimflow.search.part_prices import Part
 from pimflow.search.part_steps import Steps
+
+
+class MadeValue(NamedTuple):
+    """A value that a decision within joined decisions makes, with the minimum times until it is complete.
+
+    Args:
+        name: its name.
+        us: from the start of the decision.
+        reads: from each value from outside that it depends on, where that is given.
+    """
+
+    name: str
+    us: float
+    reads: Sequence[tuple[str, float]]
 
 
 class JoinedItem(NamedTuple):
@@ -22,7 +36,8 @@ class JoinedItem(NamedTuple):
         steps: its parts.
         inputs: the values from outside that its parts read, for the parts that read any.
         outputs: by value, the parts that make some of it.
-        busy_us: how long it keeps every device busy, as known when it is created.
+        busy_us: how long it keeps each of all devices busy, as known when it is created.
+        made: the values that it makes, with times as known when it is created.
         fused_into: the nodes outside of it that some of its nodes are fused into.
         whole_node: the node that it leaves whole, if it does: as a single part.
     """
@@ -30,13 +45,14 @@ class JoinedItem(NamedTuple):
     steps: Steps
     inputs: Sequence[tuple[int, Sequence[str]]]
     outputs: Mapping[str, Sequence[int]]
-    busy_us: Mapping[str, float]
+    busy_us: Sequence[float]
+    made: Sequence[MadeValue]
     fused_into: frozenset[str]
     whole_node: str | None
 
 
-def joined_item(graph: Graph, decision: Single, steps: Steps) -> JoinedItem:
-    """The item of a decision over nodes of a graph, from its parts."""
+def joined_item(graph: Graph, decision: Single, steps: Steps, devices: Sequence[str]) -> JoinedItem:
+    """The item of a decision over nodes of a graph, from its parts; `devices` are all that there are."""
     nodes = [graph.node(name) for name in decision.nodes]
     own = {name for node in nodes for name in node.outputs}
     read = {name for node in nodes for name in graph.activations(node)} - own
@@ -50,11 +66,59 @@ def joined_item(graph: Graph, decision: Single, steps: Steps) -> JoinedItem:
             inputs.append((at, outside))
     roots = {node.placement.fused_into for node in nodes} - {None, *decision.nodes}
     fused_into = frozenset(name for name in roots if name is not None)
-    busy_us: dict[str, float] = {}
+    busy_us = dict.fromkeys(devices, 0.0)
     for device, part in zip(steps.devices, steps.parts, strict=True):
-        busy_us[device] = busy_us.get(device, 0.0) + part.us - part.saved_us
+        busy_us[device] += part.us - part.saved_us
     whole_node = decision.node if isinstance(decision, OnDevice) and len(steps.parts) == 1 else None
-    return JoinedItem(steps, inputs, outputs, busy_us, fused_into, whole_node)
+    return JoinedItem(
+        steps, inputs, outputs, tuple(busy_us.values()), _made(steps, inputs, outputs), fused_into, whole_node
+    )
+
+
+def _made(
+    steps: Steps, inputs: Sequence[tuple[int, Sequence[str]]], outputs: Mapping[str, Sequence[int]]
+) -> list[MadeValue]:
+    """The values that parts make, each with the longest chains of parts up to it."""
+    read = dict(inputs)
+    start = ""
+    ends: list[dict[str, float]] = []  # by part, the longest chains from the start and from each value
+    for at, (part, sources) in enumerate(zip(steps.parts, steps.reads, strict=True)):
+        before = _longest([dict.fromkeys((start, *read.get(at, ())), 0.0), *[ends[source] for source in sources]])
+        own_us = part.us - part.avoidable_us + part.copies_us
+        ends.append({name: us + own_us for name, us in before.items()})
+    found = []
+    for name, parts in outputs.items():
+        chains = _longest([ends[at] for at in parts])
+        found.append(MadeValue(name, chains.pop(start), tuple(chains.items())))
+    return found
+
+
+def _longest(chains: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    """The longest of several chains from each value."""
+    found: dict[str, float] = {}
+    for some in chains:
+        for name, us in some.items():
+            found[name] = max(us, found.get(name, 0.0))
+    return found
+
+
+def busiest_us(items: Sequence[JoinedItem]) -> float:
+    """A lower bound on the time of decisions: that of the busiest device."""
+    return max(map(sum, zip(*[item.busy_us for item in items], strict=True)))
+
+
+def longest_chain_us(items: Iterable[JoinedItem]) -> float:
+    """A lower bound on the time of decisions along the data flow: the longest chain of parts, where readers wait for
+    whole values."""
+    ready_us: dict[str, float] = {}
+    for item in items:
+        for name, us, reads in item.made:
+            end_us = us
+            for source, source_us in reads:
+                if source in ready_us and ready_us[source] + source_us > end_us:
+                    end_us = ready_us[source] + source_us
+            ready_us[name] = end_us
+    return max(ready_us.values(), default=0.0)
 
 
 def join_parts(items: Sequence[JoinedItem]) -> Steps:

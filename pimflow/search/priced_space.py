@@ -145,6 +145,8 @@ class Search:
         self._prune = prune
         self._refined = 0
         self._tried: set[Decision] = set()
+        self._tried_places: set[tuple[int, int]] = set()
+        """The place and shift of candidates of which all decisions are `_tried`, as far as they were asked for."""
         self._probed: set[Decision] = set()
         self._known: list[Near[Decisions]] = []
         """A heap of covers near the cheapest through candidates that are priced, or known to be no cheaper than their
@@ -202,6 +204,7 @@ class Search:
         Concurrent decisions and pipelines are varied again in every round, because more nodes may be divided in them.
         """
         self._tried = {decision for decision in self._tried if not isinstance(decision, Parallel | Pipeline)}
+        self._tried_places.clear()
         self._probed.clear()
         self.pool.near_again()
         self._varied.clear()
@@ -211,21 +214,31 @@ class Search:
     def _climb(self) -> None:
         """Vary what is new in the cheapest cover, or near it, until nothing is."""
         while not self.out_of_time:
-            chosen = [(taken.entry, self.placed(taken)) for taken in self.cheapest()]
-            cost = sum(entry.us for entry, _ in chosen)
+            cover = self.cheapest()
+            cost = sum([taken.entry.us for taken in cover])
             if cost < self._found[0] * (1 - _ROUNDING):
                 self._found, self._tries = (cost, self._refined), 0
-            fresh = [(entry, some) for entry, some in chosen if not self._tried.issuperset(some.payload)]
+            tried = self._tried_places
+            fresh = [
+                taken for taken in cover if (taken.entry.place, taken.shift) not in tried and not self._was_tried(taken)
+            ]
             in_vain = self._refined - self._found[1] > _IN_VAIN
             if not fresh and (in_vain or not self._probe()):
                 return
             if not fresh or self.out_of_time:
                 continue
-            self._join([some for _, some in chosen])
-            for entry, some in fresh:
+            self._join([self.placed(taken) for taken in cover])
+            for some, taken in [(self.placed(taken), taken) for taken in fresh]:
                 self._tried.update(some.payload)
-                self._vary(entry)
+                self._vary(taken.entry)
                 self._cut(some)
+
+    def _was_tried(self, taken: Taken[Decisions]) -> bool:
+        """Whether all decisions of a candidate in a cover have been varied."""
+        tried = self._tried.issuperset(self.placed(taken).payload)
+        if tried:
+            self._tried_places.add((taken.entry.place, taken.shift))
+        return tried
 
     def merge(self) -> None:
         """Make one pipeline of neighbouring decisions where that pays off, and then rearrange decisions in more ways.
@@ -366,17 +379,13 @@ class Search:
 
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
-        parts = self._line.on_order(chosen)
-        starts, costs = [some.start for some in parts], [some.cost for some in parts]
-        for candidate in self._candidates.joins(parts):
-            first = self._candidates.first_equivalent(candidate)
-            if first in self._joined:
+        for candidate, parts_cost in self._candidates.joins(self._line.on_order(chosen)):
+            if candidate in self._joined:
                 self.entered += 1
                 continue
-            self._joined.add(first)
-            among = slice(bisect_left(starts, candidate.start), bisect_left(starts, candidate.stop))
+            self._joined.add(candidate)
             if self.has_time():
-                self._enter(first, parts_cost=sum(costs[among]))
+                self._enter(candidate, parts_cost=parts_cost)
 
     def _vary(self, entry: Entry[Decisions]) -> None:
         """Enter variations of an entry's decisions, and count them; those of equivalent ones are only counted."""
@@ -416,7 +425,7 @@ class Search:
             if not self.has_time():
                 return ()
             self._refine_in_pool(entry)
-        return () if entry is None else self._candidates.moved(entry.payload, shift)
+        return () if entry is None else self._candidates.scene.moved(entry.payload, shift)
 
     def vary(self, candidates: Iterable[Candidate]) -> None:
         """Add candidates found by variation, whose number is not known in advance."""
@@ -444,11 +453,10 @@ class Search:
         varied would depend on it.
         """
         while self.has_time():
-            chosen = self.pool.cheapest()
-            unsure = {taken.entry.place: taken.entry for taken in chosen if not taken.entry.priced}
+            unsure = self.pool.unsure()
             if not unsure:
-                return chosen
-            for entry in unsure.values():
+                return self.pool.cheapest()
+            for entry in unsure:
                 most = entry.us * (1 + _AS_LOW)
                 self._refine_in_pool(entry)
                 while (first := self.pool.first(entry.start, entry.stop)) and first.us <= most:

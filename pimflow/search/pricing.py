@@ -122,7 +122,7 @@ class Pricer:
             by_stages = 0.0 if len(self.graph.nodes) > LONG else self._stages.lower_bound_us(only)
             return by_stages or self._busiest_us(only)
         if isinstance(only, Parallel):
-            return self._bounds.joined_busy_us(only)
+            return self._bounds.joined_us(only)
         if isinstance(only, SplitRows | SplitColumns | SplitK):
             part, both = self._part_on_host(only), (self.costs.target.host, only.device)
             shares = zip((part, 1 - part), both, strict=True)

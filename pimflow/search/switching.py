@@ -61,7 +61,7 @@ class Line:
 
     def moved(self, decisions: Decisions, shift: int) -> Decisions:
         """The decisions of a candidate at this distance on the line from an equivalent one."""
-        return self._candidates.moved(decisions, shift if self.is_order else shift // _POINTS)
+        return self._candidates.scene.moved(decisions, shift if self.is_order else shift // _POINTS)
 
     def with_all_channels(self) -> Iterator[Candidate]:
         """Every unit that may stay on the host, there with all channels; none if channels never change hands."""

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Builder, Decision, Graph, Parallel, Pipeline, Refusal, SplitRows
+from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, Refusal, SplitRows
 from pimflow.ir.expansion.base import CONTRIB
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
@@ -270,7 +270,7 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str, machine: str
         while (place := chosen[-1].stop if chosen else 0) < len(candidates.order):
             one = rng.choice(starting[place])
             chosen.append(Interval(one.start, one.stop, 1.0, one.decisions))
-        found = [joined.decisions for joined in candidates.joins(chosen)]
+        found = [joined.decisions for joined, _ in candidates.joins(chosen)]
         drawn += rng.sample(found, min(8, len(found)))
     exact = 0
     for decisions in drawn:
@@ -283,6 +283,34 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str, machine: str
         assert by_parts in (None, math.inf if cost is None else cost), decisions
         exact += by_parts is not None
     assert exact > 10
+
+
+@pytest.mark.parametrize("machine", ["pimflow", "cpu", "link"])
+def test_joined_decisions_take_as_long_as_their_longest_chain(machine: str) -> None:
+    """Two nodes side by side between two others, on different devices: known before any parts are put together."""
+    costs, _ = COSTS[machine]
+    net = ConvNet("chain")
+    first = net.layer(net.input(1, 32, 28, 28), 64)
+    graph = net.graph(net.layer(net.add(net.layer(first, 64, 3), net.layer(first, 64)), 128, 3))
+    device, host = list(costs.units)[-1], costs.target.host
+    choice = costs.units[device].choice_for("auto")
+    placed = [
+        OnDevice(node.name, *((host, "") if node.name in ("conv1", "add3") else (device, choice)))
+        for node in graph.nodes
+    ]
+    pricer = Pricer(graph, costs, PriceCache(None, ""))
+    first_us, left_us, right_us, *behind_us = [
+        pricer.least((decision,)) - ahead_us(costs, graph, decision) for decision in placed
+    ]
+    assert left_us != right_us
+    longest_us = first_us + max(left_us, right_us) + sum(behind_us)
+    assert pricer.least((Parallel((tuple(placed),)),)) == pytest.approx(longest_us, rel=1e-9)
+
+
+def ahead_us(costs: Costs, graph: Graph, placed: OnDevice) -> float:
+    """What a node on the host does not wait for: its launch, if that is queued."""
+    node = graph.node(placed.node).placed(device=placed.device)
+    return costs.avoidable_us(graph, node) if placed.device == costs.target.host else 0.0
 
 
 class CountingUnit(FakeUnit):

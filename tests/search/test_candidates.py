@@ -256,7 +256,7 @@ def test_chosen_neighbours_in_different_branches_are_joined() -> None:
     payloads: list[tuple[Decision, ...]] = [(decision,) for decision in each]
     chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
     windows = [(0, 3, Parallel((first, (other,)))), (1, 3, Parallel((first[1:], (other,))))]
-    joined = [(one.start, one.stop, one.decisions[0]) for one in candidates.joins(chosen)]
+    joined = [(one.start, one.stop, one.decisions[0]) for one, _ in candidates.joins(chosen)]
     assert set(windows) <= set(joined)
     for start, stop, parallel in joined:
         (window,) = [window for window in windows if window[:2] == (start, stop)]
@@ -280,7 +280,7 @@ def test_chosen_neighbours_are_joined_where_one_does_not_wait_for_all_of_another
     chosen = [
         Interval(at, stop, 1.0, payload) for at, stop, payload in zip((0, 1, 2), (1, 2, 4), payloads, strict=True)
     ]
-    joined = {one.decisions[0] for one in candidates.joins(chosen)}
+    joined = {one.decisions[0] for one, _ in candidates.joins(chosen)}
     assert Parallel(((run, *other, behind),)) in joined, "the sum waits for both, conv2 does not wait for conv1"
     chain, _ = candidates_of(heavy_chain(), "auto")
     alone: list[tuple[Decision, ...]] = [(OnDevice(node.name, "pim", "auto"),) for node in chain.order]
@@ -293,7 +293,7 @@ def test_split_units_are_joined_with_one_whole_and_the_others_mostly_on_the_host
     divided = (SplitRows("conv0", 3, "auto"), SplitRows("conv1", 5, "auto"), SplitColumns("conv2", 16, "newton++"))
     payloads: list[tuple[Decision, ...]] = [(decision,) for decision in (*divided, behind)]
     chosen = [Interval(place, place + 1, 1.0, payload) for place, payload in enumerate(payloads)]
-    joined = {one.decisions[0] for one in candidates.joins(chosen) if one.start == 0}
+    joined = {one.decisions[0] for one, _ in candidates.joins(chosen) if one.start == 0}
     most = (SplitRows("conv0", 7, "auto"), SplitRows("conv1", 7, "auto"), SplitColumns("conv2", 48, "newton++"))
     whole = [OnDevice(item.node, "pim", item.choice) for item in divided]
     moved = [tuple(whole[at] if at == one else most[at] for at in range(3)) for one in range(3)]

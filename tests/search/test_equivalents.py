@@ -7,9 +7,9 @@ from collections import Counter
 
 import pytest
 
-from pimflow.ir import Conv2d, Graph
+from pimflow.ir import Conv2d, Decision, Graph, OnDevice
 from pimflow.search.candidates import Candidate, Candidates
-from pimflow.search.chain import solve_chain
+from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.equivalents import Equivalents
 from pimflow.search.order import execution_order, units_of
 from pimflow.search.policy import Policy, Space
@@ -98,13 +98,34 @@ def test_candidates_of_repeats_match_a_full_enumeration(name: str) -> None:
     everywhere, once = candidates_of(graph, once=False), candidates_of(graph, once=True)
     listed = list(once)
     moved = [
-        Candidate(one.start + shift, one.stop + shift, once.moved(one.decisions, shift), one.certain)
+        Candidate(one.start + shift, one.stop + shift, once.scene.moved(one.decisions, shift), one.certain)
         for one in listed
         for shift in once.shifts(one)
     ]
     assert Counter(moved) == Counter(everywhere)
     assert len(listed) < len(moved)
     assert {once.first_equivalent(one) for one in moved} == set(listed)
+
+
+@pytest.mark.parametrize("name", ["forks", "repeating1"])
+def test_repeats_are_joined_once(name: str) -> None:
+    everywhere, once = candidates_of(GRAPHS[name], once=False), candidates_of(GRAPHS[name], once=True)
+    decided: list[tuple[Decision, ...]] = [
+        tuple([OnDevice(node.name, "gpu" if at % 2 else "pim") for at, node in enumerate(unit.nodes)])
+        for unit in once.scene.units
+    ]
+    chosen = [
+        Interval(unit.start, unit.stop, 1.0, payload) for unit, payload in zip(once.scene.units, decided, strict=True)
+    ]
+    found = list(once.joins(chosen))
+    joined = [one for one, _ in found]
+    assert set(joined) == {once.first_equivalent(one) for one, _ in everywhere.joins(chosen)}
+    assert len(set(joined)) == len(joined) < len(list(candidates_of(GRAPHS[name], once=False).joins(chosen)))
+    assert all(once.scene.equivalents.shift(one.start, one.stop) == 0 for one in joined)
+    assert all(
+        parts_cost == sum(some.start < one.stop and some.stop > one.start for some in chosen)
+        for one, parts_cost in found
+    )
 
 
 @pytest.mark.parametrize("name", GRAPHS)
@@ -115,7 +136,7 @@ def test_repeats_have_the_same_prices(name: str) -> None:
     for one in once:
         first = content_text(graph, outputs, one.decisions)
         for shift in once.shifts(one)[1:]:
-            assert content_text(graph, outputs, once.moved(one.decisions, shift)) == first
+            assert content_text(graph, outputs, once.scene.moved(one.decisions, shift)) == first
 
 
 @pytest.mark.parametrize(

@@ -236,9 +236,9 @@ def test_decisions_joined_only_by_rounding_stay_separate(monkeypatch: pytest.Mon
     bounded, refined = [], []
     least, refine = Pricer.least, Pricer.refine
 
-    def joined(_: Candidates, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+    def joined(_: Candidates, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[tuple[Candidate, float]]:
         items = tuple(item for some in chosen for decision in some.payload for item in singles(decision))
-        yield Candidate(0, chosen[-1].stop, (Parallel((items,)),))
+        yield Candidate(0, chosen[-1].stop, (Parallel((items,)),)), sum(some.cost for some in chosen)
 
     def counted_least(pricer: Pricer, decisions: tuple[Decision, ...]) -> float:
         if not isinstance(decisions[0], Parallel):

@@ -149,7 +149,7 @@ def test_what_follows_from_parts_matches_the_timeline(name: str, machine: str) -
     cover: list[Interval[tuple[Decision, ...]]] = []
     while (place := cover[-1].stop if cover else 0) < len(candidates.order):
         cover.append(Interval(place, shortest[place].stop, 1.0, shortest[place].decisions))
-    drawn = [*listed[::20], *list(candidates.joins(cover))[:20]]
+    drawn = [*listed[::20], *[one for one, _ in candidates.joins(cover)][:20]]
     for candidate in drawn:
         cost = pricer.cost(candidate.decisions)
         assert cost is not None

@@ -16,7 +16,6 @@ from dataclasses import replace
 from itertools import chain
 
 from pimflow.ir import Decision, Graph, Parallel
-from pimflow.ir.plan import renamed
 from pimflow.search.candidates import branches as concurrent
 from pimflow.search.candidates import columns, divided, edges, inner, pipelines
 from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene
@@ -135,15 +134,8 @@ class Candidates:
         shift = self.scene.equivalents.shift(candidate.start, candidate.stop)
         if not shift:
             return candidate
-        decisions = self.moved(candidate.decisions, -shift)
+        decisions = self.scene.moved(candidate.decisions, -shift)
         return replace(candidate, start=candidate.start - shift, stop=candidate.stop - shift, decisions=decisions)
-
-    def moved(self, decisions: tuple[Decision, ...], shift: int) -> tuple[Decision, ...]:
-        """The same decisions about the nodes at a distance of `shift` positions."""
-        return decisions if not shift else tuple([renamed(decision, self._behind(shift)) for decision in decisions])
-
-    def _behind(self, shift: int) -> Callable[[str], str]:
-        return lambda name: self.order[self.scene.place[name] + shift].name
 
     def _versions(self, kinds: Sequence[Count], spaces: Sequence[Space], most: int) -> int:
         """The number of versions of the kinds that have too many in most graphs; counting stops above `most`."""
@@ -194,14 +186,15 @@ class Candidates:
                 self._joined.add(candidate)
                 yield candidate
 
-    def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
-        """Decisions of a cover joined without synchronisation between them, and variations of these; each once."""
+    def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[tuple[Candidate, float]]:
+        """Decisions of a cover joined without synchronisation between them, and variations of these, each once and with
+        the cost of those decisions; about the first of equivalent stretches."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
         seen = self._windows[self.scene.sums]
-        for candidate in joins(self.scene, chosen, seen) if concurrently else ():
+        for candidate, parts_cost in joins(self.scene, chosen, seen) if concurrently else ():
             if candidate not in self._joined:
                 self._joined.add(candidate)
-                yield candidate
+                yield candidate, parts_cost
 
     def merges(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
         """Consecutive decisions of a cover in one pipeline, whole or in part, and its pipelines in other stages."""

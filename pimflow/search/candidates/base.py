@@ -9,6 +9,7 @@ from functools import cached_property
 from pimflow.codegen.answers import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
 from pimflow.ir.analysis.regions import OperandReads, operand_reads
+from pimflow.ir.plan import renamed
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.records import dataclass
 from pimflow.search.epilogues import own_kernels
@@ -108,6 +109,13 @@ class Scene:
         found = self.fork_joins if concurrently else ()
         regions = [region for region in found if region.stop - region.start <= reach]
         self.equivalents = Equivalents(self.graph, self.order, self.units, regions, reach)
+
+    def moved(self, decisions: tuple[Decision, ...], shift: int) -> tuple[Decision, ...]:
+        """The same decisions about the nodes at a distance of `shift` positions."""
+        return decisions if not shift else tuple([renamed(decision, self._behind(shift)) for decision in decisions])
+
+    def _behind(self, shift: int) -> Callable[[str], str]:
+        return lambda name: self.order[self.place[name] + shift].name
 
     def destinations(self, choice: str) -> Sequence[Destination]:
         """Every device other than the host, with the meaning of a policy's choice for it."""

@@ -22,25 +22,32 @@ from pimflow.search.chain import Interval
 Chosen = Sequence[Interval[tuple[Decision, ...]]]
 
 
-def joins(scene: Scene, chosen: Chosen, seen: set[tuple[Decision, ...]]) -> Iterator[Candidate]:
+def joins(scene: Scene, chosen: Chosen, seen: set[tuple[Decision, ...]]) -> Iterator[tuple[Candidate, float]]:
     """Consecutive chosen decisions, joined: as they are, with a single divided node that leaves the host, and with one
-    unit decided differently. Decisions that were `seen` before are left out."""
+    unit decided differently; each with the cost of the chosen decisions. They are about the first of equivalent
+    stretches; decisions that were `seen` before, about any of these, are left out."""
     starts = [one.start for one in chosen]
     ends = {(bisect_right(starts, before) - 1, bisect_right(starts, behind) - 1) for before, behind in scene.unordered}
     for first, last in sorted(ends):
         start, stop = chosen[first].start, chosen[last].stop
         if first == last or stop - start > MAX_REGION_NODES or scene.fetches_rows(start, stop):
             continue
-        window = chosen[first : last + 1]
-        decisions = tuple([decision for one in window for decision in one.payload])
-        if decisions not in seen:
+        decisions = tuple([decision for one in chosen[first : last + 1] for decision in one.payload])
+        if decisions in seen:
+            continue
+        seen.add(decisions)
+        shift = scene.equivalents.shift(start, stop)
+        if shift:
+            decisions = scene.moved(decisions, -shift)
+            if decisions in seen:
+                continue
             seen.add(decisions)
-            yield from _joined(scene, window)
+        parts_cost = sum([one.cost for one in chosen[first : last + 1]])
+        yield from ((joined, parts_cost) for joined in _joined(scene, start - shift, stop - shift, decisions))
 
 
-def _joined(scene: Scene, window: Chosen) -> Iterator[Candidate]:
-    start, stop = window[0].start, window[-1].stop
-    items = [item for interval in window for decision in interval.payload for item in singles(decision)]
+def _joined(scene: Scene, start: int, stop: int, decisions: tuple[Decision, ...]) -> Iterator[Candidate]:
+    items = [item for decision in decisions for item in singles(decision)]
     joined = parallel_of(scene, start, stop, items)
     if not all(_stays(item, scene.host) for item in items):
         yield Candidate(start, stop, (joined,))
