@@ -411,11 +411,11 @@ def test_candidates_with_similar_bounds_are_refined_at_once(monkeypatch: pytest.
         with monkeypatch.context() as patch:
             for other in share:
                 patch.setattr(priced_space, "_AS_LOW", other)
-            patch.setattr(Pool, "cheapest", lambda pool: (next(solutions), cheapest(pool))[1])
+            patch.setattr(Pool, "unsure", lambda pool: (next(solutions), unsure(pool))[1])
             space = price_space(GRAPHS["random0"], find_policy("auto"), FakeCosts(), PriceCache(None, ""))
         return next(solutions), solve_chain(space.positions, space.intervals)
 
-    cheapest = Pool.cheapest
+    unsure = Pool.unsure
     (at_once, plan), (one_by_one, same) = searched(), searched(-1.0)
     assert 2 * at_once <= one_by_one
     assert plan == same
