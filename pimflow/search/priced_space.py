@@ -241,13 +241,14 @@ class Search:
         return tried
 
     def merge(self) -> None:
-        """Make one pipeline of neighbouring decisions where that pays off, and then rearrange decisions in more ways.
+        """Decide all layers that are alike as the best of them, make one pipeline of neighbouring decisions where that
+        pays off, and then rearrange decisions in more ways.
 
-        Both come last and start from a settled plan, so that they never lead away from one that is found without them.
+        All of this comes last and starts from a settled plan: it never leads away from one that is found without it.
         """
         self.settle()
         rearranged = partial(self._candidates.rearranged, cheapest=self._cheapest_for)
-        for offered in (self._candidates.merges, rearranged):
+        for offered in (self._candidates.repeated, self._candidates.merges, rearranged):
             while self._rearrange(offered):
                 self._climb()
                 self.settle()

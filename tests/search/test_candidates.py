@@ -390,6 +390,34 @@ def test_joined_stretches_and_their_neighbours_exchange_units() -> None:
     assert list(shifted(candidates.scene, apart, lambda *_: ())) == [], "nothing is joined"
 
 
+def test_what_is_decided_for_one_block_is_tried_for_those_like_it() -> None:
+    """Three residual blocks: two with the same nodes, behind different ones, and one of another width."""
+    net = ConvNet("blocks")
+    x = net.layer(net.input(1, 16, 8, 8), 32)
+    for channels in (32, 32, 64):
+        x = net.layer(x, channels, 3) if channels == 64 else x
+        x = net.add(net.layer(net.layer(x, channels), channels, 3), net.layer(x, channels))
+    graph = net.graph(x)
+    candidates, _ = candidates_of(graph, "auto")
+    one, another = ([node.name for node in candidates.order[start : start + 3]] for start in (1, 5))
+
+    def joined(names: list[str]) -> tuple[Decision, ...]:
+        first, second, beside = names
+        both = (SplitRows(first, 3, "auto"), OnDevice(second, "gpu"))
+        return (Parallel((both, (OnDevice(beside, "pim", "auto"),))),)
+
+    cover: list[Interval[tuple[Decision, ...]]] = [
+        Interval(at, at + 1, 1.0, (OnDevice(node.name, "pim", "auto"),)) for at, node in enumerate(candidates.order)
+    ]
+    cover[1:4] = [Interval(1, 4, 1.0, joined(one))]
+    (found,) = candidates.repeated(cover)
+    assert found == Candidate(5, 8, joined(another))
+    costs = [Pricer(graph, FakeCosts(), PriceCache(None, "")).cost(joined(names)) for names in (one, another)]
+    assert costs[0] == costs[1]
+    assert costs[0] is not None
+    assert list(candidates.repeated(cover)) == [], "each once"
+
+
 def test_a_pipeline_in_a_branch_is_restaged_or_comes_apart() -> None:
     candidates, _ = candidates_of(downsampled(), "auto")
     run = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")

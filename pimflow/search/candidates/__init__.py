@@ -31,6 +31,7 @@ from pimflow.search.candidates.pieces import Cheapest, cuts, pieces, shifted
 from pimflow.search.candidates.pipelines import patterns, runs, shorter_first, variations
 from pimflow.search.candidates.placed import on_device, on_host
 from pimflow.search.candidates.rejoined import rejoined
+from pimflow.search.candidates.repeated import repeated
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Policy, Space
 from pimflow.search.pricing import Pricer
@@ -72,6 +73,7 @@ class Candidates:
         """Neighbouring decisions that have been joined, by whether sums are divided: then there are more variations."""
         self._probes: set[Candidate] = set()
         self._rejoined: set[tuple[Decision, ...]] = set()
+        self._repeated: set[tuple[Decision, ...]] = set()
         self._varied: set[tuple[Decision, ...]] = set()
         self._mergers = [Merger(self.scene, space) for space in policy.spaces if space.runs == "any"]
         self._exhaustive = exhaustive
@@ -200,6 +202,11 @@ class Candidates:
         """Consecutive decisions of a cover in one pipeline, whole or in part, and its pipelines in other stages."""
         for merger in self._mergers:
             yield from merger.candidates(chosen)
+
+    def repeated(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:
+        """Decisions of a cover about other stretches with the same nodes, unless the policy lists every decision."""
+        if self._mergers:
+            yield from repeated(self.scene, chosen, self._repeated)
 
     def rearranged(self, chosen: Sequence[Interval[tuple[Decision, ...]]], cheapest: Cheapest) -> Iterator[Candidate]:
         """Like `merges`, also in stages that no decision has, inside joined decisions, and with boundaries of joined

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from pimflow.codegen.answers import EdgeDivision
@@ -15,6 +15,7 @@ from pimflow.records import dataclass
 from pimflow.search.epilogues import own_kernels
 from pimflow.search.equivalents import Equivalents, NoEquivalents
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of, unordered
+from pimflow.search.parts import price_key
 from pimflow.search.pricing import Pricer
 
 MAX_REGION_NODES = 24
@@ -109,6 +110,24 @@ class Scene:
         found = self.fork_joins if concurrently else ()
         regions = [region for region in found if region.stop - region.start <= reach]
         self.equivalents = Equivalents(self.graph, self.order, self.units, regions, reach)
+
+    @cached_property
+    def kinds(self) -> tuple[int, ...]:
+        """By position, a number for everything that the price of the node depends on."""
+        numbers: dict[Hashable, int] = {}
+        return tuple([numbers.setdefault(price_key(self.graph, node), len(numbers)) for node in self.order])
+
+    @cached_property
+    def firsts_of_kind(self) -> Mapping[int, Sequence[int]]:
+        """By kind of node, where the `firsts` of `equivalents` begin that start with one."""
+        found: dict[int, list[int]] = {}
+        for unit in self.equivalents.firsts:
+            found.setdefault(self.kinds[unit.start], []).append(unit.start)
+        return found
+
+    def content_text(self, decisions: tuple[Decision, ...]) -> str:
+        """What the cost of decisions depends on."""
+        return self._pricer.content_text(decisions)
 
     def moved(self, decisions: tuple[Decision, ...], shift: int) -> tuple[Decision, ...]:
         """The same decisions about the nodes at a distance of `shift` positions."""
