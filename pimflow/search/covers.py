@@ -14,7 +14,7 @@ from functools import cached_property
 from operator import add, itemgetter
 
 _QUANTA = 2.0**40
-"""The number of quanta in a microsecond (or millijoule): exact for all times below it that a plan may have."""
+"""The number of quanta in a microsecond (or millijoule): costs that differ by less are equal."""
 
 
 def in_quanta(us: float) -> float:
