@@ -25,14 +25,16 @@ def find_original(folder: Path, name: str) -> Path:
     return path
 
 
-def copy_model(path: str, folder: Path) -> Path:
-    """Copy an ONNX file and its external data, unchanged, into a new folder; return the path of the copy."""
-    home, outlined = Path(path).parent, file_outline(Path(path))
-    model = onnx.load(path, load_external_data=False) if outlined is None else outlined.proto
-    within = {} if outlined is None else outlined.places
-    tensors = (tensor for tensor in all_tensors(model) if is_external(tensor) and tensor.name not in within)
-    outside = {external_range(tensor, Path(path)).path for tensor in tensors}
-    for file in sorted(outside):
+def copy_model(path: str, folder: Path, *, whole: bool = False) -> Path:
+    """Copy an ONNX file and its external data, unchanged, into a new folder; return the path of the copy.
+
+    Args:
+        path: the file.
+        folder: the new folder.
+        whole: whether the file is known to have no external data; otherwise it is parsed to find them.
+    """
+    home = Path(path).parent
+    for file in () if whole else sorted(_external_files(Path(path))):
         copy = folder / file.relative_to(home)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(file, copy)
@@ -40,3 +42,12 @@ def copy_model(path: str, folder: Path) -> Path:
     copy = folder / Path(path).name
     shutil.copyfile(path, copy)
     return copy
+
+
+def _external_files(path: Path) -> set[Path]:
+    """The files of a model's external data."""
+    outlined = file_outline(path)
+    model = onnx.load(path, load_external_data=False) if outlined is None else outlined.proto
+    within = {} if outlined is None else outlined.places
+    tensors = (tensor for tensor in all_tensors(model) if is_external(tensor) and tensor.name not in within)
+    return {external_range(tensor, path).path for tensor in tensors}

@@ -92,6 +92,15 @@ class ModelSource:
         content = self.as_file()
         return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(Path(str(content)))
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether the file is known to have no external data, from when it was read."""
+        return bool(vars(self).get("_is_whole"))
+
+    def note_whole(self) -> None:
+        """Notes that the file has no external data, so that it is not parsed again to find out."""
+        vars(self)["_is_whole"] = True
+
     def check_unchanged(self) -> None:
         """Check that the model is still the one whose digest was taken first.
 

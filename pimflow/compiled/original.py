@@ -34,7 +34,7 @@ def read_model(source: ModelSource, options: Options, *, unroll: bool = False, l
     """
     adjacency = options.graph or source.adjacency
     has_run = adjacency is None and _has_run(source, options)
-    return load_with_graph(
+    loaded = load_with_graph(
         source.content,
         options.shapes,
         adjacency,
@@ -44,6 +44,9 @@ def read_model(source: ModelSource, options: Options, *, unroll: bool = False, l
         unroll=unroll,
         learnt_apart=learnt_apart,
     )
+    if not loaded.has_external_data:
+        source.note_whole()
+    return loaded
 
 
 def read_for_passes(

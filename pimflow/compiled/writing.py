@@ -153,7 +153,7 @@ def _save_original(source: ModelSource, folder: Path) -> str:
     source.check_unchanged()
     content = source.content
     if isinstance(content, str):
-        copied = copy_model(content, folder / ORIGINAL).relative_to(folder).as_posix()
+        copied = copy_model(content, folder / ORIGINAL, whole=source.is_whole).relative_to(folder).as_posix()
         source.check_unchanged()  # nor meanwhile
         return copied
     copy = folder / ORIGINAL / "model.onnx"

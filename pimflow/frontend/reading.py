@@ -8,6 +8,7 @@ import os
 from collections.abc import Container, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import field, replace
+from functools import cached_property
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -67,7 +68,7 @@ class Source:
         detached = self.detached.get(initialiser.name)
         return load_tensor(initialiser, self.path) if detached is None else detached
 
-    @property
+    @cached_property
     def external(self) -> list[TensorProto]:
         """Tensors whose data are in other files."""
         return [

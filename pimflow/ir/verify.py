@@ -20,18 +20,18 @@ def verify_graph(graph: Graph, before: Graph | None = None) -> None:
 
     Args:
         graph: the graph.
-        before: the graph that it was made from; if that one passed, the types of nodes that both have are not checked
-            again.
+        before: the graph that it was made from; if that one passed, the types of nodes and constants that both have are
+            not checked again.
 
     Raises:
         GraphError: the graph breaks a rule; the message names the first offending node or value.
     """
     if graph in _RIGHT:
         return
-    _check_names(graph)
-    _check_constants(graph)
-    _check_order(graph)
     known = before if before is not None and before in _RIGHT else None
+    _check_names(graph)
+    _check_constants(graph, known)
+    _check_order(graph)
     for node in graph.nodes:
         if known is None or not _is_known(graph, node, known):
             _check_types(graph, node)
@@ -70,17 +70,19 @@ def _check_names(graph: Graph) -> None:
             raise GraphError(f"value {value.name!r} is filed under {name!r}")
 
 
-def _check_constants(graph: Graph) -> None:
+def _check_constants(graph: Graph, known: Graph | None) -> None:
     for name, array in graph.constants.items():
         value = graph.values.get(name)
         if value is None:
             raise GraphError(f"constant {name!r} has no value")
+        if name in graph.inputs:
+            raise GraphError(f"{name!r} is both a constant and a graph input")
+        if known is not None and known.constants.get(name) is array and known.values[name] is value:
+            continue
         if value.shape != array.shape or value.dtype != array.dtype.name:
             raise GraphError(
                 f"constant {name!r} is {array.dtype.name}{list(array.shape)}, its value says {value.dtype}{value.shape}"
             )
-        if name in graph.inputs:
-            raise GraphError(f"{name!r} is both a constant and a graph input")
 
 
 def _check_order(graph: Graph) -> None:

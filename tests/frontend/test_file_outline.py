@@ -9,6 +9,8 @@ import onnx
 import pytest
 from onnx import numpy_helper
 
+import pimflow
+from pimflow.bundle import original as original_files
 from pimflow.bundle.original import copy_model
 from pimflow.bundle.source import model_source
 from pimflow.compiled import original
@@ -147,6 +149,35 @@ def test_a_copy_has_the_models_data_files_and_no_others(path: Path, tmp_path: Pa
     copy = copy_model(str(path), tmp_path / "copy")
     assert {item.name for item in copy.parent.iterdir()} == {"bias.bin", "model.onnx"}
     np.testing.assert_array_equal(load_model(copy).constants["c1"], bias)
+
+
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_whether_a_file_has_data_elsewhere_is_noted_when_it_is_read(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_whole: bool
+) -> None:
+    """The copy of a file without any is made without parsing it again; the others' data are still copied."""
+    model = conv_model()
+    if not is_whole:
+        bias = model.graph.initializer[0]
+        (tmp_path / "bias.bin").write_bytes(bias.raw_data)
+        onnx.external_data_helper.set_external_data(bias, "bias.bin", 0, len(bias.raw_data))
+        bias.ClearField("raw_data")
+    path.write_bytes(model.SerializeToString())
+    source = model_source(path)
+    assert not source.is_whole
+    compiled = pimflow.compile(path, check=False, use_cache=False)
+    assert compiled.source.is_whole is is_whole
+    parsed: list[Path] = []
+
+    def seen(path: Path) -> outlines.FileOutline | None:
+        parsed.append(path)
+        return file_outline(path)
+
+    monkeypatch.setattr(original_files, "file_outline", seen)
+    out = compiled.save(tmp_path / "out")
+    names = {item.name for item in (out / "original").iterdir()}
+    assert names == ({"model.onnx"} if is_whole else {"model.onnx", "bias.bin"})
+    assert parsed == ([] if is_whole else [path])
 
 
 @pytest.mark.parametrize("is_large", [True, False])

@@ -117,6 +117,12 @@ def test_concat_of_parts_that_differ() -> None:
         ),
         ("another shape", lambda graph: graph.replace(values={**graph.values, "b": Value("b", (1, 4, 3, 2))})),
         ("another order", lambda graph: graph.replace(nodes=graph.nodes[::-1])),
+        ("another constant", lambda graph: graph.replace(constants={**graph.constants, "w": np.zeros((4, 2, 9))})),
+        (
+            "another type of a constant",
+            lambda graph: graph.replace(values={**graph.values, "w": replace(graph.values["w"], dtype="float16")}),
+        ),
+        ("a constant as input", lambda graph: graph.replace(inputs=(*graph.inputs, "w"))),
     ],
 )
 def test_only_new_parts_of_a_verified_graph_are_checked(name: str, changed: Callable[[Graph], Graph]) -> None:
