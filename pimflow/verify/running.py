@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping, Sequence
 from math import prod
 from pathlib import Path
 from types import MappingProxyType
@@ -14,6 +14,7 @@ from pimflow.frontend.reading import long_model
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
+from pimflow.onnxio.folding import is_random
 from pimflow.onnxio.pieces import runs_in_pieces
 from pimflow.onnxio.runtime import return_memory
 from pimflow.onnxio.session import ran_out_of_resources
@@ -132,7 +133,7 @@ def require_running(
     if needed > MAX_RUN_BYTES:
         load_original(content)
         return f"its activations take {needed / 2**30:.3g} GiB at a time"
-    if _macs(graph) > MAX_RUN_MACS and not any(_reads_deciding_data(graph, node) for node in graph.nodes):
+    if _macs(graph) > MAX_RUN_MACS and not _may_fail_on_data(graph, graph.nodes):
         load_original(content)
         return ""
     try:
@@ -248,8 +249,7 @@ def _may_depend_on_data(complaint: str, graph: Graph) -> bool:
     if place is None:
         return False
     kind, name = place.groups()
-    nodes = _possible_nodes(graph, kind, name) or graph.nodes
-    return any(_reads_deciding_data(graph, node) for node in nodes)
+    return _may_fail_on_data(graph, _possible_nodes(graph, kind, name) or graph.nodes)
 
 
 def _macs(graph: Graph) -> int:
@@ -258,11 +258,31 @@ def _macs(graph: Graph) -> int:
     return sum(work.macs for work in works if work is not None)
 
 
-def _reads_deciding_data(graph: Graph, node: Node) -> bool:
+def _may_fail_on_data(graph: Graph, nodes: Sequence[Node]) -> bool:
+    """Whether one of some nodes may run on some data and fail on others."""
+    of_data = _of_data(graph)
+    return any(_reads_deciding_data(graph, node, of_data) for node in nodes)
+
+
+def _of_data(graph: Graph) -> set[str]:
+    """The values that depend on the model's data: not on constants and static shapes alone, as many sizes do."""
+    found = set(graph.inputs)
+    for node in graph.nodes:
+        varies = is_random(node.op) or (isinstance(node.op, OnnxOp) and node.op.has_bodies)
+        if varies or (not found.isdisjoint(node.inputs) and not _is_static_size(graph, node)):
+            found.update(node.outputs)
+    return found
+
+
+def _is_static_size(graph: Graph, node: Node) -> bool:
+    return node.kind in ("Shape", "Size") and graph.value(node.inputs[0]).shape is not None
+
+
+def _reads_deciding_data(graph: Graph, node: Node, of_data: Container[str]) -> bool:
     """Whether a node may run on some data and fail on others: indices, sizes, texts, and values computed from them."""
     if isinstance(node.op, OnnxOp) and node.op.has_bodies:
         return True
-    values = [graph.value(name) for name in graph.activations(node)]
+    values = [graph.value(name) for name in node.inputs if name in of_data]
     if any(value.shape is None or "float" not in value.dtype or "(" in value.dtype for value in values):
         return True
     behind = [value for value in values if value.name != node.inputs[0]]  # a Resize's scales, a Range's bounds

@@ -170,13 +170,23 @@ def test_heavy_models_that_cannot_fail_are_only_loaded(monkeypatch: pytest.Monke
     fixed = load_model(model_of([square], {"x": (4, 4)}, ["z"]))
     scaled = helper.make_node("Resize", ["z", "", "s"], ["y"])
     by_data = load_model(model_of([square, scaled], {"x": (4, 4), "s": (2,)}))
+    twice = [helper.make_node("Shape", ["z"], ["n"]), helper.make_node("Add", ["n", "n"], ["nn"])]
+    sized = helper.make_node("Resize", ["z", "", "", "nn"], ["y"])
+    by_shape = load_model(model_of([square, *twice, sized], {"x": (4, 4)}))
+    drawn = [
+        helper.make_node("RandomUniformLike", ["z"], ["u"]),
+        helper.make_node("Cast", ["u"], ["i"], to=onnx.TensorProto.INT64),
+    ]
+    by_chance = load_model(model_of([square, *drawn, helper.make_node("Gather", ["z", "i"], ["y"])], {"x": (4, 4)}))
     ran: list[str] = []
     monkeypatch.setattr(running, "_run", lambda *_: ran.append("run"))
     monkeypatch.setattr(running, "load_original", lambda *_: ran.append("load"))
     for most in (10, 64, 63):
         monkeypatch.setattr(running, "MAX_RUN_MACS", most)
-        assert [require_running("", graph, 0) for graph in (fixed, by_data)] == ["", ""]
-    assert ran == ["load", "run", "run", "run", "load", "run"]
+        ran.append(f"{most}:")
+        assert {require_running("", graph, 0) for graph in (fixed, by_shape, by_data, by_chance)} == {""}
+    light, heavy = ["run"] * 4, ["load", "load", "run", "run"]
+    assert ran == ["10:", *heavy, "64:", *light, "63:", *heavy]
 
 
 def test_models_with_very_many_operands_run_unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
