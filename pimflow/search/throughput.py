@@ -22,7 +22,7 @@ from __future__ import annotations
 import json
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -33,6 +33,7 @@ from pimflow.ir import Decision, Graph, SplitRows
 from pimflow.records import dataclass
 from pimflow.search.candidates import Candidate, Candidates
 from pimflow.search.chain import Interval
+from pimflow.search.columns import Column, Columns, Loads
 from pimflow.search.policy import Policy
 from pimflow.search.price_cache import key_of
 from pimflow.search.pricing import Pricer
@@ -41,9 +42,6 @@ if TYPE_CHECKING:
     from scipy.optimize import LinearConstraint
 
 Array = npt.NDArray[np.float64]
-
-Loads = Mapping[str, float]
-"""How long each resource is busy, in us."""
 
 GAP = 1e-3
 """The optimality gap: by how much the chosen interval may exceed the minimum, as a share."""
@@ -81,17 +79,6 @@ class LoadPricer(Pricer):
         hex_loads = None if busy is None else {name: us.hex() for name, us in busy.items()}
         self._prices.put_text(key, json.dumps(hex_loads, separators=(",", ":")))
         return busy
-
-
-@dataclass(slots=True)
-class _Column:
-    """A candidate with its loads: lower bounds until it is `priced`."""
-
-    start: int
-    stop: int
-    decisions: tuple[Decision, ...]
-    loads: Loads
-    priced: bool = False
 
 
 @dataclass(frozen=True)
@@ -139,7 +126,7 @@ def balance(graph: Graph, policy: Policy, pricer: LoadPricer, budget_s: float | 
             search.enter(candidates.variations(Interval(column.start, column.stop, 0.0, column.decisions)))
 
 
-def _balanced(interval_us: float, taken: Sequence[_Column], search: _Search) -> Balanced:
+def _balanced(interval_us: float, taken: Sequence[Column], search: _Search) -> Balanced:
     chosen = tuple(column.decisions for column in sorted(taken, key=lambda column: column.start))
     return Balanced(interval_us, min(search.bound_us(), interval_us), chosen, search.entered, not search.out_of_time)
 
@@ -150,12 +137,12 @@ def _without_overlap(policy: Policy) -> Policy:
     return replace(policy, spaces=tuple(dict.fromkeys(spaces)))
 
 
-def _without_late_steps(columns: Sequence[_Column]) -> list[_Column]:
+def _without_late_steps(columns: Sequence[Column]) -> list[Column]:
     """The columns without splits of rows for which the host could make more rows in the same time.
 
     A unit takes no longer for fewer rows; the host's time rises in steps, as its kernels run in waves.
     """
-    kept: list[_Column] = []
+    kept: list[Column] = []
     most: dict[tuple[object, ...], set[float]] = {}
     for column in sorted(columns, key=_host_rows, reverse=True):
         split = column.decisions[0]
@@ -169,7 +156,7 @@ def _without_late_steps(columns: Sequence[_Column]) -> list[_Column]:
     return kept
 
 
-def _host_rows(column: _Column) -> int:
+def _host_rows(column: Column) -> int:
     split = column.decisions[0]
     return split.gpu_rows if isinstance(split, SplitRows) else 0
 
@@ -178,7 +165,7 @@ class _Search:
     """The columns so far, and the program over them."""
 
     def __init__(self, pricer: LoadPricer, size: int, deadline: float) -> None:
-        self.columns: list[_Column] = []
+        self.columns = Columns()
         self.entered = 0
         self.out_of_time = False
         self._pricer = pricer
@@ -189,7 +176,7 @@ class _Search:
 
     def enter(self, candidates: Iterable[Candidate]) -> None:
         """Add candidates; those that a plan needs (`certain`) are priced at once."""
-        found: list[_Column] = []
+        found: list[Column] = []
         for candidate in candidates:
             if time.perf_counter() > self._deadline and not candidate.certain:
                 self.out_of_time = True
@@ -202,8 +189,8 @@ class _Search:
             price = self._pricer.loads if exactly else self._pricer.least_loads
             loads = price(candidate.decisions)
             if loads is not None:
-                found.append(_Column(candidate.start, candidate.stop, candidate.decisions, loads, exactly))
-        self.columns += _without_late_steps(found)
+                found.append(Column(candidate.start, candidate.stop, candidate.decisions, loads, exactly))
+        self.columns.add(_without_late_steps(found))
 
     def price_promising(self) -> None:
         """Price the columns that the linear program takes shares of, until all of them are priced."""
@@ -211,7 +198,7 @@ class _Search:
             if time.perf_counter() > self._deadline:
                 self.out_of_time = True
                 return
-            _, taken = self._program(self.columns).relaxed(_TOTAL)
+            _, taken = self._relaxed(_TOTAL)
             unsure = [column for column in taken if not column.priced]
             if not unsure:
                 return
@@ -220,9 +207,14 @@ class _Search:
 
     def bound_us(self) -> float:
         """A lower bound on the largest load of any cover by the columns."""
-        return self._program(self.columns).relaxed(0.0)[0]
+        return self._relaxed(0.0)[0]
 
-    def cover(self) -> tuple[float, list[_Column]] | None:
+    def _relaxed(self, total: float) -> tuple[float, list[Column]]:
+        """The linear program over all columns (see `_Program.relaxed`); memories limit what it may mix."""
+        within = list(self.columns) if self._is_limited else self.columns.on_hulls()
+        return self._program(within).relaxed(total)
+
+    def cover(self) -> tuple[float, list[Column]] | None:
         """The cover by priced columns that minimises the largest load, with that load; None if none fits.
 
         If there are few columns, it is the best cover by any of them.
@@ -240,13 +232,13 @@ class _Search:
             if self._is_limited:
                 self.price_promising()
 
-    def _improved(self, interval_us: float, taken: list[_Column]) -> tuple[float, list[_Column]]:
+    def _improved(self, interval_us: float, taken: list[Column]) -> tuple[float, list[Column]]:
         """A cover that may also use the columns that are not priced, if they have a place in a better one, as far as
         those are few; the given cover if there is none."""
         for _ in range(_ROUNDS):
             if time.perf_counter() > self._deadline:
                 break
-            near = self._program(self.columns).near(self._program(taken).cost)[:_NEAR_COLUMNS]
+            near = self._program(list(self.columns)).near(self._program(taken).cost)[:_NEAR_COLUMNS]
             found = self._program(near).solved() if near else None
             if found is None or found[0] >= interval_us * (1 - _ROUNDING):
                 break
@@ -257,15 +249,15 @@ class _Search:
                 return found if self._fit(found[1]) else (interval_us, taken)
         return interval_us, taken
 
-    def _few_or_priced(self) -> list[_Column]:
+    def _few_or_priced(self) -> list[Column]:
         if len(self.columns) <= _FEW_COLUMNS and time.perf_counter() <= self._deadline:
-            return self.columns
+            return list(self.columns)
         return [column for column in self.columns if column.priced]
 
-    def _program(self, columns: Sequence[_Column]) -> _Program:
+    def _program(self, columns: Sequence[Column]) -> _Program:
         return _Program(columns, self._size, self._kept(columns))
 
-    def _fit(self, taken: Sequence[_Column]) -> bool:
+    def _fit(self, taken: Sequence[Column]) -> bool:
         """Whether the memories of units hold what the columns store there; if not, they become constraints."""
         if self._is_limited:
             return True
@@ -274,7 +266,7 @@ class _Search:
             self._is_limited |= sum(amounts.get(device, 0) for amounts in kept) > capacity.amount
         return not self._is_limited
 
-    def _kept(self, columns: Sequence[_Column]) -> list[tuple[Array, int]]:
+    def _kept(self, columns: Sequence[Column]) -> list[tuple[Array, int]]:
         """By memory, what every priced column stores there, and the capacity."""
         if not self._is_limited:
             return []
@@ -284,12 +276,8 @@ class _Search:
             for device, capacity in self._pricer.costs.capacities.items()
         ]
 
-    def _price(self, column: _Column) -> None:
-        loads = self._pricer.loads(column.decisions)
-        if loads is None:
-            self.columns.remove(column)
-            return
-        column.loads, column.priced = loads, True
+    def _price(self, column: Column) -> None:
+        self.columns.price(column, self._pricer.loads(column.decisions))
 
 
 @dataclass
@@ -302,11 +290,11 @@ class _Program:
         kept: by memory, what every column stores there, and its capacity.
     """
 
-    columns: Sequence[_Column]
+    columns: Sequence[Column]
     size: int
     kept: Sequence[tuple[Array, int]]
 
-    def relaxed(self, total: float) -> tuple[float, list[_Column]]:
+    def relaxed(self, total: float) -> tuple[float, list[Column]]:
         """The interval of the linear program, which may take shares of columns, and the columns with a share.
 
         Args:
@@ -324,7 +312,7 @@ class _Program:
         loads = self._loads()
         return float(loads.sum(axis=0).max(initial=0.0) + _TOTAL * loads.sum())
 
-    def near(self, cost: float) -> list[_Column]:
+    def near(self, cost: float) -> list[Column]:
         """The columns that a cover of less than this cost may use, those that raise it least first.
 
         No cover with a column costs less than the linear program and the column's reduced cost, by its dual.
@@ -344,7 +332,7 @@ class _Program:
         order = np.argsort(reduced[:-1], kind="stable")
         return [self.columns[at] for at in order if found.fun + reduced[at] < cost]
 
-    def solved(self) -> tuple[float, list[_Column]] | None:
+    def solved(self) -> tuple[float, list[Column]] | None:
         """The largest load and the chosen columns; None if no cover fits into the memories."""
         found = self._solve(_TOTAL, relaxed=False)
         if found is None:
