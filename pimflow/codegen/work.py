@@ -14,6 +14,10 @@ from pimflow.ir.expansion import expand, is_expandable, why_whole
 from pimflow.ir.ops.elementwise import broadcast
 from pimflow.records import dataclass
 
+MAX_MACS = 10**18
+"""The most multiplications of a matrix problem that is timed: floating-point numbers tell larger counts no longer
+apart."""
+
 
 @dataclass(frozen=True)
 class Work:

@@ -10,6 +10,7 @@ import numpy as np
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.answers import WorkReport
 from pimflow.codegen.matrix import MatrixBackend
+from pimflow.codegen.work import MAX_MACS
 from pimflow.data import encode, read_argument
 from pimflow.errors import ArgumentError, OptionError, kind_of
 from pimflow.ir import Builder, Conv2d, Graph, Refusal
@@ -124,6 +125,8 @@ def _checked(given: Any) -> MatrixProblem:
             raise OptionError("the channels of the layer are not multiples of its groups", "correct them")
         if work.out_h < 1 or work.out_w < 1:
             raise OptionError("the kernel of the layer is larger than its padded input", "correct them")
+    if work.macs > MAX_MACS:
+        raise OptionError(f"the layer has more than {MAX_MACS:.0e} multiplications", "make its sizes smaller")
     return work
 
 

@@ -119,6 +119,8 @@ def test_a_wrong_type_is_a_one_line_type_error(name: str) -> None:
         (pimflow.ConvProblem(1, 16, 16, 8, 8, (1, 1), pads=(0, 0, 0, -1)), "'pads' of the layer is (0, 0, 0, -1); "),
         (pimflow.ConvProblem(1, 16, 16, 8, 8, (3, 3), groups=3), "the channels of the layer are not multiples"),
         (pimflow.ConvProblem(1, 16, 16, 2, 8, (3, 3)), "the kernel of the layer is larger than its padded input"),
+        (pimflow.ConvProblem(1, 16, 16, 10**30, 8, (3, 3)), "the layer has more than 1e+18 multiplications; make its"),
+        (pimflow.MatmulProblem(10**400, 64, 64), "the layer has more than 1e+18 multiplications; "),
         (pimflow.MatmulProblem(1, 64, -64), "'n' of the layer is -64; "),
         (pimflow.MatmulProblem(1, 2.5, 64), "'work.k' is 2.5; "),  # type: ignore[arg-type]
     ],
