@@ -237,6 +237,10 @@ class Backend(ABC, Generic[W, P]):
         cost = self.cost(work, choice)
         return cost if isinstance(cost, Refusal) else PlainReport(choice, cost, self.time_parts_us(work, choice))
 
+    def work_of(self, program: P) -> W | None:
+        """The work that a program does; None if the program cannot say."""
+        return None
+
     @abstractmethod
     def execute(self, program: P, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str) -> Array:
         """The value of a node on the unit, computed by its program, in the node's own element type.

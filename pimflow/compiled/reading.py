@@ -148,4 +148,20 @@ def _read_config(folder: Path) -> tuple[Header, Options]:
 def _read_streams(folder: Path, graph: Graph, machine: Machine) -> dict[str, Any]:
     units = machine.costs.units
     with _part(folder, "streams.json.gz") as path:
-        return read_programs(path, devices_off_the_host(graph, units), units)
+        programs = read_programs(path, devices_off_the_host(graph, units), units)
+        _check_work(programs, graph, machine)
+        return programs
+
+
+def _check_work(programs: Mapping[str, Any], graph: Graph, machine: Machine) -> None:
+    """Checks that every node on a unit has a program, which does the node's work.
+
+    Raises:
+        DataError: one has none, or the program is for other work.
+    """
+    for name, device in devices_off_the_host(graph, machine.costs.units).items():
+        if name not in programs:
+            raise DataError(f"'nodes' has no program for {name!r}")
+        done = machine.costs.units[device].work_of(programs[name])
+        if done is not None and done != machine.costs.work(graph, graph.node(name), device):
+            raise DataError(f"the program of {name!r} is for another node")

@@ -9,6 +9,7 @@ from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct, G
 from pimflow.codegen.newton.emit import Makers, OperandEmitter, Terms
 from pimflow.codegen.newton.lowering import PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
+from pimflow.codegen.newton.soundness import check_streams
 from pimflow.codegen.work import MatrixProblem
 from pimflow.data import decode, encode, encode_json, json_text, record_form
 from pimflow.errors import DataError
@@ -87,8 +88,12 @@ def restore_program(data: Any, pim: PimSpec) -> PimProgram:
     """
     archived = decode(_Archived, data)
     problem: MatrixProblem = decode(MatrixProblem, archived.problem, tagged=True, path="problem")
+    if min(problem.pixels, problem.depth, problem.columns, problem.groups) < 1:
+        raise DataError("'problem' is empty")
     mapping = decode(Mapping, archived.mapping, tagged=True, path="mapping")
     program = lower(problem, mapping, pim)
     if isinstance(program, Refusal):
         raise DataError(f"'mapping' does not fit the machine: {program.reason}")
-    return program.with_streams(decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams"))
+    streams = decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams")
+    check_streams(streams, program.pim)
+    return program.with_streams(streams)

@@ -222,6 +222,10 @@ def _check_cover(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> R
     strips = any(run.step != run.columns for run in mapping.runs)
     if strips and not _strips_fit(problem, mapping, shape):
         return Refusal("the mapping's window strips do not fit the convolution")
+    if mapping.window_block and not _blocks_fit(problem, mapping.window_block):
+        return Refusal("the mapping's blocks of channels do not divide the channels of the convolution")
+    if any(share.run >= len(mapping.runs) for group in mapping.groups for share in group.shares):
+        return Refusal("the mapping's shares name chunks that it does not have")
     ranges: dict[tuple[int, int], list[ChannelGroup]] = {}
     for group in mapping.groups:
         ranges.setdefault(group.weight_groups or (0, shape.groups), []).append(group)
@@ -252,6 +256,11 @@ def _covers(groups: list[ChannelGroup], runs: int, pixels: int) -> bool:
         if position != pixels:
             return False
     return True
+
+
+def _blocks_fit(problem: MatrixProblem, block: int) -> bool:
+    """Whether blocks of that many channels divide the channels of every group of a convolution."""
+    return isinstance(problem, ConvProblem) and (problem.in_channels // problem.groups) % block == 0
 
 
 def _strips_fit(problem: MatrixProblem, mapping: Mapping, shape: Geometry) -> bool:

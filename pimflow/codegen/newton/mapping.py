@@ -8,13 +8,18 @@ pixel) units of a fill are divided among the channels, the same way for every fi
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
+from pimflow.data import Limits
 from pimflow.records import dataclass
 from pimflow.targets import PimSpec
 
 Order = Literal["fills", "rows", "latch"]
 Deal = Literal["tiles", "units"]
+Some = Annotated[int, Limits(least=1)]
+"""How many there are, one or more."""
+Number = Annotated[int, Limits(least=0)]
+"""A position, or how many there are, possibly none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +31,11 @@ class ChunkRun:
     of a fill that many times, once for every tile in a row.
     """
 
-    columns: int
-    pixels: int
-    count: int = 1
-    pitch: int = 0  # 0: `columns`
-    copies: int = 1
+    columns: Some
+    pixels: Some
+    count: Some = 1
+    pitch: Number = 0  # 0: `columns`
+    copies: Some = 1
 
     @property
     def step(self) -> int:
@@ -46,9 +51,9 @@ class ChunkRun:
 class Share(NamedTuple):
     """Pixels `start` to `stop` of chunk run `run`: the work of a group of channels."""
 
-    run: int
-    start: int
-    stop: int
+    run: Number
+    start: Number
+    stop: Number
 
 
 class ChannelGroup(NamedTuple):
@@ -58,9 +63,9 @@ class ChannelGroup(NamedTuple):
     sides, that they process; None for all.
     """
 
-    channels: int
+    channels: Some
     shares: tuple[Share, ...]
-    weight_groups: tuple[int, int] | None = None
+    weight_groups: tuple[Number, Number] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,14 +101,14 @@ class Mapping:
     order: Order = "fills"
     deal: Deal = "units"
     early_fill: bool = True
-    acts_first: int = 0
-    fills_held: int = 1
+    acts_first: Number = 0
+    fills_held: Some = 1
     prefetch: bool = False
-    tiles_per_row: int = 0
-    window_block: int = 0
+    tiles_per_row: Number = 0
+    window_block: Number = 0
     gwrite_latency: Literal["hidden", "exposed"] | None = None
     reopens_rows: bool = False
-    buffer_parts: int = 1
+    buffer_parts: Some = 1
 
     @property
     def element_order(self) -> str:

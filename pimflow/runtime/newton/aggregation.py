@@ -10,6 +10,7 @@ import numpy as np
 
 from pimflow.codegen.answers import EdgeDivision, Parts
 from pimflow.codegen.newton.commands import CommandStream
+from pimflow.codegen.newton.soundness import check_streams
 from pimflow.codegen.newton.spmm import (
     Packing,
     SpmmMapping,
@@ -236,8 +237,9 @@ def restore_aggregation(data: Any, pim: PimSpec) -> SpmmProgram:
     problem = decode(SpmmProblem, archived.problem, tagged=True, path="problem")
     mapping = decode(SpmmMapping, archived.mapping, tagged=True, path="mapping")
     streams = decode(tuple[CommandStream, ...], archived.streams, tagged=True, path="streams")
-    if not 0 < mapping.groups <= pim.buffers or pim.channels % mapping.groups or len(streams) != pim.channels:
+    if not 0 < mapping.groups <= pim.buffers or pim.channels % mapping.groups:
         raise DataError("'mapping' does not fit the machine")
+    check_streams(streams, pim)
     if len(archived.blocks) != mapping.groups:
         raise DataError("'blocks' and 'mapping' have different numbers of groups")
     return SpmmProgram(problem, mapping, pim, archived.blocks, streams)

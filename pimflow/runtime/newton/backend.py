@@ -298,6 +298,12 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
         other = partial(search.other_order, problem, cost) if choice == "auto" else None
         return NewtonLayer(profile.name, operand, cost, spent, bounds, self.time_parts_us(work, choice), other)
 
+    def work_of(self, program: NewtonProgram) -> NewtonWork:
+        """Its problem, with the type of its operands if that is not the machine's."""
+        if isinstance(program, SpmmProgram) or program.pim.operand == self.operand:
+            return program.problem
+        return NarrowProblem(program.problem, program.pim.operand)
+
     def execute(
         self, program: NewtonProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:

@@ -13,7 +13,7 @@ from pimflow.codegen.answers import Copy, Lane, Parts, Roof, Transfer, UnitCost
 from pimflow.codegen.backend import Backend
 from pimflow.codegen.upmem.strategy import Strategy
 from pimflow.codegen.work import Work
-from pimflow.errors import DataError
+from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.text.literals import digest
 from pimflow.records import dataclass
@@ -273,6 +273,10 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
         """The strategy."""
         return str(program.strategy)
 
+    def work_of(self, program: UpmemProgram) -> AggregationWork:
+        """Its aggregation."""
+        return program.work
+
     def execute(
         self, program: UpmemProgram, graph: Graph, node: Node, inputs: Sequence[Array | None], operand: str
     ) -> Array:
@@ -315,7 +319,10 @@ class UpmemBackend(Backend[AggregationWork, UpmemProgram]):
 
     def decode(self, data: Any) -> UpmemProgram:
         """A program from the output of `encode`."""
-        program: UpmemProgram = codec.decode(UpmemProgram, data)
+        try:
+            program: UpmemProgram = codec.decode(UpmemProgram, data)
+        except OptionError as error:  # its remedy is for a user's own strategy
+            raise DataError(f"'strategy': {error.what}") from None
         if self.modules.ranks % program.strategy.clusters:
             raise DataError("the program is for another machine")
         return program

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import os
+import shutil
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -26,6 +27,13 @@ from support.folders import sign
 def toy_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("toy") / "out"
     assert run("compile", "zoo:toy", "-o", folder, "--policy", "md-dp", "--no-cache") == 0
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pim_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("pim") / "out"
+    assert run("compile", "zoo:toy", "-o", folder, "--policy", "pim", "--no-cache") == 0
     return folder
 
 
@@ -229,6 +237,51 @@ def test_verify_by_value_reads_the_streams_of_the_folder(tmp_path: Path, capsys:
     sign(folder)
     assert run("verify", folder, "--pim", "values", "--operand", "fp32") in (1, 2)
     assert run("verify", folder) == 0  # ONNX Runtime does not use the programs
+
+
+def _swap(document: Any) -> None:
+    document["nodes"]["conv1"]["program"], document["nodes"]["conv2"]["program"] = 1, 0
+
+
+def _drop(document: Any) -> None:
+    del document["nodes"]["conv2"]
+
+
+def _more_channels(document: Any) -> None:
+    document["programs"][0]["content"]["problem"]["out_channels"] *= 2
+
+
+def _other_chunk(document: Any) -> None:
+    document["programs"][0]["content"]["mapping"]["groups"][0]["shares"][0]["run"] = 9
+
+
+def _no_fills(document: Any) -> None:
+    document["programs"][0]["content"]["mapping"]["fills_held"] = 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (_swap, "the program of 'conv1' is for another node"),
+        (_drop, "'nodes' has no program for 'conv2'"),
+        (_more_channels, "the program of 'conv1' is for another node"),
+        (_other_chunk, "the mapping's shares name chunks that it does not have"),
+        (_no_fills, "'mapping.fills_held' is 0; it must be 1 or more"),
+    ],
+)
+def test_programs_that_do_not_fit_their_nodes_are_refused(
+    change: Callable[[Any], None], message: str, pim_folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    folder = shutil.copytree(pim_folder, tmp_path / "out")
+    content = json.loads(gzip.decompress((folder / "streams.json.gz").read_bytes()))
+    change(content)
+    (folder / "streams.json.gz").write_bytes(gzip.compress(json.dumps(content).encode(), mtime=0))
+    sign(folder)
+    for extra in (("verify", folder, "--pim", "values"), ("trace", folder, "conv1")):
+        capsys.readouterr()
+        assert run(*extra) == 2
+        assert f"{folder} is damaged: streams.json.gz: " in (line := assert_one_line(capsys))
+        assert message in line
 
 
 @pytest.mark.parametrize("target", ["aim-gddr6", "hbm-pim"])
