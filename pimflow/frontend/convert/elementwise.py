@@ -9,76 +9,10 @@ import numpy as np
 
 from pimflow.frontend.convert.site import CONTRIB, Site, Typed, converts, identity
 from pimflow.ir import Array, AttributeValue, BatchNorm, Elementwise, OnnxOp, Op
+from pimflow.ir.ops.elementwise import ARITIES
 from pimflow.onnxio.tensors import numpy_dtype, shortest
 
-ELEMENTWISE = (
-    # one input
-    "Relu",
-    "LeakyRelu",
-    "ThresholdedRelu",
-    "Elu",
-    "Selu",
-    "Celu",
-    "Gelu",
-    "Mish",
-    "Swish",
-    "HardSwish",
-    "HardSigmoid",
-    "Sigmoid",
-    "Tanh",
-    "Softplus",
-    "Softsign",
-    "Exp",
-    "Log",
-    "Sqrt",
-    "Abs",
-    "Neg",
-    "Reciprocal",
-    "Sign",
-    "Floor",
-    "Ceil",
-    "Round",
-    "Erf",
-    "Sin",
-    "Cos",
-    "Tan",
-    "Asin",
-    "Acos",
-    "Atan",
-    "Sinh",
-    "Cosh",
-    "Asinh",
-    "Acosh",
-    "Atanh",
-    "Not",
-    "IsNaN",
-    "IsInf",
-    "BitwiseNot",
-    # several inputs, with broadcasting
-    "Add",
-    "Sub",
-    "Mul",
-    "Div",
-    "Pow",
-    "Mod",
-    "PRelu",
-    "Min",
-    "Max",
-    "Mean",
-    "And",
-    "Or",
-    "Xor",
-    "Equal",
-    "Greater",
-    "Less",
-    "GreaterOrEqual",
-    "LessOrEqual",
-    "Where",
-    "BitShift",
-    "BitwiseAnd",
-    "BitwiseOr",
-    "BitwiseXor",
-)
+ELEMENTWISE = tuple(kind for kind in ARITIES if kind not in ("Sum", "Clip"))
 """Operators of ONNX's own domain that become `Elementwise` unchanged."""
 
 

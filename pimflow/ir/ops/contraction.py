@@ -67,6 +67,8 @@ class Conv2d(Contraction):
             raise GraphError(f"Conv needs input and weights of rank 4, has {x} and {w}")
         if w[2:] != self.kernel:
             self.refuse(f"weights {w} do not have the kernel {self.kernel}")
+        if self.groups < 1:
+            self.refuse(f"has {self.groups} groups; it needs 1 or more")
         if x[1] != w[1] * self.groups:
             self.refuse(f"{x[1]} input channels, weights {w} and {self.groups} groups do not agree")
         if w[0] % self.groups:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from pimflow.errors import GraphError
+from pimflow.errors import GraphError, counted, did_you_mean
 from pimflow.ir.analysis.rows import Shape, Shapes, Span, row_count
 from pimflow.ir.ops.base import Op, RowPart, register_op
 from pimflow.ir.ops.opaque import Attributes
@@ -15,6 +15,33 @@ PREDICATES = frozenset(
     {"Equal", "Greater", "Less", "GreaterOrEqual", "LessOrEqual", "And", "Or", "Xor", "Not", "IsNaN", "IsInf"}
 )
 """Elementwise kinds with a boolean result for any inputs."""
+
+
+_ONE = """
+    Relu LeakyRelu ThresholdedRelu Elu Selu Celu Gelu Mish Swish HardSwish HardSigmoid Sigmoid Tanh
+    Softplus Softsign Exp Log Sqrt Abs Neg Reciprocal Sign Floor Ceil Round Erf Sin Cos Tan Asin Acos
+    Atan Sinh Cosh Asinh Acosh Atanh Not IsNaN IsInf BitwiseNot Clip
+"""
+_TWO = """
+    Add Sub Mul Div Pow Mod PRelu And Or Xor Equal Greater Less GreaterOrEqual LessOrEqual BitShift
+    BitwiseAnd BitwiseOr BitwiseXor
+"""
+_MANY = "Min Max Mean Sum"
+
+ARITIES: Mapping[str, int] = {
+    **dict.fromkeys(_ONE.split(), 1),
+    **dict.fromkeys(_TWO.split(), 2),
+    "Where": 3,
+    **dict.fromkeys(_MANY.split(), 0),
+}
+"""The elementwise kinds, and how many inputs each has; 0: any number from 1 on."""
+
+_ATTRIBUTE_FORMS: Mapping[str, tuple[tuple[type, ...], str]] = {
+    **dict.fromkeys(("alpha", "beta", "gamma", "min", "max"), ((int, float), "a number")),
+    **dict.fromkeys(("fmod", "detect_negative", "detect_positive"), ((int,), "a whole number")),
+    **dict.fromkeys(("approximate", "direction"), ((str, bytes), "text")),
+}
+"""The types of the attributes that elementwise kinds have, and their names in messages."""
 
 
 def broadcast(*shapes: Shape) -> Shape:
@@ -57,7 +84,25 @@ class Elementwise(Op):
 
     def shape_rule(self, shapes: Shapes) -> Shape:
         """The broadcast of all inputs."""
+        self._check(len(shapes))
         return broadcast(*(shape for shape in shapes if shape is not None))
+
+    def _check(self, inputs: int) -> None:
+        """Check the kind, its number of inputs, and the types of its attributes.
+
+        Raises:
+            GraphError: one of them is wrong.
+        """
+        if self.kind not in ARITIES:
+            hint = did_you_mean(self.kind, ARITIES)
+            raise GraphError(f"Elementwise has no kind {self.kind!r}" + (f"; {hint}" if hint else ""))
+        needed = ARITIES[self.kind]
+        if needed and inputs != needed:
+            self.refuse(f"needs {counted(needed, 'input')}, has {inputs}")
+        for name, value in self.attributes:
+            forms, words = _ATTRIBUTE_FORMS.get(name, ((), ""))
+            if forms and type(value) not in forms:
+                self.refuse(f"the attribute {name!r} is {value!r}; it must be {words}")
 
     def dtype_rule(self, dtypes: Sequence[str]) -> str:
         """The operands' type; bool for predicates."""

@@ -61,6 +61,8 @@ def windows_out(window: Window, shape: Shape, ceil: bool = False) -> Shape:
     kernel, strides, pads, dilations = window.kernel, window.strides, window.pads, window.dilations
     if min(*kernel, *strides, *dilations) < 1:
         raise GraphError(f"a window has kernel {kernel}, strides {strides} and dilations {dilations}, below 1")
+    if min(pads) < 0:
+        raise GraphError(f"a window has pads {pads}, below 0")
     return tuple(
         window_out(shape[2 + i], kernel[i], strides[i], pads[i], pads[2 + i], dilations[i], ceil) for i in range(2)
     )
