@@ -24,6 +24,7 @@ from pimflow.report.inspection import Inspection, inspect_graph
 from pimflow.report.measures import measure
 from pimflow.report.policies import Comparison, compare_graph
 from pimflow.report.profile import Profile
+from pimflow.search.policy import find_policy
 from pimflow.search.pricing import host_alone
 from pimflow.search.progress import receiver_of
 from pimflow.targets import TargetRecord
@@ -51,6 +52,7 @@ def inspect(model: str | Path | bytes | onnx.ModelProto, **options: Unpack[Optio
     parsed = Options.of(**options)
     if isinstance(model, (str, os.PathLike)) and is_folder(folder := path_argument(model, "model")):
         return _inspect_output(folder, parsed)
+    find_policy(parsed.policy)  # has no effect, but an unknown one is a mistake
     return _inspect(model_source(model), parsed, Machine.of(parsed))
 
 

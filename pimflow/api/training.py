@@ -25,6 +25,7 @@ from pimflow.runtime.offload.run import ActivationPlan, SimulatedPlan, keep_all,
 from pimflow.runtime.offload.search import Known, Watch
 from pimflow.runtime.offload.spill import channel_of, require_drives
 from pimflow.runtime.offload.trace import Trace
+from pimflow.search.policy import find_policy
 from pimflow.search.progress import SearchProgress, receiver_of
 from pimflow.sparse.memory import size_text
 from pimflow.targets import Target, TargetRecord
@@ -86,6 +87,7 @@ def train(
     slower = read_argument("slower_percent", Annotated[float, Limits(least=0)], slower_percent)
     limit = read_argument("limit_gib", Annotated[float, Limits(above=0)] | None, limit_gib)
     tell, source, parsed = receiver_of(progress), model_source(model), Options.of(**options)
+    find_policy(parsed.policy)  # has no effect, but an unknown one is a mistake
     machine = Machine.of(parsed)
     ssd = _drives(machine.target, activations)
     limit_bytes = None if limit is None else round(min(limit * _GIB, sys.maxsize))

@@ -27,6 +27,12 @@ def test_a_flag_is_true_or_false(flag: str, value: Any) -> None:
         pimflow.inspect("zoo:toy", **{flag: value})
 
 
+@pytest.mark.parametrize("function", [pimflow.compile, pimflow.inspect, pimflow.train, pimflow.front])
+def test_an_unknown_policy_is_refused_by_all_that_take_one(function: Callable[..., Any]) -> None:
+    with pytest.raises(OptionError, match=r"^unknown policy 'bogus'; choose one of gpu, .*auto$"):
+        function("zoo:toy", policy="bogus")
+
+
 def test_other_flags_are_true_or_false_too() -> None:
     compiled = pimflow.compile("zoo:toy", policy="gpu", use_cache=False)
     for call in (
