@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from pimflow.data import decode, encode, pick
+from pimflow.errors import counted, one_line
 from pimflow.ir import Graph, Plan
 from pimflow.records import dataclass
 from pimflow.report.measures import Costs, Measure, measure, measure_events
@@ -21,13 +22,22 @@ from pimflow.search.makespan_bound import MakespanBound
 from pimflow.search.progress import Tell, silent
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanCosts:
     """A plan's cost and that of the host alone, in total and by node of the original graph in the plan's order."""
 
     baseline: Measure
     result: Measure
     nodes: tuple[NodeRow, ...]
+
+    def __repr__(self) -> str:
+        return one_line(type(self).__name__, self._title)
+
+    @property
+    def _title(self) -> str:
+        nodes, result = counted(len(self.nodes), "node"), self.result
+        own = f"{result.time_us:,.1f} us, {result.energy_mj:,.2f} mJ"
+        return f"{nodes}, {own}, host alone {self.baseline.time_us:,.1f} us"
 
     @property
     def speedup(self) -> float:
@@ -51,11 +61,15 @@ class PlanCosts:
         return {name: sum(row.violations.get(name, 0) for row in self.nodes) for name in names}
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class PlanReport(PlanCosts):
     """A plan's cost, and a lower bound on the makespan of any plan."""
 
     bound: MakespanBound
+
+    @property
+    def _title(self) -> str:
+        return f"{super()._title}, bound {self.bound.time_us:,.1f} us"
 
     @property
     def bound_ratio(self) -> float:

@@ -20,7 +20,7 @@ from operator import itemgetter
 from typing import Protocol, runtime_checkable
 
 from pimflow.codegen.answers import Transfer
-from pimflow.errors import GraphError
+from pimflow.errors import GraphError, counted, one_line
 from pimflow.ir import Graph, Node
 from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.records import dataclass
@@ -105,7 +105,7 @@ class Event:
     stage: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Timeline:
     """The schedule of a graph: events by start time, the busy time of each resource, and the energy.
 
@@ -118,6 +118,10 @@ class Timeline:
     busy_us: Mapping[str, float]
     energy_mj: Mapping[str, float]
     region_us: tuple[float, ...]
+
+    def __repr__(self) -> str:
+        events = counted(len(self.events), "event")
+        return one_line("Timeline", f"{events}, {self.makespan_us:,.1f} us, {self.total_energy_mj:,.2f} mJ")
 
     @property
     def total_energy_mj(self) -> float:

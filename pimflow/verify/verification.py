@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from pimflow.errors import counted
+from pimflow.errors import counted, one_line
 from pimflow.records import dataclass
 from pimflow.verify.outputs import OutputCheck
 from pimflow.verify.values import PartsCheck
@@ -37,7 +37,7 @@ class How:
         return ", ".join([*means, inputs])
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Verification:
     """The result of a comparison. `nodes_checked` nodes of the compiled model ran and feed the compared outputs.
 
@@ -71,6 +71,9 @@ class Verification:
     def output_std(self) -> float:
         """The smallest standard deviation of an original output; near 0, the comparison shows little."""
         return min((check.std for check in self.outputs), default=0.0)
+
+    def __repr__(self) -> str:
+        return one_line("Verification", f"{'passed' if self.passed else 'FAILED'}: {self.clause}")
 
     def as_json(self) -> dict[str, Any]:
         """The document that `pimflow verify --json` prints. Values that are not finite become null."""

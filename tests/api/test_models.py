@@ -86,6 +86,11 @@ def test_large_objects_have_a_short_repr(compiled: pimflow.CompiledModel) -> Non
     for item in (compiled, compiled.graph, compiled.plan, compiled.machine.target, found, pimflow.inspect("zoo:toy")):
         assert len(repr(item)) < 300
         assert repr(item).isprintable()
+    results = (compiled.report, compiled.timeline, compiled.memory, compiled.verify())
+    assert [repr(item).partition(" ")[0] for item in results] == [f"<{type(item).__name__}" for item in results]
+    assert max(len(repr(item)) for item in results) < 200
+    assert all(repr(item).isprintable() for item in results)
+    assert " passed: 1 output, largest relative error " in repr(results[-1])
     changed = pimflow.override("pimflow", {"name": "a\nb\x1b", "description": "<b>"})
     assert repr(changed).isprintable()
     assert "&lt;b&gt;" in changed._repr_html_()

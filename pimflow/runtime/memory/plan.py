@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import Any
 
 from pimflow.data import Nested, encode, take
-from pimflow.errors import MemoryPlanError
+from pimflow.errors import MemoryPlanError, counted, one_line
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.host_tables import in_host
 from pimflow.ir.analysis.movement import Movement, Places, place
@@ -84,7 +84,7 @@ class ValuePlace:
     last: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class MemoryPlan:
     """The arena of a graph.
 
@@ -119,6 +119,11 @@ class MemoryPlan:
     movements: Mapping[str, Movement]
     workspaces: Mapping[str, int] = field(default_factory=dict)
     composed: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def __repr__(self) -> str:
+        arena, weights = self.arena_bytes / 1e6, self.weight_bytes / 1e6
+        steps, values = counted(self.steps, "step"), counted(len(self.places), "value")
+        return one_line("MemoryPlan", f"{steps}, {values} in {arena:,.1f} MB, and {weights:,.1f} MB of weights")
 
     def regions_of(self, names: Iterable[str]) -> dict[int, None]:
         """The regions that hold the given values, in order, each once; values without a place have none."""
