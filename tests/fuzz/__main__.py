@@ -6,6 +6,9 @@ import argparse
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
 
 from fuzz.campaign import Campaign
 from fuzz.lanes import LANES
@@ -24,8 +27,7 @@ def main() -> int:
     if arguments.trial is not None and len(names) != 1:
         parser.error("--trial needs one --lane")
     campaign = Campaign({name: LANES[name] for name in names}, lambda text: print(text, flush=True))
-    with tempfile.TemporaryDirectory(prefix="fuzz-cache-") as cache:
-        os.environ["PIMFLOW_CACHE_DIR"] = cache
+    with _home():
         if arguments.trial is not None:
             campaign.trial(names[0], arguments.trial)
         elif arguments.trials is not None:
@@ -34,6 +36,15 @@ def main() -> int:
             campaign.run(arguments.seed, 60 * arguments.minutes)
     print(campaign.text())
     return 1 if campaign.findings else 0
+
+
+@contextmanager
+def _home() -> Iterator[None]:
+    """A folder, removed at the end, for the cache and for all temporary files of this process and its children."""
+    with tempfile.TemporaryDirectory(prefix="fuzz-run-") as home:
+        os.environ |= {"PIMFLOW_CACHE_DIR": str(Path(home, "cache")), "TMPDIR": home}
+        tempfile.tempdir = home
+        yield
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -17,12 +18,14 @@ SLOW = ("kills", "races")
 
 
 @pytest.mark.parametrize(("lanes", "trials"), [(tuple(lane for lane in LANES if lane not in SLOW), 2), (SLOW, 1)])
-def test_the_first_trials_find_nothing(lanes: tuple[str, ...], trials: int) -> None:
+def test_the_first_trials_find_nothing(lanes: tuple[str, ...], trials: int, tmp_path: Path) -> None:
     chosen = [word for lane in lanes for word in ("--lane", lane)]
     command = [sys.executable, "-m", "fuzz", "--seed", "3", *chosen, "--trials", str(trials)]
-    done = subprocess.run(command, cwd=TESTS, capture_output=True, text=True, check=False)
+    places = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run(command, cwd=TESTS, env=places, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert all(f"{lane}: {trials} trials" in done.stdout for lane in lanes)
+    assert list(tmp_path.glob("fuzz-*")) == []
 
 
 def test_a_finding_is_counted_and_says_how_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:

@@ -26,7 +26,7 @@ _ODD: tuple[Any, ...] = (None, True, -1, 0, 1 << 70, 1e308, "", "x" * 5000, "../
 
 @cache
 def sound() -> Path:
-    """A valid output folder, made once in a separate process."""
+    """A valid output folder, made once in a separate process, among the campaign's temporary files."""
     home = Path(tempfile.mkdtemp(prefix="fuzz-sound-"))
     model, out = str(home / "toy.onnx"), str(home / "out")
     exported = apart(lambda: main(["zoo", "export", "toy", "-o", model]))
