@@ -163,7 +163,7 @@ class _EdgeList:
             if words and any(_is_number(word) for word in words):
                 if len(words) not in (2, 3):
                     hint = "write a source, a destination and maybe a weight"
-                    raise self._refusal(number, _numbers(len(words)), hint)
+                    raise self._ragged(text, number, len(words), hint)
                 self.columns = len(words)
                 break
             if words:
@@ -185,7 +185,7 @@ class _EdgeList:
         wrong = np.flatnonzero((per_line != self.columns) & (per_line != 0))
         if wrong.size:
             line = int(wrong[0])
-            raise self._refusal(line, _numbers(per_line[line]), f"the lines before have {self.columns}")
+            raise self._ragged(text, line, per_line[line], f"the lines before have {self.columns}")
         marked = np.flatnonzero((octets > _NINE) | (octets == _DOT))  # characters that do not occur in integers
         fractions = (words[marked] - 1) % self.columns < 2
         if fractions.any():
@@ -225,6 +225,18 @@ class _EdgeList:
     def _refusal(self, line: int, found: str, hint: str) -> GraphDataError:
         return GraphDataError(f"{self.where}, line {self.lines + line + 1}: {found} where an edge should be", hint)
 
+    def _ragged(self, text: bytes, line: int, count: int, hint: str) -> GraphDataError:
+        """The error about a line with another number of columns, which says what the file may be instead.
+
+        Args:
+            text: whole lines, of which the line is one.
+            line: its index.
+            count: its number of columns.
+            hint: what to say if the file seems to be an edge list.
+        """
+        other = "" if self.edges else _other_list(text)
+        return self._refusal(line, _numbers(count), f"the file seems to be {other}; {_EDGES_WANTED}" if other else hint)
+
     def _refuse_word(self, octets: Any, place: int, what: str) -> None:
         line = int(np.count_nonzero(octets[:place] == _NEWLINE))
         begin = place - len(bytes(octets[max(place - 400, 0) : place + 1]).split()[-1]) + 1
@@ -254,6 +266,23 @@ def _read_list(path: Path, progress: Progress) -> Edges:
     largest = max(int(src.max(initial=-1)), int(dst.max(initial=-1)))
     vertices = stated if stated is not None and stated > largest else None
     return Edges(src, dst, vertices, vertices, weight)
+
+
+def _other_list(text: bytes) -> str:
+    """Which form of a graph with a line for every vertex a text is in; "" if it seems to be none."""
+    lines = [line.split() for line in text.rstrip().split(b"\n")]
+    while lines and not lines[0]:
+        del lines[0]
+    head, *others = lines
+    filled = [words for words in lines if words]
+    if not all(word.isdigit() for words in filled for word in words):
+        return ""
+    if 2 <= len(head) <= 4 and sum(map(bool, others)) <= int(head[0]) <= len(others) + 1:
+        ends = sum(map(len, others))
+        if len(head) > 2 or ends == 2 * int(head[1]):
+            return "a METIS graph"
+    is_adjacency = len(filled) > 2 and len({words[0] for words in filled}) == len(filled)
+    return "a list of neighbours by vertex" if is_adjacency else ""
 
 
 def _no_text(path: Path, form: str = "text") -> GraphDataError:
