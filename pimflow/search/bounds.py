@@ -43,7 +43,15 @@ from pimflow.passes.k_split import k_refusal
 from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.runtime.timeline import Job, makespan_us
 from pimflow.search.expanded_parts import expanded_steps
-from pimflow.search.joined_parts import JoinedItem, busiest_us, join_parts, joined_item, longest_chain_us
+from pimflow.search.joined_parts import (
+    JoinedItem,
+    JoinedTimes,
+    busiest_us,
+    join_parts,
+    joined_item,
+    longest_chain_us,
+)
+from pimflow.search.joined_ways import Changes, Joined, Way
 from pimflow.search.layout_parts import LayoutPart, LayoutParts, layout_parts
 from pimflow.search.part_prices import FREE, REFUSED, Costs, Part, PartPrices
 from pimflow.search.part_steps import Steps, independent_steps, least_makespan_us, with_copies
@@ -66,6 +74,10 @@ class Bounds:
         self._joined_items: dict[tuple[Single, str], JoinedItem] = {}
         self._items: dict[Single, JoinedItem] = {}
         """Those of decisions that do not depend on where another node runs."""
+        self._ways: dict[Way, Sequence[JoinedItem]] = {}
+        self._varied: Joined | None = None
+        self._varied_times: JoinedTimes | None = None
+        """The times of the decisions that were varied last."""
         self._own: dict[tuple[End, int, str, str], Sequence[Part]] = {}
         self._fused: dict[tuple[End, int, Where, Where, str], Sequence[Part]] = {}
 
@@ -117,6 +129,37 @@ class Bounds:
                 item = self._joined_item(decision, where)
             items.append(item)
         return max(busiest_us(items), longest_chain_us(items))
+
+    def varied_us(self, joined: Joined, changes: Changes) -> float:
+        """`joined_us` for a variation of joined decisions, without putting it together."""
+        if self._varied is not joined:  # the variations of some decisions are adjacent
+            self._varied, self._varied_times = joined, self._joined_times(joined)
+        if self._varied_times is None:
+            return self.joined_us(joined.with_ways(changes))
+        return self._varied_times.least_us([(first, last, self._way_items(way)) for first, last, way in changes])
+
+    def _joined_times(self, joined: Joined) -> JoinedTimes | None:
+        """The times of joined decisions; None if a node is fused into one of them outside its unit: the bounds of other
+        units then depend on the device of that one."""
+        nodes = set(joined.parallel.nodes)
+        unit: set[str] = set()
+        for item in joined.items:
+            root = None if item is None else self._graph.node(item.nodes[0]).placement.fused_into
+            if root not in unit:
+                if root in nodes:
+                    return None
+                unit.clear()
+            unit.update(() if item is None else item.nodes)
+        where = self._devices((joined.parallel,))
+        return JoinedTimes([None if item is None else self._joined_item(item, where) for item in joined.items])
+
+    def _way_items(self, way: Way) -> Sequence[JoinedItem]:
+        """The items of a way to decide a unit within joined decisions, cached."""
+        known = self._ways.get(way)
+        if known is None:
+            where = self._devices(way.items)
+            known = self._ways[way] = [self._joined_item(item, where) for item in way.items]
+        return known
 
     def listed_mj(self, decision: Decision) -> float:
         """Like `least_mj`, but before rows are laid out and joined decisions are put together; 0 if the rows of stages

@@ -7,6 +7,7 @@ parts.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import NamedTuple
 
 from pimflow.ir import Graph, OnDevice
@@ -111,6 +112,12 @@ def longest_chain_us(items: Iterable[JoinedItem]) -> float:
     """A lower bound on the time of decisions along the data flow: the longest chain of parts, where readers wait for
     whole values."""
     ready_us: dict[str, float] = {}
+    _follow(items, ready_us)
+    return max(ready_us.values(), default=0.0)
+
+
+def _follow(items: Iterable[JoinedItem], ready_us: dict[str, float]) -> None:
+    """Add when the values that items make are ready, at the earliest."""
     for item in items:
         for name, us, reads in item.made:
             end_us = us
@@ -118,7 +125,49 @@ def longest_chain_us(items: Iterable[JoinedItem]) -> float:
                 if source in ready_us and ready_us[source] + source_us > end_us:
                     end_us = ready_us[source] + source_us
             ready_us[name] = end_us
-    return max(ready_us.values(), default=0.0)
+
+
+class JoinedTimes:
+    """The times of joined decisions of which variations are bounded: only what lies behind a replaced one is summed up
+    again, in the same order.
+
+    Args:
+        items: the decisions, or None for the end of a branch.
+    """
+
+    def __init__(self, items: Sequence[JoinedItem | None]) -> None:
+        some = next(item for item in items if item is not None)
+        end = some._replace(busy_us=[0.0] * len(some.busy_us), made=())
+        self._items = [end if item is None else item for item in items]
+        self._busy_us = list(zip(*[item.busy_us for item in self._items], strict=True))
+        self._busy_before_us = [list(accumulate(busy_us, initial=0.0)) for busy_us in self._busy_us]
+        self._ready_us: list[dict[str, float]] = [{}]
+        for item in self._items:
+            self._ready_us.append(self._ready_us[-1].copy())
+            _follow((item,), self._ready_us[-1])
+
+    def least_us(self, changes: Sequence[tuple[int, int, Sequence[JoinedItem]]]) -> float:
+        """A lower bound on the time with other items instead of first .. last-1, for each change (first, last, items),
+        in order."""
+        before = changes[0][0]
+        ready_us = self._ready_us[before].copy()
+        busiest_us = 0.0
+        for device, busy_us in enumerate(self._busy_us):
+            us, at = self._busy_before_us[device][before], before
+            for first, last, items in changes:
+                us = sum(busy_us[at:first], us)
+                for item in items:
+                    us += item.busy_us[device]
+                at = last
+            us = sum(busy_us[at:], us)
+            busiest_us = max(busiest_us, us)
+        at = before
+        for first, last, items in changes:
+            _follow(self._items[at:first], ready_us)
+            _follow(items, ready_us)
+            at = last
+        _follow(self._items[at:], ready_us)
+        return max(busiest_us, *ready_us.values())
 
 
 def join_parts(items: Sequence[JoinedItem]) -> Steps:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 from pimflow.records import dataclass
@@ -27,15 +27,23 @@ class Entry(Generic[Payload]):
 
     Args:
         place: its place in the list of candidates: of equally cheap ones the first wins.
+        given: its `payload`, or what makes it when it is first asked for.
         us: its cost; a lower bound until it is `priced`.
     """
 
     place: int
     start: int
     stop: int
-    payload: Payload
+    given: Payload | Callable[[], Payload]
     us: float
     priced: bool = False
+
+    @property
+    def payload(self) -> Payload:
+        """What the candidate decides, made now if it is not yet."""
+        if callable(self.given):
+            self.given = self.given()
+        return self.given
 
     def __lt__(self, other: Entry[Payload]) -> bool:
         return (self.us, self.place) < (other.us, other.place)

@@ -7,7 +7,7 @@ import heapq
 import math
 from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import islice
 
@@ -16,6 +16,7 @@ from pimflow.ir.plan import devices_away, leaves_host
 from pimflow.records import dataclass
 from pimflow.runtime.timeline import build_timeline
 from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.candidates.base import Varied
 from pimflow.search.chain import Interval
 from pimflow.search.policy import Objective, Policy
 from pimflow.search.pool import Entry, Near, Pool, Taken
@@ -163,7 +164,8 @@ class Search:
         """By place, the pipelines that have not been refined."""
         self._found = (math.inf, 0)
         """The cost of the cheapest cover, and how many candidates had been refined when it was found."""
-        self._joined: set[Candidate] = set()
+        self._joined: set[Hashable] = set()
+        """The keys of joined and rearranged candidates that have been entered."""
         self._cuts: set[int] = set()
         """The places of candidates that are parts of others."""
         self._parts_cost: dict[int, float] = {}
@@ -291,11 +293,12 @@ class Search:
             return False
         for candidate in offered(parts):
             first = self._candidates.first_equivalent(candidate)
-            if first in self._joined:
+            key = self._candidates.scene.key(first)
+            if key in self._joined:
                 continue
             if not self.has_time():
                 return False
-            self._joined.add(first)
+            self._joined.add(key)
             among = slice(bisect_left(starts, candidate.start), bisect_left(starts, candidate.stop))
             is_aligned = candidate.start in begins and candidate.stop in ends
             self._enter(first, parts_cost=sum(costs[among]) if is_aligned else 0.0)
@@ -381,10 +384,11 @@ class Search:
     def _join(self, chosen: Sequence[Interval[Decisions]]) -> None:
         """Enter joined versions of chosen decisions; a joined decision that is as cheap as its parts stays apart."""
         for candidate, parts_cost in self._candidates.joins(self._line.on_order(chosen)):
-            if candidate in self._joined:
+            key = self._candidates.scene.key(candidate)
+            if key in self._joined:
                 self.entered += 1
                 continue
-            self._joined.add(candidate)
+            self._joined.add(key)
             if self.has_time():
                 self._enter(candidate, parts_cost=parts_cost)
 
@@ -410,10 +414,11 @@ class Search:
         for interval in self._line.on_order([chosen]):
             for candidate in self._candidates.cuts(interval, self._cheapest_for):
                 first = self._candidates.first_equivalent(candidate)
-                if first in self._joined:
+                key = self._candidates.scene.key(first)
+                if key in self._joined:
                     self.entered += 1
                     continue
-                self._joined.add(first)
+                self._joined.add(key)
                 if self.has_time():
                     self._enter(first)
                     self._cuts.add(self.entered)
@@ -470,20 +475,26 @@ class Search:
         """Add a candidate, and count it once, or `each` of those that it stands for. `parts_cost` is the known cost of
         its parts: a candidate that costs the same is entered at slightly more, so that it is not refined because of
         rounding alone."""
-        shifts, decisions = self._line.shifts(candidate), candidate.decisions
+        shifts = self._line.shifts(candidate)
         self.entered += len(shifts) if each else 1
         exactly = candidate.certain or not self._prune
-        us = self._pricer.cost(decisions) if exactly else self._pricer.least(decisions)
+        us = self._pricer.cost(candidate.decisions) if exactly else self._least(candidate)
         if us is not None:
             if parts_cost:
                 self._parts_cost[self.entered] = parts_cost
             us = _above(parts_cost) if _is_as_cheap(us, parts_cost) else us
-            entry = Entry(self.entered, *self._line.place(candidate), decisions, us, exactly)
-            self.pool.add(entry, shifts)
-        if isinstance(decisions[0], Pipeline):
+            given = candidate.put_together if isinstance(candidate, Varied) else candidate.decisions
+            self.pool.add(Entry(self.entered, *self._line.place(candidate), given, us, exactly), shifts)
+        if not isinstance(candidate, Varied) and isinstance(candidate.decisions[0], Pipeline):
             self._shallow[self.entered] = candidate
             if exactly or us is None or math.isinf(us):  # it will never be refined
                 self._deepen(self.entered)
+
+    def _least(self, candidate: Candidate) -> float:
+        """A lower bound on the cost of a candidate."""
+        if isinstance(candidate, Varied):
+            return self._pricer.least_varied(candidate)
+        return self._pricer.least(candidate.decisions)
 
     def _refine_in_pool(self, entry: Entry[Decisions]) -> None:
         """Refine the first candidate of a stretch; the first time, enter its deeper versions as well."""

@@ -38,6 +38,7 @@ from pimflow.runtime import timeline
 from pimflow.runtime.timeline import Timeline, build_timeline
 from pimflow.search import bounds, least_times
 from pimflow.search.capacity import Memories, kept_by
+from pimflow.search.joined_ways import Variation
 from pimflow.search.least_times import LeastTimes
 from pimflow.search.price_cache import PriceCache, key_of
 from pimflow.search.stage_times import StageTimes
@@ -131,6 +132,10 @@ class Pricer:
                 least = max([least, *(self._first_us[device][only.node] for device in both)])
             return least + self._bounds.added_us(only) if isinstance(only, SplitK) else least
         return self._bounds.lower_bound_us(decisions)
+
+    def least_varied(self, variation: Variation) -> float:
+        """`least` for a variation of joined decisions, without putting it together."""
+        return self._bounds.varied_us(variation.joined, variation.changes)
 
     def _busiest_us(self, pipeline: Pipeline) -> float:
         """A lower bound on the time of a pipeline's busiest device by rates alone, which does not depend on the number

@@ -11,6 +11,7 @@ from copy import copy
 
 from pimflow.ir import Decision, Graph
 from pimflow.records import dataclass
+from pimflow.search.joined_ways import Variation
 from pimflow.search.policy import Objective
 from pimflow.search.price_cache import PriceCache, key_of
 from pimflow.search.pricing import Costs, Pricer
@@ -49,6 +50,10 @@ class WeightedPricer(Pricer):
             time_us = super().least(decisions)
             self._listed[decisions] = self._with_static(time_us, self._bounds.listed_mj(decisions[0]))
         return self._weighted(self._listed[decisions])
+
+    def least_varied(self, variation: Variation) -> float:
+        """`least` for a variation of joined decisions."""
+        return self.least(variation.decisions)
 
     def least_spent(self, decisions: tuple[Decision, ...]) -> Spent | None:
         """Lower bounds on the time and energy of the decisions so far; None if they cannot be carried out."""

@@ -11,7 +11,7 @@ them).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
 
@@ -68,7 +68,7 @@ class Candidates:
         self.policy = policy
         self.scene = Scene(graph, pricer)
         self.order = self.scene.order
-        self._joined: set[Candidate] = set()
+        self._joined: set[Hashable] = set()
         self._windows: dict[bool, set[tuple[Decision, ...]]] = {False: set(), True: set()}
         """Neighbouring decisions that have been joined, by whether sums are divided: then there are more variations."""
         self._probes: set[Candidate] = set()
@@ -137,7 +137,7 @@ class Candidates:
         if not shift:
             return candidate
         decisions = self.scene.moved(candidate.decisions, -shift)
-        return replace(candidate, start=candidate.start - shift, stop=candidate.stop - shift, decisions=decisions)
+        return Candidate(candidate.start - shift, candidate.stop - shift, decisions, candidate.certain)
 
     def _versions(self, kinds: Sequence[Count], spaces: Sequence[Space], most: int) -> int:
         """The number of versions of the kinds that have too many in most graphs; counting stops above `most`."""
@@ -184,8 +184,9 @@ class Candidates:
         """Both parts of joined decisions cut in two, and pipelines whose two parts are joined; each once."""
         concurrently = any(space.concurrent for space in self.policy.spaces)
         for candidate in cuts(self.scene, chosen, cheapest) if concurrently else ():
-            if candidate not in self._joined:
-                self._joined.add(candidate)
+            key = self.scene.key(candidate)
+            if key not in self._joined:
+                self._joined.add(key)
                 yield candidate
 
     def joins(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[tuple[Candidate, float]]:
@@ -194,8 +195,9 @@ class Candidates:
         concurrently = any(space.concurrent for space in self.policy.spaces)
         seen = self._windows[self.scene.sums]
         for candidate, parts_cost in joins(self.scene, chosen, seen) if concurrently else ():
-            if candidate not in self._joined:
-                self._joined.add(candidate)
+            key = self.scene.key(candidate)
+            if key not in self._joined:
+                self._joined.add(key)
                 yield candidate, parts_cost
 
     def merges(self, chosen: Sequence[Interval[tuple[Decision, ...]]]) -> Iterator[Candidate]:

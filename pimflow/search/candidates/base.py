@@ -7,13 +7,14 @@ from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from functools import cached_property
 
 from pimflow.codegen.answers import EdgeDivision
-from pimflow.ir import Decision, Graph, Node, OnDevice, Refusal
+from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Refusal
 from pimflow.ir.analysis.regions import OperandReads, operand_reads
 from pimflow.ir.plan import renamed
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.records import dataclass
 from pimflow.search.epilogues import own_kernels
 from pimflow.search.equivalents import Equivalents, NoEquivalents
+from pimflow.search.joined_ways import Changes, Joined, Numbers, UnitWays
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of, unordered
 from pimflow.search.parts import price_key
 from pimflow.search.pricing import Pricer
@@ -33,6 +34,36 @@ class Candidate:
     stop: int
     decisions: tuple[Decision, ...]
     certain: bool = False
+
+
+class Varied(Candidate):
+    """A variation of joined decisions as a candidate, whose decisions are put together when they are first asked for.
+
+    It equals the `Candidate` of the same decisions.
+    """
+
+    joined: Joined
+    changes: Changes
+
+    def __init__(self, start: int, stop: int, joined: Joined, changes: Changes) -> None:
+        vars(self).update(start=start, stop=stop, certain=False, joined=joined, changes=changes)
+
+    @cached_property
+    def decisions(self) -> tuple[Decision, ...]:
+        """The variation put together."""
+        return (self.joined.with_ways(self.changes),)
+
+    def put_together(self) -> tuple[Decision, ...]:
+        """The decisions."""
+        return self.decisions
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Candidate):
+            return NotImplemented
+        return (self.start, self.stop, self.decisions) == (other.start, other.stop, other.decisions)
+
+    def __hash__(self) -> int:
+        return hash((self.start, self.stop, self.decisions, self.certain))
 
 
 class Scene:
@@ -57,6 +88,9 @@ class Scene:
         self.order = execution_order(graph)
         self.units = units_of(self.order)
         self.equivalents: Equivalents | NoEquivalents = NoEquivalents(self.units)
+        self.numbers = Numbers()
+        self.ways: dict[tuple[tuple[int, ...], bool], UnitWays] = {}
+        """By the numbers of decisions about a unit, and whether sums are divided, the other ways to decide it."""
         self._starts = [unit.start for unit in self.units]
         self._made_by = {
             name: unit.start for unit in self.units for node in unit.nodes for name in node.outputs if name
@@ -124,6 +158,15 @@ class Scene:
         for unit in self.equivalents.firsts:
             found.setdefault(self.kinds[unit.start], []).append(unit.start)
         return found
+
+    def key(self, candidate: Candidate) -> Hashable:
+        """What tells candidates apart: for joined decisions without putting them together."""
+        if isinstance(candidate, Varied):
+            return candidate.start, candidate.stop, candidate.joined.numbers_with(candidate.changes)
+        only = candidate.decisions[0]
+        if isinstance(only, Parallel):
+            return candidate.start, candidate.stop, Joined(only, self.numbers).numbers
+        return candidate
 
     def content_text(self, decisions: tuple[Decision, ...]) -> str:
         """What the cost of decisions depends on."""

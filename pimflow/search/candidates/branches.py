@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import permutations, product
+from itertools import product
 
 from pimflow.ir import Decision, Node, OnDevice, Parallel, Pipeline, SplitColumns, SplitK, SplitRows
 from pimflow.ir.analysis.regions import node_columns, node_k, node_rows
 from pimflow.ir.plan import Single
 from pimflow.search.candidates import columns
-from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene
+from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene, Varied
 from pimflow.search.chain import Interval
+from pimflow.search.joined_ways import Joined, UnitWays, Way
 from pimflow.search.order import branches_of
 from pimflow.search.parts import divides_by_k
 from pimflow.search.policy import Space
@@ -105,16 +106,31 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     parallel = chosen.payload[0]
     if not isinstance(parallel, Parallel):
         return
-    found = list(_places(scene, parallel))
-    for place in found:
-        for way in _other_ways(scene, items_at(parallel, place)):
-            yield Candidate(chosen.start, chosen.stop, (with_decisions(parallel, {place: way}),))
-    exchanged = {place: _exchanged(scene, items_at(parallel, place)) for place in found}
-    for leaving, staying in permutations(found, 2):
-        away, home = exchanged[leaving][0], exchanged[staying][1]
-        if away and home:
-            changed = with_decisions(parallel, {leaving: away, staying: home})
-            yield Candidate(chosen.start, chosen.stop, (changed,))
+    joined = Joined(parallel, scene.numbers)
+    units: list[tuple[int, int, UnitWays]] = []
+    for branch, first, last in _places(scene, parallel):
+        start = joined.starts[branch]
+        units.append((start + first, start + last, _ways(scene, parallel.branches[branch][first:last])))
+    for first, last, ways in units:
+        for way in ways.others:
+            yield Varied(chosen.start, chosen.stop, joined, ((first, last, way),))
+    leaving = [(first, last, ways.away) for first, last, ways in units if ways.away is not None]
+    staying = [(first, last, ways.home) for first, last, ways in units if ways.home is not None]
+    for one, other in product(leaving, staying):
+        if one[0] != other[0]:
+            changes = (one, other) if one[0] < other[0] else (other, one)
+            yield Varied(chosen.start, chosen.stop, joined, changes)
+
+
+def _ways(scene: Scene, items: tuple[Single, ...]) -> UnitWays:
+    """The other ways to decide one unit, listed once."""
+    key = tuple([scene.numbers[item] for item in items]), scene.sums
+    found = scene.ways.get(key)
+    if found is None:
+        others = [Way(way, scene.numbers) for way in _other_ways(scene, items)]
+        away, home = [Way(way, scene.numbers) if way else None for way in _exchanged(scene, items)]
+        found = scene.ways[key] = UnitWays(others, away, home)
+    return found
 
 
 def moves(scene: Scene, parallel: Parallel, but: frozenset[str] = frozenset()) -> Iterator[Parallel]:
