@@ -41,11 +41,13 @@ class UnitWays(NamedTuple):
         others: all that are one step away.
         away: whole on another device, if it is not.
         home: whole on the host, if it is not and can leave.
+        moves: whole on any device that it is not on, for each that it can leave the host for.
     """
 
     others: Sequence[Way]
     away: Way | None
     home: Way | None
+    moves: Sequence[Way]
 
 
 Changes = Sequence[tuple[int, int, Way]]

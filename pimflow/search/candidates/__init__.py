@@ -18,7 +18,7 @@ from itertools import chain
 from pimflow.ir import Decision, Graph, Parallel
 from pimflow.search.candidates import branches as concurrent
 from pimflow.search.candidates import columns, divided, edges, inner, pipelines
-from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene
+from pimflow.search.candidates.base import MAX_REGION_NODES, Candidate, Destination, Scene, Varied
 from pimflow.search.candidates.branches import branches
 from pimflow.search.candidates.columns import column_splits
 from pimflow.search.candidates.divided import divided_runs
@@ -136,6 +136,8 @@ class Candidates:
         shift = self.scene.equivalents.shift(candidate.start, candidate.stop)
         if not shift:
             return candidate
+        if isinstance(candidate, Varied):
+            return self.scene.moved_variation(candidate, -shift)
         decisions = self.scene.moved(candidate.decisions, -shift)
         return Candidate(candidate.start - shift, candidate.stop - shift, decisions, candidate.certain)
 

@@ -9,12 +9,12 @@ from functools import cached_property
 from pimflow.codegen.answers import EdgeDivision
 from pimflow.ir import Decision, Graph, Node, OnDevice, Parallel, Refusal
 from pimflow.ir.analysis.regions import OperandReads, operand_reads
-from pimflow.ir.plan import renamed
+from pimflow.ir.plan import renamed, singles
 from pimflow.passes.rowwise.stages import Spans
 from pimflow.records import dataclass
 from pimflow.search.epilogues import own_kernels
 from pimflow.search.equivalents import Equivalents, NoEquivalents
-from pimflow.search.joined_ways import Changes, Joined, Numbers, UnitWays
+from pimflow.search.joined_ways import Changes, Joined, Numbers, UnitWays, Way
 from pimflow.search.order import ForkJoin, Unit, execution_order, fork_joins, units_of, unordered
 from pimflow.search.parts import price_key
 from pimflow.search.pricing import Pricer
@@ -91,6 +91,9 @@ class Scene:
         self.numbers = Numbers()
         self.ways: dict[tuple[tuple[int, ...], bool], UnitWays] = {}
         """By the numbers of decisions about a unit, and whether sums are divided, the other ways to decide it."""
+        self._moved: tuple[Joined, int, Joined] | None = None
+        """Joined decisions whose variations were moved last, the distance, and these decisions there."""
+        self._moved_ways: dict[tuple[Way, int], Way] = {}
         self._starts = [unit.start for unit in self.units]
         self._made_by = {
             name: unit.start for unit in self.units for node in unit.nodes for name in node.outputs if name
@@ -175,6 +178,22 @@ class Scene:
     def moved(self, decisions: tuple[Decision, ...], shift: int) -> tuple[Decision, ...]:
         """The same decisions about the nodes at a distance of `shift` positions."""
         return decisions if not shift else tuple([renamed(decision, self._behind(shift)) for decision in decisions])
+
+    def moved_variation(self, varied: Varied, shift: int) -> Varied:
+        """The same variation of the same decisions about the nodes at a distance of `shift` positions."""
+        if self._moved is None or self._moved[:2] != (varied.joined, shift):  # variations of the same are adjacent
+            (parallel,) = self.moved((varied.joined.parallel,), shift)
+            assert isinstance(parallel, Parallel)
+            self._moved = varied.joined, shift, Joined(parallel, self.numbers)
+        changes = tuple([(first, last, self._moved_way(way, shift)) for first, last, way in varied.changes])
+        return Varied(varied.start + shift, varied.stop + shift, self._moved[2], changes)
+
+    def _moved_way(self, way: Way, shift: int) -> Way:
+        found = self._moved_ways.get((way, shift))
+        if found is None:
+            items = [item for decision in self.moved(way.items, shift) for item in singles(decision)]
+            found = self._moved_ways[way, shift] = Way(tuple(items), self.numbers)
+        return found
 
     def _behind(self, shift: int) -> Callable[[str], str]:
         return lambda name: self.order[self.place[name] + shift].name

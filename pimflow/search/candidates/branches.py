@@ -107,10 +107,7 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
     if not isinstance(parallel, Parallel):
         return
     joined = Joined(parallel, scene.numbers)
-    units: list[tuple[int, int, UnitWays]] = []
-    for branch, first, last in _places(scene, parallel):
-        start = joined.starts[branch]
-        units.append((start + first, start + last, _ways(scene, parallel.branches[branch][first:last])))
+    units = list(_units(scene, joined))
     for first, last, ways in units:
         for way in ways.others:
             yield Varied(chosen.start, chosen.stop, joined, ((first, last, way),))
@@ -122,6 +119,13 @@ def variations(scene: Scene, chosen: Interval[tuple[Decision, ...]]) -> Iterator
             yield Varied(chosen.start, chosen.stop, joined, changes)
 
 
+def _units(scene: Scene, joined: Joined) -> Iterator[tuple[int, int, UnitWays]]:
+    """The units of joined decisions, as items first .. last-1 of these, with the other ways to decide each."""
+    for branch, first, last in _places(scene, joined.parallel):
+        start = joined.starts[branch]
+        yield start + first, start + last, _ways(scene, joined.parallel.branches[branch][first:last])
+
+
 def _ways(scene: Scene, items: tuple[Single, ...]) -> UnitWays:
     """The other ways to decide one unit, listed once."""
     key = tuple([scene.numbers[item] for item in items]), scene.sums
@@ -129,18 +133,22 @@ def _ways(scene: Scene, items: tuple[Single, ...]) -> UnitWays:
     if found is None:
         others = [Way(way, scene.numbers) for way in _other_ways(scene, items)]
         away, home = [Way(way, scene.numbers) if way else None for way in _exchanged(scene, items)]
-        found = scene.ways[key] = UnitWays(others, away, home)
+        whole = [way for destination in _destinations(scene, items) for way in _whole_ways(scene, items, destination)]
+        moves = [Way(way, scene.numbers) for way in whole]
+        found = scene.ways[key] = UnitWays(others, away, home, moves)
     return found
 
 
-def moves(scene: Scene, parallel: Parallel, but: frozenset[str] = frozenset()) -> Iterator[Parallel]:
-    """The same branches with one unit whole on another device, except for units of the given nodes."""
-    for place in _places(scene, parallel):
-        items = items_at(parallel, place)
-        if items[0].nodes[0] not in but:
-            for destination in _destinations(scene, items):
-                for way in _whole_ways(scene, items, destination):
-                    yield with_decisions(parallel, {place: way})
+def moves(
+    scene: Scene, start: int, stop: int, parallel: Parallel, but: frozenset[str] = frozenset()
+) -> Iterator[Candidate]:
+    """Concurrent branches about positions start .. stop-1 with one unit whole on another device, except for units of
+    the given nodes."""
+    joined = Joined(parallel, scene.numbers)
+    for first, last, ways in _units(scene, joined):
+        for way in ways.moves:
+            if way.items[0].nodes[0] not in but:
+                yield Varied(start, stop, joined, ((first, last, way),))
 
 
 def _places(scene: Scene, parallel: Parallel) -> Iterator[Place]:

@@ -67,8 +67,8 @@ def shifted(scene: Scene, chosen: Sequence[Interval[tuple[Decision, ...]]], chea
         found = _between(scene, items, start, stop, cheapest)
         part = parallel_of(scene, start, stop, found)
         if len(found) > 1 and leaves_host(part, scene.host):
-            for parallel in (part, *moves(scene, part)):
-                yield Candidate(start, stop, (parallel,))
+            yield Candidate(start, stop, (part,))
+            yield from moves(scene, start, stop, part)
 
 
 def _shifts(

@@ -14,30 +14,31 @@ from pimflow.search.chain import Interval
 
 
 def rejoined(scene: Scene, merger: Merger, chosen: Interval[tuple[Decision, ...]]) -> Iterator[Candidate]:
-    """Joined decisions with other pipelines in one of their branches, or with one less."""
-    parallel = chosen.payload[0]
-    if isinstance(parallel, Parallel):
-        for place, window in _windows(scene, parallel):
-            for changed in _changed(scene, merger, parallel, place, window):
-                yield Candidate(chosen.start, chosen.stop, (changed,))
-
-
-def _changed(scene: Scene, merger: Merger, parallel: Parallel, place: Place, window: Chosen) -> Iterator[Parallel]:
-    """The branches with another pipeline at a place, or with the units of the one there apart.
+    """Joined decisions with other pipelines in one of their branches, or with the units of one of them apart.
 
     The other branches are decided around a pipeline, so once its units are apart, one more unit may be better off on
     another device.
     """
+    parallel = chosen.payload[0]
+    if isinstance(parallel, Parallel):
+        for place, window in _windows(scene, parallel):
+            for changed in _changed(merger, parallel, place, window):
+                yield Candidate(chosen.start, chosen.stop, (changed,))
+            apart = merger.apart(window[0]) if len(window) == 1 else ()
+            if apart:
+                dissolved = with_decisions(parallel, {place: apart})
+                yield Candidate(chosen.start, chosen.stop, (dissolved,))
+                but = frozenset(item.nodes[0] for item in apart)
+                yield from moves(scene, chosen.start, chosen.stop, dissolved, but)
+
+
+def _changed(merger: Merger, parallel: Parallel, place: Place, window: Chosen) -> Iterator[Parallel]:
+    """The branches with another pipeline at a place."""
     for pipeline in merger.pipelines(window):
         for together in (True, False):
             items = _around(merger, window, pipeline, together=together)
             if items:
                 yield with_decisions(parallel, {place: items})
-    apart = merger.apart(window[0]) if len(window) == 1 else ()
-    if apart:
-        dissolved = with_decisions(parallel, {place: apart})
-        yield dissolved
-        yield from moves(scene, dissolved, but=frozenset(item.nodes[0] for item in apart))
 
 
 def _windows(scene: Scene, parallel: Parallel) -> Iterator[tuple[Place, Chosen]]:

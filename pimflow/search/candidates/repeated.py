@@ -28,8 +28,10 @@ def repeated(scene: Scene, chosen: Sequence[Interval[Decisions]], seen: set[Deci
         if decisions in seen:
             continue
         seen.add(decisions)
-        for place in scene.firsts_of_kind.get(kinds[start], ()):
-            if place != start and kinds[place : place + stop - start] == kinds[start:stop]:
-                others = scene.moved(decisions, place - start)
-                if scene.content_text(others) == scene.content_text(decisions):
-                    yield Candidate(place, place + stop - start, others)
+        alike = [place for place in scene.firsts_of_kind.get(kinds[start], ()) if place != start]
+        alike = [place for place in alike if kinds[place : place + stop - start] == kinds[start:stop]]
+        text = scene.content_text(decisions) if alike else ""
+        for place in alike:
+            others = scene.moved(decisions, place - start)
+            if scene.content_text(others) == text:
+                yield Candidate(place, place + stop - start, others)
