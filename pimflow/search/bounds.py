@@ -167,7 +167,7 @@ class Bounds:
         if isinstance(decision, Parallel):
             where = self._devices((decision,))
             items = [self._joined_item(item, where) for item in decision.decisions]
-            parts = [part for item in items for part in item.steps.parts]
+            parts = [part for item in items for part in item.parts]
         elif isinstance(decision, Pipeline):
             end = self.runs.end(decision.run, decision.stage_rows, decision.bottom_first)
             places = None if end is None else end.places(decision, self._host)
@@ -295,7 +295,7 @@ class Bounds:
         known = self._known.get(decisions)
         if known is None:
             where = self._devices(decisions)
-            known = self._known[decisions] = [with_copies(self._steps(decision, where)) for decision in decisions]
+            known = self._known[decisions] = [self._with_copies(decision, where) for decision in decisions]
         return known
 
     def _devices(self, decisions: Sequence[Decision]) -> dict[str, str]:
@@ -303,10 +303,14 @@ class Bounds:
         single = [item for decision in decisions for item in singles(decision)]
         return {item.node: item.device for item in single if isinstance(item, OnDevice)}
 
-    def _steps(self, decision: Decision, where: Mapping[str, str]) -> Steps:
-        """The parts of a decision; empty for a kind of decision whose parts are not modelled here."""
+    def _with_copies(self, decision: Decision, where: Mapping[str, str]) -> Steps:
+        """The parts of a decision, and the copies around them."""
         if isinstance(decision, Parallel):
             return join_parts([self._joined_item(item, where) for item in decision.decisions])
+        return with_copies(self._steps(decision, where))
+
+    def _steps(self, decision: Single, where: Mapping[str, str]) -> Steps:
+        """The parts of a decision; empty for a kind of decision whose parts are not modelled here."""
         if isinstance(decision, OnDevice):
             return self._placed_steps(decision, where)
         if isinstance(decision, Pipeline):

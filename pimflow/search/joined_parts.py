@@ -13,7 +13,7 @@ from typing import NamedTuple
 from pimflow.ir import Graph, OnDevice
 from pimflow.ir.plan import Single
 from pimflow.search.part_prices import Part
-from pimflow.search.part_steps import Steps
+from pimflow.search.part_steps import Steps, with_copies
 
 
 class MadeValue(NamedTuple):
@@ -34,15 +34,17 @@ class JoinedItem(NamedTuple):
     """A decision within joined decisions.
 
     Args:
-        steps: its parts.
-        inputs: the values from outside that its parts read, for the parts that read any.
-        outputs: by value, the parts that make some of it.
+        parts: its parts.
+        steps: these, with the copies around them as parts of their own.
+        inputs: the values from outside that those parts read, for the parts that read any.
+        outputs: by value, those parts that make some of it.
         busy_us: how long it keeps each of all devices busy, as known when it is created.
         made: the values that it makes, with times as known when it is created.
         fused_into: the nodes outside of it that some of its nodes are fused into.
         whole_node: the node that it leaves whole, if it does: as a single part.
     """
 
+    parts: Sequence[Part]
     steps: Steps
     inputs: Sequence[tuple[int, Sequence[str]]]
     outputs: Mapping[str, Sequence[int]]
@@ -71,9 +73,14 @@ def joined_item(graph: Graph, decision: Single, steps: Steps, devices: Sequence[
     for device, part in zip(steps.devices, steps.parts, strict=True):
         busy_us[device] += part.us - part.saved_us
     whole_node = decision.node if isinstance(decision, OnDevice) and len(steps.parts) == 1 else None
-    return JoinedItem(
-        steps, inputs, outputs, tuple(busy_us.values()), _made(steps, inputs, outputs), fused_into, whole_node
-    )
+    made = _made(steps, inputs, outputs)
+    copied = with_copies(steps)
+    if copied is not steps:
+        first = list(dict.fromkeys(copied.heads))
+        last = [start - 1 for start in (*first[1:], len(copied.parts))]
+        inputs = [(first[at], names) for at, names in inputs]
+        outputs = {name: [last[at] for at in parts] for name, parts in outputs.items()}
+    return JoinedItem(steps.parts, copied, inputs, outputs, tuple(busy_us.values()), made, fused_into, whole_node)
 
 
 def _made(
@@ -171,7 +178,7 @@ class JoinedTimes:
 
 
 def join_parts(items: Sequence[JoinedItem]) -> Steps:
-    """The parts of decisions along the data flow.
+    """The parts of decisions along the data flow, with the copies around them.
 
     They determine a schedule if those of each decision do: moving rows from one decision to another is free if it is
     free within them. A node fused into a node of another decision has to be fused into the whole of it.
@@ -183,10 +190,12 @@ def join_parts(items: Sequence[JoinedItem]) -> Steps:
     roots: list[int] = []
     producers: dict[str, Sequence[int]] = {}
     whole_parts: dict[str, int] = {}
+    heads: list[int] = []
     complete = True
     for item in items:
         steps, first = item.steps, len(parts)
         complete &= steps.complete and item.fused_into <= (whole_parts.keys() if item.whole_node else set())
+        heads += [first + head for head in steps.heads or range(len(steps.parts))]
         devices += steps.devices
         parts += steps.parts
         reads += [[first + source for source in sources] for sources in steps.reads]
@@ -199,5 +208,6 @@ def join_parts(items: Sequence[JoinedItem]) -> Steps:
             roots += [first + root for root in steps.roots]
             continue
         whole_parts[item.whole_node] = first
-        roots.append(next((whole_parts[name] for name in item.fused_into if name in whole_parts), first))
-    return Steps(devices, parts, reads, written, roots, complete)
+        root = next((whole_parts[name] for name in item.fused_into if name in whole_parts), first)
+        roots += [root] * len(steps.parts)
+    return Steps(devices, parts, reads, written, roots, complete, heads)
