@@ -174,7 +174,7 @@ class JoinedTimes:
             _follow(items, ready_us)
             at = last
         _follow(self._items[at:], ready_us)
-        return max(busiest_us, *ready_us.values())
+        return max(busiest_us, max(ready_us.values(), default=0.0))
 
 
 def join_parts(items: Sequence[JoinedItem]) -> Steps:

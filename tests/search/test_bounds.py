@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
+from collections.abc import Hashable
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -19,7 +20,11 @@ from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
 from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.candidates.base import Varied
 from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.joined_parts import JoinedItem, JoinedTimes
+from pimflow.search.joined_ways import Joined, Numbers, Way
+from pimflow.search.part_steps import Steps
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.priced_space import price_space
@@ -283,6 +288,64 @@ def test_joined_decisions_match_the_times_of_their_parts(name: str, machine: str
         assert by_parts in (None, math.inf if cost is None else cost), decisions
         exact += by_parts is not None
     assert exact > 10
+
+
+@pytest.mark.parametrize("machine", ["pimflow", "link"])
+@pytest.mark.parametrize("name", JOINED)
+def test_variations_are_bounded_as_if_they_were_put_together(name: str, machine: str) -> None:
+    """Their bounds and keys are those of the same decisions put together."""
+    costs, _ = COSTS[machine]
+    graph = PassManager(CLEANUP).run(JOINED[name]).graph
+    pricer = Pricer(graph, costs, PriceCache(None, ""))
+    candidates = Candidates(graph, find_policy("auto"), pricer)
+    starting: dict[int, list[Candidate]] = {}
+    for candidate in candidates:
+        starting.setdefault(candidate.start, []).append(candidate)
+    rng, varied = random.Random(11), 0
+    keys: dict[Hashable, Candidate] = {}
+    for _ in range(6):
+        chosen: list[Interval[tuple[Decision, ...]]] = []
+        while (place := chosen[-1].stop if chosen else 0) < len(candidates.order):
+            one = rng.choice(starting[place])
+            chosen.append(Interval(one.start, one.stop, 1.0, one.decisions))
+        for joined, _ in candidates.joins(chosen):
+            key = candidates.scene.key(joined)
+            assert keys.setdefault(key, joined) is joined, "each once"
+            together = Candidate(joined.start, joined.stop, joined.decisions)
+            assert joined == together
+            assert hash(joined) == hash(together)
+            assert key == candidates.scene.key(together)
+            if isinstance(joined, Varied):
+                varied += 1
+                assert pricer.least_varied(joined) == pytest.approx(pricer.least(joined.decisions), rel=1e-12)
+    assert varied > 20
+    assert len(set(keys.values())) == len(keys)
+
+
+def test_a_node_fused_outside_its_unit_is_bounded_where_the_variation_puts_its_root() -> None:
+    costs, _ = COSTS["pimflow"]
+    build = Builder("fused")
+    x = build.input(1, 512, 7, 7)
+    graph = PassManager(CLEANUP).run(build.graph(build.add(build.conv(x, 512), x), build.conv(x, 1024, 3))).graph
+    act = next(node for node in graph.nodes if node.placement.fused_into)
+    conv, other = (node.name for node in graph.nodes if node is not act)
+    host, (device, *_) = costs.target.host, costs.units
+    numbers = Numbers()
+    apart = Joined(Parallel(((*(OnDevice(name, host) for name in (conv, other, act.name)),),)), numbers)
+    way = Way((OnDevice(conv, device, costs.units[device].choice_for("auto")),), numbers)
+    pricer = Pricer(graph, costs, PriceCache(None, ""))
+    varied = Varied(0, 3, apart, ((0, 1, way),))
+    assert pricer.least_varied(varied) == pricer.least(varied.decisions)
+    assert pricer.least_varied(varied) > pricer.least((Parallel(((*way.items, OnDevice(other, host)),)),))
+
+
+def test_variations_of_decisions_that_make_no_known_value_are_bounded_by_devices() -> None:
+    """The parts of a node that is divided by columns are not known to make its value."""
+    item = JoinedItem((), Steps(), (), {}, (2.0, 3.0), (), frozenset(), None)
+    dearer = item._replace(busy_us=(4.0, 1.0))
+    times = JoinedTimes([item, None, item, None])
+    assert times.least_us([(0, 1, [dearer])]) == 6.0
+    assert times.least_us([(0, 1, [dearer]), (2, 3, [dearer, dearer])]) == 12.0
 
 
 @pytest.mark.parametrize("machine", ["pimflow", "cpu", "link"])

@@ -9,6 +9,7 @@ import pytest
 
 from pimflow.ir import Conv2d, Decision, Graph, OnDevice
 from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.candidates.base import Varied
 from pimflow.search.chain import Interval, solve_chain
 from pimflow.search.equivalents import Equivalents
 from pimflow.search.order import execution_order, units_of
@@ -122,6 +123,12 @@ def test_repeats_are_joined_once(name: str) -> None:
     assert set(joined) == {once.first_equivalent(one) for one, _ in everywhere.joins(chosen)}
     assert len(set(joined)) == len(joined) < len(list(candidates_of(GRAPHS[name], once=False).joins(chosen)))
     assert all(once.scene.equivalents.shift(one.start, one.stop) == 0 for one in joined)
+    later = [(one, shift) for one in joined for shift in once.shifts(one) if shift and isinstance(one, Varied)]
+    assert later
+    for one, shift in later:
+        moved = once.scene.moved_variation(one, shift)
+        assert moved == Candidate(one.start + shift, one.stop + shift, once.scene.moved(one.decisions, shift))
+        assert once.first_equivalent(moved) == one
     assert all(
         parts_cost == sum(some.start < one.stop and some.stop > one.start for some in chosen)
         for one, parts_cost in found
