@@ -7,8 +7,11 @@ lower left convex hull of their loads: a few dozen of the hundreds of ways to sp
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
+from typing import NamedTuple, TypeVar
 
 from pimflow.ir import Decision
 
@@ -16,6 +19,7 @@ Loads = Mapping[str, float]
 """How long each resource is busy, in us."""
 
 _Group = tuple[int, int, tuple[str, ...]]
+"""A stretch, and the resources that are loaded."""
 
 
 @dataclass(slots=True, eq=False)
@@ -29,35 +33,46 @@ class Column:
     priced: bool = False
 
 
+class _Point(NamedTuple):
+    """The loads of a column on two resources; what follows orders columns with the same loads, each differently."""
+
+    x: float
+    y: float
+    place: int
+    column: Column
+
+
 class Columns:
     """Columns in the order in which they were added."""
 
     def __init__(self) -> None:
-        self._order: dict[Column, int] = {}
+        self._places: dict[Column, int] = {}
         self._added = 0
-        self._groups: dict[_Group, list[Column]] = {}
-        self._hulls: dict[_Group, list[Column]] = {}
+        self._groups: dict[_Group, list[_Point]] = {}
+        """By group, its columns by their loads."""
+        self._hulls: dict[_Group, list[_Point]] = {}
 
     def __iter__(self) -> Iterator[Column]:
-        return iter(self._order)
+        return iter(self._places)
 
     def __len__(self) -> int:
-        return len(self._order)
+        return len(self._places)
 
     def add(self, columns: Iterable[Column]) -> None:
         """Adds columns behind all others."""
         for column in columns:
-            self._order[column] = self._added
+            self._places[column] = self._added
             self._added += 1
             self._insert(column)
 
     def price(self, column: Column, loads: Loads | None) -> None:
         """Replaces the bounds of a column by its loads; None if it cannot be carried out, and is dropped."""
-        group = _group(column)
-        self._groups[group].remove(column)
+        group, point = self._point(column)
+        points = self._groups[group]
+        del points[bisect_left(points, point)]
         self._hulls.pop(group, None)
         if loads is None:
-            del self._order[column]
+            del self._places[column]
             return
         column.loads, column.priced = loads, True
         self._insert(column)
@@ -65,44 +80,46 @@ class Columns:
     def on_hulls(self) -> list[Column]:
         """The columns that a linear program over all of them may take shares of, without a limit on anything else."""
         for group in self._groups.keys() - self._hulls.keys():
-            self._hulls[group] = _on_hull(self._groups[group], group[2])
-        found = [column for hull in self._hulls.values() for column in hull]
-        return sorted(found, key=self._order.__getitem__)
+            points = self._groups[group]
+            self._hulls[group] = points if len(group[2]) > 2 else lower_left_hull(points)
+        found = [point for hull in self._hulls.values() for point in hull]
+        return [point.column for point in sorted(found, key=attrgetter("place"))]
 
     def _insert(self, column: Column) -> None:
-        group = _group(column)
-        self._groups.setdefault(group, []).append(column)
+        group, point = self._point(column)
+        insort(self._groups.setdefault(group, []), point)
         self._hulls.pop(group, None)
 
-
-def _group(column: Column) -> _Group:
-    return column.start, column.stop, tuple(sorted(column.loads))
-
-
-def _on_hull(columns: Sequence[Column], resources: tuple[str, ...]) -> list[Column]:
-    """The columns on the hull of their loads on two resources; all, if there are more resources."""
-    if len(resources) > 2:
-        return list(columns)
-    one, other = (*resources, "", "")[:2]
-    points = [(column.loads.get(one, 0.0), column.loads.get(other, 0.0)) for column in columns]
-    return [columns[at] for at in lower_left_hull(points)]
+    def _point(self, column: Column) -> tuple[_Group, _Point]:
+        resources = tuple(sorted(column.loads))
+        x, y, *_ = (*(column.loads[name] for name in resources), 0.0, 0.0)
+        return (column.start, column.stop, resources), _Point(x, y, self._places[column], column)
 
 
-def lower_left_hull(points: Sequence[tuple[float, float]]) -> list[int]:
-    """The indices of the corners of the convex hull of some points between the lowest of the leftmost ones and the
-    leftmost of the lowest ones, from left to right: no other point has coordinates below every mixture of these.
+P = TypeVar("P", bound="tuple[float, float] | _Point")
+
+
+def lower_left_hull(points: Sequence[P]) -> list[P]:
+    """The corners of the convex hull of some points between the lowest of the leftmost ones and the leftmost of the
+    lowest ones: no other point has coordinates below every mixture of these.
 
     Andrew's monotone chain (Information Processing Letters 9, 1979); of equal points, the first.
+
+    Args:
+        points: from left to right, and from low to high; x and y come first.
+
+    Returns:
+        From left to right.
     """
-    hull: list[int] = []
-    for at in sorted(range(len(points)), key=lambda at: (*points[at], at)):
-        x, y = points[at]
-        if hull and y >= points[hull[-1]][1]:
+    hull: list[P] = []
+    for point in points:
+        x, y = point[0], point[1]
+        if hull and y >= hull[-1][1]:
             continue
         while len(hull) > 1:
-            (x0, y0), (x1, y1) = points[hull[-2]], points[hull[-1]]
-            if (x1 - x0) * (y - y0) - (y1 - y0) * (x - x0) > 0:
+            x0, y0 = hull[-2][0], hull[-2][1]
+            if (hull[-1][0] - x0) * (y - y0) - (hull[-1][1] - y0) * (x - x0) > 0:
                 break
             hull.pop()
-        hull.append(at)
+        hull.append(point)
     return hull

@@ -35,7 +35,7 @@ def optimum(columns: Sequence[Column], size: int, total: float) -> float:
 
 @given(POINTS)
 def test_every_point_lies_above_a_mixture_of_corners(points: list[tuple[int, int]]) -> None:
-    corners = [points[at] for at in lower_left_hull(points)]
+    corners = lower_left_hull(sorted(points))
     assert corners == sorted(corners)
     xs, ys = zip(*corners, strict=True)
     assert list(ys) == sorted(set(ys), reverse=True)
@@ -46,7 +46,7 @@ def test_every_point_lies_above_a_mixture_of_corners(points: list[tuple[int, int
 
 @given(POINTS)
 def test_no_corner_lies_above_a_mixture_of_others(points: list[tuple[int, int]]) -> None:
-    corners = [points[at] for at in lower_left_hull(points)]
+    corners = lower_left_hull(sorted(points))
     for (x0, y0), (x, y), (x1, y1) in zip(corners, corners[1:], corners[2:], strict=False):
         assert y < y0 + (y1 - y0) * (x - x0) / (x1 - x0)
 
