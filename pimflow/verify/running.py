@@ -11,7 +11,7 @@ from types import MappingProxyType
 
 from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend.reading import long_model
-from pimflow.ir import Array, Graph, Node, OnnxOp
+from pimflow.ir import Array, Elementwise, Graph, Node, OnnxOp
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.folding import is_random
@@ -31,8 +31,8 @@ MAX_ADDRESSABLE_BYTES = 2**48
 """More than any machine can address: a model that needs it runs nowhere."""
 
 MAX_RUN_MACS = 2 * 10**10
-"""If a model has more multiply-accumulates than this, and no data can make it fail, it is loaded but not run: a run
-would take longer than everything else, and show nothing more than loading does."""
+"""If a model has more multiply-accumulates than this, and no seeded data can make it fail, it is loaded but not run: a
+run would take longer than everything else, and show nothing more than loading does."""
 
 MAX_OPTIMISED_OPERANDS = 2**16
 """If the nodes of a model have more operands than this, it is run without optimisation, in pieces if possible: the
@@ -40,6 +40,12 @@ optimiser of ONNX Runtime has about a hundred passes, and each of them visits ev
 
 MAX_RUN_S = 30.0
 """Time limit of a run, in seconds."""
+
+_TOTAL = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear"})
+"""Other operators that run on any numbers."""
+
+_PARTIAL = frozenset({"Div", "Mod", "Pow", "BitShift"})
+"""Elementwise kinds that do not run on all integers."""
 
 _NODE_PATTERN = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _PREFIX_PATTERN = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
@@ -133,7 +139,7 @@ def require_running(
     if needed > MAX_RUN_BYTES:
         load_original(content)
         return f"its activations take {needed / 2**30:.3g} GiB at a time"
-    if _macs(graph) > MAX_RUN_MACS and not _may_fail_on_data(graph, graph.nodes):
+    if _macs(graph) > MAX_RUN_MACS and _runs_on_any_data(graph):
         load_original(content)
         return ""
     try:
@@ -258,6 +264,11 @@ def _macs(graph: Graph) -> int:
     return sum(work.macs for work in works if work is not None)
 
 
+def _runs_on_any_data(graph: Graph) -> bool:
+    """Whether every node runs on all data that `random_inputs` makes."""
+    return not _may_fail_on_data(graph, [node for node in graph.nodes if not _is_total(graph, node)])
+
+
 def _may_fail_on_data(graph: Graph, nodes: Sequence[Node]) -> bool:
     """Whether one of some nodes may run on some data and fail on others."""
     of_data = _of_data(graph)
@@ -272,6 +283,19 @@ def _of_data(graph: Graph) -> set[str]:
         if varies or (not found.isdisjoint(node.inputs) and not _is_static_size(graph, node)):
             found.update(node.outputs)
     return found
+
+
+def _is_total(graph: Graph, node: Node) -> bool:
+    """Whether a node runs on all data that `random_inputs` makes: movements, most arithmetic, and rows of a table by
+    indices that are drawn from its range."""
+    values = [graph.value(name) for name in (*node.inputs, *node.outputs) if name]
+    if any(value.shape is None or value.dtype == "object" for value in values):
+        return False
+    if isinstance(node.op, Elementwise):
+        return node.op.kind not in _PARTIAL
+    if isinstance(node.op, OnnxOp):
+        return node.kind in _TOTAL or (node.kind == "Gather" and node.inputs[1] in graph.inputs)
+    return node.op.is_movement or node.op.is_contraction
 
 
 def _is_static_size(graph: Graph, node: Node) -> bool:
