@@ -205,7 +205,8 @@ HEAVY: dict[str, tuple[onnx.ModelProto, str]] = {
     "a mask": (
         heavy(
             to_integers("z", "n"),
-            helper.make_node("Greater", ["n", "m"], ["c"]),
+            helper.make_node("Transpose", ["m"], ["t"]),
+            helper.make_node("Greater", ["n", "t"], ["c"]),
             helper.make_node("Where", ["c", "z", "x"], ["y"]),
             integers="m",
         ),
@@ -234,6 +235,18 @@ def test_heavy_models_that_cannot_fail_are_only_loaded(name: str, monkeypatch: p
         monkeypatch.setattr(running, "MAX_RUN_MACS", most)
         assert require_running("", graph, 0) == ""
     assert ran == [how, "run", how]
+
+
+@pytest.mark.parametrize("name", ["sizes from shapes", "scales from data"])
+def test_a_failure_that_no_data_decide_counts_against_the_model(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model, how = HEAVY[name]
+    failure = ModelError("Non-zero status code returned while running Resize node. Name:'' Status Message: too large")
+    monkeypatch.setattr(running, "_run", lambda *_: failure)
+    if how == "load":
+        with pytest.raises(ModelError, match=r"\(Resize\) cannot run: too large; it reads 'z' float32\[4, 4\]"):
+            require_running("", load_model(model), 0)
+    else:
+        assert "(Resize) cannot run: too large" in require_running("", load_model(model), 0)
 
 
 def test_models_with_very_many_operands_run_unoptimised(monkeypatch: pytest.MonkeyPatch) -> None:
