@@ -47,9 +47,10 @@ to the bound, on target `{target}`. Made by `python benchmarks/bench_bound.py{op
 
 The column "by" says which argument gives the bound: "load" spreads the work of all nodes, at their best rates,
 evenly over host and units; "path" is the longest chain of dependent nodes; "meeting" adds up nodes that all others
-wait for, alone or in pipelines; "host" is the host alone with all memory channels. The time of a unit is bounded by
-arithmetic (for Newton, the COMPs and what must come between them) rather than by existing mappings, and launches
-and synchronisations count only where no plan can avoid them. Part of the gap is therefore due to the bound.
+wait for, alone or in pipelines, and what runs between them; "host" is the host alone with all memory channels. The
+time of a unit is bounded by arithmetic (for Newton, the COMPs and what must come between them) rather than by existing
+mappings, and launches and synchronisations count only where no plan can avoid them. Part of the gap is therefore due
+to the bound.
 """
 
 

@@ -7,9 +7,9 @@ its time divided by the share. So launches and half-empty waves count only as fa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from functools import cache, cached_property, partial
-from itertools import pairwise
+from itertools import combinations, pairwise
 from typing import NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
@@ -56,15 +56,18 @@ class Costs(part_prices.Costs, Protocol):
 class DeviceTimes(NamedTuple):
     """The minimum time of a node on a device.
 
-    `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies, `first_us` the smallest
-    share with its copies. If a unit computes only the product of an operator, `beside_us` is the host's time for the
-    rest, and `around_us` the longest chain of that rest through the product.
+    `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies. `row_us` is one row,
+    `first_us` one row with its copies, and `least_us` the smallest share of rows, columns or K with its copies. If a
+    unit computes only the product of an operator, `beside_us` is the host's time for the rest, and `around_us` the
+    longest chain of that rest through the product.
     """
 
     device: str
     whole_us: float
     link_us: float
+    row_us: float
     first_us: float
+    least_us: float
     beside_us: float = 0.0
     around_us: float = 0.0
 
@@ -85,17 +88,25 @@ class NodeTimes:
 
     @cached_property
     def whole_us(self) -> float:
-        """The time of the whole node, on all devices at once if it can be divided."""
+        """The time of the whole node, on any devices at once if it can be divided."""
         times = [least.path_us for least in self.on_devices]
         if not self.divided or min(times) <= 0:
             return min(times)
-        return 1 / sum(1 / time for time in times)
+        counts = range(2, len(times) + 1)
+        shared = (_shared_us(some) for count in counts for some in combinations(self.on_devices, count))
+        return min([*times, *shared])
 
     @cached_property
     def first_us(self) -> float:
         """The time of its first part, if it can be in one decision with others."""
         parts = [least.first_us for least in self.on_devices] if self.flows else []
         return min([self.whole_us, *parts])
+
+
+def _shared_us(devices: Sequence[DeviceTimes]) -> float:
+    """The time of a node that several devices share: at the best rates of all, and no less than a share takes on
+    any."""
+    return max(1 / sum(1 / least.path_us for least in devices), *(least.least_us for least in devices))
 
 
 class _Price(NamedTuple):
@@ -142,7 +153,8 @@ class LeastTimes:
     def of(self, node: Node) -> NodeTimes:
         """A node's times. They are 0 for fused nodes, movements and copies from the host."""
         if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:
-            return NodeTimes((DeviceTimes(self._host, 0.0, 0.0, 0.0),), divided=False, flows=_flows(self._graph, node))
+            nothing = DeviceTimes(self._host, 0.0, 0.0, 0.0, 0.0, 0.0)
+            return NodeTimes((nothing,), divided=False, flows=_flows(self._graph, node))
         key = price_key(self._graph, node)
         if key not in self._known:
             self._known[key] = self._times(node)
@@ -220,6 +232,8 @@ class LeastTimes:
             min([whole.run_us, *(way.lower_bound_us for way in divisions)]),
             0.0 if divisions else whole.link_us,
             0.0,
+            0.0,
+            0.0,
         )
 
     def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> DeviceTimes | None:
@@ -231,28 +245,29 @@ class LeastTimes:
         whole = self._whole(device, node)
         if whole is None:
             return None
-        run_us, link_us = whole
-        first_us = run_us + link_us
-        price = cache(partial(self._rows, device, node, rows))
-        if rows > 1 and not node.op.is_elementwise:
-            run_us, link_us = map(min, zip(whole, _least_share(price, whole, rows), strict=True))
+        run_us, link_us = row_us, _ = whole
+        first_us = least_us = run_us + link_us
         if rows > 1:
-            first_us = sum(price(1))
+            price = cache(partial(self._rows, device, node, rows))
+            row_us, first_us = price(1).run_us, sum(price(1))
+            least_us = min(least_us, first_us)
+            if not node.op.is_elementwise:
+                run_us, link_us = map(min, zip(whole, _least_share(price, whole, rows), strict=True))
         if columns > 1:
-            by_columns = _least_share(
-                lambda count: self._part(device, extract_columns(self._graph, node, count)), whole, columns
-            )
+            price = cache(lambda count: self._part(device, extract_columns(self._graph, node, count)))
+            least_us = min(least_us, sum(price(1)))
+            by_columns = _least_share(price, whole, columns)
             run_us, link_us = min(run_us, by_columns.run_us), min(link_us, by_columns.link_us)
         if inner > 1:
-            found = _Price(run_us, link_us)
-            run_us, link_us = _least_share(
-                lambda count: self._part(device, extract_k(self._graph, node, 0, count)), found, inner
-            )
+            price = cache(lambda count: self._part(device, extract_k(self._graph, node, 0, count)))
+            least_us = min(least_us, sum(price(1)))
+            run_us, link_us = _least_share(price, _Price(run_us, link_us), inner)
         if device == self._host:
             measured_us = self._costs.measured_us(node.op)
-            run_us, first_us = min(run_us, measured_us), min(first_us, measured_us)
+            run_us, row_us, first_us, least_us = (min(us, measured_us) for us in (run_us, row_us, first_us, least_us))
         beside_us, around_us = (0.0, 0.0) if device == self._host else self._rest_us(node)
-        return DeviceTimes(device, run_us, link_us, min(first_us, run_us + link_us), beside_us, around_us)
+        first_us, least_us = min(first_us, run_us + link_us), min(least_us, run_us + link_us)
+        return DeviceTimes(device, run_us, link_us, min(row_us, run_us), first_us, least_us, beside_us, around_us)
 
     def _rest_us(self, node: Node) -> tuple[float, float]:
         """The host's minimum time for everything in an operator except its product: the sum, and the longest chain

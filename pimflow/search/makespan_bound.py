@@ -12,10 +12,11 @@ x_d times the whole node's time there at its best rate. Three bounds follow:
   nodes of the cheapest device at these prices. Any prices give a valid bound, so the result does not depend on the
   precision of a solver.
 - **Path.** A node starts when its inputs are ready: all of each input, or as much as one row needs if both nodes may be
-  parts of one pipeline or split. It then takes as long as all devices together at their best rates, and ends no earlier
-  than one of its own rows after its inputs are complete. The longest chain of these is the critical path.
-- **Meeting.** A node that all others wait for runs alone or in a pipeline, with a kernel of the host for every part
-  (`meeting_bound`).
+  parts of one pipeline or split. It then takes as long as it does on one device, or on several together: at their best
+  rates, and no less than the smallest share takes on any of them. It ends no earlier than one of its own rows after its
+  inputs are complete. The longest chain of these is the critical path.
+- **Meeting.** A node that all others wait for runs alone or in a pipeline, with a kernel for every part; what lies
+  between two such nodes runs between them or with them (`meeting_bound`).
 
 Fetching rows of tables from the host's memory is a decision of its own in every plan, and nothing runs in parallel with
 it. A lower bound on its time (**transfer**: every row once over the link, at the rate of the best way) is added.
@@ -66,7 +67,8 @@ class MakespanBound:
             those are zero and nothing can leave the host.
         load_us: the time of the work if it is divided over the resources as evenly as possible.
         path_us: the time of the longest chain of nodes.
-        meeting_us: the time of the nodes that all others wait for, as devices synchronise after every decision.
+        meeting_us: the time of the nodes that all others wait for, and of those between them, as devices synchronise
+            after every decision.
         transfer_us: the time for fetching rows of tables from the host's memory.
         host_us: the host alone, with all memory channels.
         bottlenecks: the fewest nodes that make up half of the bound, the largest contribution first.

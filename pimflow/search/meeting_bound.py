@@ -9,52 +9,52 @@ and every row of every node behind it needs some of its rows (each through other
   node that is divided may be part of its decision, and do not count;
 - several waists in one decision are parts of a pipeline, or of decisions that are joined. A waist with only one part
   there also runs alone, because everything before it has ended and nothing behind it can begin: the decision is
-  equivalent to two, with a decision for the waist between them. All others have two parts or more. If only the host can
-  run a waist, each of its parts is a kernel of the host; if a unit can run it too, it may be divided between both and
-  counts at its best rate. (A node divided by columns or K is read as a whole: all of its parts run before anything
-  behind it, as in a decision of its own.)
+  equivalent to two, with a decision for the waist between them. All others have two parts or more, each at least one
+  row: of these, the host computes none, or all, or shares them with a unit. (A node divided by columns or K is read as
+  a whole: all of its parts run before anything behind it, as in a decision of its own.)
+- the other nodes between two waists run between those, in decisions of their own or in decisions with waists.
 
-A run of waists in a pipeline, and the nodes between the first and the last of them, keep each device busy for at least
-the time that their best rates give. For any prices of device time that add up to one, the run takes at least the total
-cost of its nodes, each on the device where it is cheapest. The minimum over all ways to cut the waists into single ones
-and runs is computed position by position. For the run that ends at a waist, it uses the price, from a fixed set, at
-which the cheapest start of the run costs most; so the result is no larger than with the best price for each start.
+A run of waists in one decision, and the nodes between the first and the last of them, keep each device busy for at
+least the time that their best rates give. For any prices of device time that add up to one, the run takes at least the
+total cost of its nodes, each where it is cheapest; so do nodes between two waists, and, at the same prices, those of
+them that are in the run's decision together with those that are not. The minimum over all ways to cut the waists and
+what is between them into single ones and runs is computed position by position. For the run that ends at a position, it
+uses the price, from a fixed set, at which the cheapest start of the run costs most; so the result is no larger than
+with the best price for each start.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Graph, Node
-from pimflow.records import dataclass
 from pimflow.search.flows import flow_in
 from pimflow.search.least_times import LeastTimes, NodeTimes
 
 Array = npt.NDArray[np.float64]
 
-PRICES = np.linspace(0.0, 1.0, 33)
+PRICES = np.linspace(0.0, 1.0, 65)
 """The prices of the host's time; the rest, up to one, is divided among the units."""
 
 
-@dataclass(frozen=True)
-class _Waist:
-    """A waist.
+class _Step(NamedTuple):
+    """A waist, or all other nodes between two waists.
 
     Args:
-        name: the node's name.
-        alone_us: its time in a decision of its own.
-        divided_us: its minimum time on the host in a decision with others; None if it cannot be divided into parts.
-        before: the other nodes between the previous waist and this one.
+        alone_us: its time in decisions without other steps.
+        alone: what each node contributes to that.
+        costs: the cost of each node in a decision with other steps, at all prices; None for a waist that cannot be in
+            one, as it has only one part.
     """
 
-    name: str
     alone_us: float
-    divided_us: float | None
-    before: tuple[str, ...]
+    alone: Mapping[str, float]
+    costs: Mapping[str, Array] | None
 
 
 def meeting_bound(
@@ -68,26 +68,25 @@ def meeting_bound(
         behind: by node and unit, the host's minimum time for the epilogue if the unit computes the node.
         least: the source of the times.
     """
-    waists = _waists(graph, times, least)
-    cuts = _Cuts(times, behind)
-    for waist in waists:
-        cuts.add(waist)
-    return cuts.best_us[-1], cuts.weights(waists)
+    cuts = _Cuts()
+    for step in _steps(graph, _Prices(times, behind), least):
+        cuts.add(step)
+    return cuts.best_us[-1], cuts.weights()
 
 
 class _Cuts:
-    """The least sum over all ways to cut the waists so far, by their number, and where the last cut is.
+    """The least sum over all ways to cut the steps so far into single ones and runs, by their number, and where the
+    last cut is.
 
     Attributes:
-        best_us: the minimum time of the first waists, by their number.
+        best_us: the minimum time of the first steps, by their number.
     """
 
-    def __init__(self, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float]) -> None:
+    def __init__(self) -> None:
         self.best_us = [0.0]
-        self._times = times
-        self._behind = behind
+        self._steps: list[_Step] = []
         self._last: list[tuple[int, int | None]] = []
-        """By waist, the start of the last run and the price at which it costs most; the price is None for a waist on
+        """By step, the start of the last run and the price at which it costs most; the price is None for a step on
         its own."""
         self._spent_us = np.zeros(len(PRICES))
         """By price, the cost so far of everything that may be in runs."""
@@ -96,54 +95,94 @@ class _Cuts:
         """By price, the start of the cheapest run that may continue, and the best time before it minus `_spent_us` at
         that point."""
 
-    def add(self, waist: _Waist) -> None:
-        """Add the next waist: on its own, or at the end of a run."""
+    def add(self, step: _Step) -> None:
+        """Add the next step: on its own, or at the end of a run."""
         place = len(self._last)
-        single_us = self.best_us[-1] + waist.alone_us
-        for name in waist.before:
-            self._spent_us = self._spent_us + self._cost(name, self._times[name].on_devices[0].whole_us)
+        single_us = self.best_us[-1] + step.alone_us
         begins_us = self.best_us[-1] - self._spent_us
-        if waist.divided_us is not None:
-            self._spent_us = self._spent_us + self._cost(waist.name, waist.divided_us)
+        if step.costs is None:
+            begins_us = self._open_us = np.full(len(PRICES), np.inf)
         else:
-            self._open_us = np.full(len(PRICES), np.inf)
-            begins_us = self._open_us
+            self._spent_us = self._spent_us + sum(step.costs.values())
         run_us = self._open_us + self._spent_us
         price = int(run_us.argmax())
         is_run = run_us[price] < single_us
         self.best_us.append(float(run_us[price]) if is_run else single_us)
         self._last.append((int(self._opened[price]), price) if is_run else (place, None))
+        self._steps.append(step)
         self._opened = np.where(begins_us < self._open_us, place, self._opened)
         self._open_us = np.minimum(self._open_us, begins_us)
 
-    def _cost(self, name: str, host_us: float) -> Array:
-        """The cost of a node in a run on its cheapest device, at all prices."""
+    def weights(self) -> dict[str, float]:
+        """The contributions of the nodes to the bound."""
+        found: dict[str, float] = {}
+        stop = len(self._last)
+        while stop:
+            start, price = self._last[stop - 1]
+            for step in self._steps[start:stop]:
+                if price is None or step.costs is None:
+                    found |= step.alone
+                else:
+                    found |= {name: float(costs[price]) for name, costs in step.costs.items()}
+            stop = start
+        return found
+
+
+class _Prices:
+    """The costs of nodes at all prices of device time."""
+
+    def __init__(self, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float]) -> None:
+        self.times = times
+        self._behind = behind
+
+    def cost(self, name: str, host_us: float) -> Array:
+        """The cost of a node on its cheapest device, of which the host takes at least `host_us`."""
         found: Array = PRICES * host_us
-        units = self._times[name].on_devices[1:]
+        units = self.times[name].on_devices[1:]
         for unit in units:
             own = (1 - PRICES) / len(units) * unit.whole_us
             found = np.minimum(found, own + PRICES * self._behind.get((name, unit.device), 0.0))
         return found
 
-    def weights(self, waists: Sequence[_Waist]) -> dict[str, float]:
-        """The contributions of the nodes to the bound."""
-        found: dict[str, float] = {}
-        stop = len(waists)
-        while stop:
-            start, price = self._last[stop - 1]
-            for waist in waists[start:stop]:
-                if price is None or waist.divided_us is None:
-                    found[waist.name] = waist.alone_us
-                    continue
-                found[waist.name] = float(self._cost(waist.name, waist.divided_us)[price])
-                for name in waist.before if waist is not waists[start] else ():
-                    found[name] = float(self._cost(name, self._times[name].on_devices[0].whole_us)[price])
-            stop = start
-        return found
+    def divided_cost(self, name: str) -> Array:
+        """The cost of a node that units can run too, in two parts or more: all on units, all on the host, or shared.
+
+        If the host computes a share x, it takes x times its whole time and no less than one row takes; units likewise.
+        The total is convex in x and piecewise linear.
+        """
+        host, *units = self.times[name].on_devices
+        found = self.cost(name, max(host.whole_us, 2 * host.row_us))
+        whole_us, row_us = (min(us) for us in zip(*((unit.whole_us, unit.row_us) for unit in units), strict=True))
+        behind_us = min(self._behind.get((name, unit.device), 0.0) for unit in units)
+        kinks = (host.row_us / host.whole_us if host.whole_us else 0.0, 1 - row_us / whole_us if whole_us else 1.0)
+        shared = [
+            PRICES * (max(host.row_us, x * host.whole_us) + (1 - x) * behind_us)
+            + (1 - PRICES) / len(units) * max(row_us, (1 - x) * whole_us)
+            for x in (0.0, *kinks, 1.0)
+        ]
+        least: Array = np.minimum(found, np.min(shared, axis=0))
+        return least
 
 
-def _waists(graph: Graph, times: Mapping[str, NodeTimes], least: LeastTimes) -> list[_Waist]:
-    """The waists that take time, in order.
+def _steps(graph: Graph, prices: _Prices, least: LeastTimes) -> Iterator[_Step]:
+    """The waists that take time, and the nodes before, between and behind them, in order."""
+    between: list[Node] = []
+    for node, is_waist in zip(graph.nodes, _waists(graph, prices.times), strict=True):
+        if not any(time.whole_us for time in prices.times[node.name].on_devices):
+            continue
+        if not is_waist:
+            between.append(node)
+            continue
+        if between:
+            yield _between(graph, between, prices)
+        between = []
+        yield _waist(graph, node, prices, least)
+    if between:
+        yield _between(graph, between, prices)
+
+
+def _waists(graph: Graph, times: Mapping[str, NodeTimes]) -> list[bool]:
+    """By node, whether it is a waist.
 
     In a topological order, all nodes before a node are its ancestors if each of them is read by a node up to this one;
     all nodes after it are its descendants if each of them reads a node from this one on.
@@ -165,26 +204,28 @@ def _waists(graph: Graph, times: Mapping[str, NodeTimes], least: LeastTimes) -> 
                 last_read[here] = max(last_read[here], there)
     latest = list(accumulate(first_reader, max, initial=0))[:-1]
     earliest = list(accumulate(reversed(last_read), min, initial=len(place)))[-2::-1]
-    found: list[_Waist] = []
-    before: list[str] = []
-    for here, node in enumerate(graph.nodes):
-        if not any(least.whole_us for least in times[node.name].on_devices):
-            continue
-        if latest[here] > here or earliest[here] < here:
-            before.append(node.name)
-            continue
-        alone_us = 0.0 if _may_follow(graph, node, times) else times[node.name].whole_us
-        found.append(_Waist(node.name, alone_us, _divided_us(node, times[node.name], least), tuple(before)))
-        before = []
-    return found
+    return [latest[here] <= here <= earliest[here] for here in range(len(place))]
 
 
-def _divided_us(node: Node, times: NodeTimes, least: LeastTimes) -> float | None:
-    """The host's minimum time for a waist in a decision with others: in two parts or more if no unit can run one; None
-    if it cannot be divided into parts."""
-    if len(times.on_devices) == 1:
-        return least.divided_us(node)
-    return times.on_devices[0].whole_us if least.has_parts(node) else None
+def _between(graph: Graph, nodes: Sequence[Node], prices: _Prices) -> _Step:
+    """The other nodes between two waists."""
+    costs = {node.name: prices.cost(node.name, prices.times[node.name].on_devices[0].whole_us) for node in nodes}
+    alone = {node.name: costs[node.name] for node in nodes if not _may_follow(graph, node, prices.times)}
+    total: Array = np.zeros(len(PRICES)) + sum(alone.values())
+    price = int(total.argmax())
+    return _Step(float(total[price]), {name: float(cost[price]) for name, cost in alone.items()}, costs)
+
+
+def _waist(graph: Graph, node: Node, prices: _Prices, least: LeastTimes) -> _Step:
+    """A waist; one that only the host can run costs a kernel of the host for each part."""
+    times = prices.times[node.name]
+    alone_us = 0.0 if _may_follow(graph, node, prices.times) else times.whole_us
+    cost: Array | None = None
+    if len(times.on_devices) > 1:
+        cost = prices.divided_cost(node.name) if least.has_parts(node) else None
+    elif (divided_us := least.divided_us(node)) is not None:
+        cost = PRICES * divided_us
+    return _Step(alone_us, {node.name: alone_us}, None if cost is None else {node.name: cost})
 
 
 def _may_follow(graph: Graph, node: Node, times: Mapping[str, NodeTimes]) -> bool:
