@@ -49,6 +49,8 @@ class Box(NamedTuple):
 
     def shifted(self, shift: Sequence[int]) -> Box:
         """The box moved by `shift`."""
+        if not any(shift):  # the common case
+            return self
         return Box(tuple(map(add, self.lo, shift)), tuple(map(add, self.hi, shift)))
 
     def meets(self, other: Box) -> bool:
@@ -91,7 +93,7 @@ class Cells(NamedTuple):
 
     def shifted(self, shift: Sequence[int]) -> Cells:
         """The cells moved by `shift`."""
-        return Cells(self.box.shifted(shift), self.value)
+        return Cells(self.box.shifted(shift), self.value) if any(shift) else self
 
     def agrees(self, other: Cells) -> bool:
         """Whether the two may overlap: both hold the same constant (NaN equals NaN, 0 differs from -0)."""
@@ -227,7 +229,7 @@ class Space:
 
     def clash(self, other: Space, shift: Index) -> bool:
         """Whether any cell would have two writers or two fill values if `other`, moved by `shift`, were merged in."""
-        shared = self.hull.overlap(other.hull.shifted(shift))
+        shared = self.hull.overlap(other.hull.shifted(shift)) if self.content else None
         if shared is None:
             return False
         back = tuple(-step for step in shift)
