@@ -174,10 +174,6 @@ class LeastTimes:
             self._divided[key] = self._in_parts_us(node, rows)
         return self._divided[key]
 
-    def has_parts(self, node: Node) -> bool:
-        """Whether a node has rows to divide."""
-        return self._rows_apart(node) > 1
-
     def _rows_apart(self, node: Node) -> int:
         """The number of a node's rows; 1 if they cannot be computed apart."""
         return node_rows(self._graph, node) if self.of(node).flows else 1

@@ -33,6 +33,7 @@ import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Graph, Node
+from pimflow.ir.analysis.regions import node_rows
 from pimflow.search.flows import flow_in
 from pimflow.search.least_times import LeastTimes, NodeTimes
 
@@ -134,6 +135,8 @@ class _Prices:
     def __init__(self, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float]) -> None:
         self.times = times
         self._behind = behind
+        self._divided: dict[tuple[int, tuple[float, ...]], Array] = {}
+        """Results of `divided_cost` by what they depend on; nodes that are alike share their times."""
 
     def cost(self, name: str, host_us: float) -> Array:
         """The cost of a node on its cheapest device, of which the host takes at least `host_us`."""
@@ -150,6 +153,13 @@ class _Prices:
         If the host computes a share x, it takes x times its whole time and no less than one row takes; units likewise.
         The total is convex in x and piecewise linear.
         """
+        times = self.times[name]
+        key = id(times), tuple([self._behind.get((name, least.device), 0.0) for least in times.on_devices])
+        if key not in self._divided:
+            self._divided[key] = self._divided_cost(name)
+        return self._divided[key]
+
+    def _divided_cost(self, name: str) -> Array:
         host, *units = self.times[name].on_devices
         found = self.cost(name, max(host.whole_us, 2 * host.row_us))
         whole_us, row_us = (min(us) for us in zip(*((unit.whole_us, unit.row_us) for unit in units), strict=True))
@@ -222,7 +232,8 @@ def _waist(graph: Graph, node: Node, prices: _Prices, least: LeastTimes) -> _Ste
     alone_us = 0.0 if _may_follow(graph, node, prices.times) else times.whole_us
     cost: Array | None = None
     if len(times.on_devices) > 1:
-        cost = prices.divided_cost(node.name) if least.has_parts(node) else None
+        has_parts = times.flows and node_rows(graph, node) > 1
+        cost = prices.divided_cost(node.name) if has_parts else None
     elif (divided_us := least.divided_us(node)) is not None:
         cost = PRICES * divided_us
     return _Step(alone_us, {node.name: alone_us}, None if cost is None else {node.name: cost})
