@@ -5,8 +5,9 @@ and every row of every node behind it needs some of its rows (each through other
 
 - the waists of a decision are consecutive: a waist between two of them could run neither before nor after the decision,
   and the same holds for all other nodes between two of them;
-- a waist in a decision of its own takes its time alone, and nothing else runs meanwhile. Elementwise nodes behind a
-  node that is divided may be part of its decision, and do not count;
+- a waist in a decision of its own takes its time alone, and nothing else runs meanwhile. Elementwise waists right
+  behind it may be in its decision, applied to its parts: then the decision takes no less than all of their work takes
+  if it is balanced;
 - several waists in one decision are parts of a pipeline, or of decisions that are joined. A waist with only one part
   there also runs alone, because everything before it has ended and nothing behind it can begin: the decision is
   equivalent to two, with a decision for the waist between them. All others have two parts or more, each at least one
@@ -51,11 +52,35 @@ class _Step(NamedTuple):
         alone: what each node contributes to that.
         costs: the cost of each node in a decision with other steps, at all prices; None for a waist that cannot be in
             one, as it has only one part.
+        follows: whether it is a waist that may be in the decision of the step before it.
+        balanced: its cost in a decision with those that follow it, or that it follows, at all prices; None if there can
+            be none.
     """
 
     alone_us: float
     alone: Mapping[str, float]
     costs: Mapping[str, Array] | None
+    follows: bool = False
+    balanced: Array | None = None
+
+
+class _Lead(NamedTuple):
+    """A waist in a decision of its own, and those that follow it.
+
+    Args:
+        start: the position of the first.
+        alone_us: the time of the first alone.
+        balanced: the cost of all of them, at all prices.
+    """
+
+    start: int
+    alone_us: float
+    balanced: Array
+
+    @property
+    def time_us(self) -> float:
+        """The minimum time of all of them in one decision."""
+        return max(self.alone_us, float(self.balanced.max()))
 
 
 def meeting_bound(
@@ -87,8 +112,10 @@ class _Cuts:
         self.best_us = [0.0]
         self._steps: list[_Step] = []
         self._last: list[tuple[int, int | None]] = []
-        """By step, the start of the last run and the price at which it costs most; the price is None for a step on
-        its own."""
+        """By step, the start of the last run and the price at which it costs most; the price is None for a step in a
+        decision of its own, or for a waist and what follows it."""
+        self._lead: _Lead | None = None
+        """The last waist that follows no other, with those that follow it."""
         self._spent_us = np.zeros(len(PRICES))
         """By price, the cost so far of everything that may be in runs."""
         self._open_us = np.full(len(PRICES), np.inf)
@@ -99,7 +126,7 @@ class _Cuts:
     def add(self, step: _Step) -> None:
         """Add the next step: on its own, or at the end of a run."""
         place = len(self._last)
-        single_us = self.best_us[-1] + step.alone_us
+        single_us, start = self._alone(step, place)
         begins_us = self.best_us[-1] - self._spent_us
         if step.costs is None:
             begins_us = self._open_us = np.full(len(PRICES), np.inf)
@@ -109,10 +136,22 @@ class _Cuts:
         price = int(run_us.argmax())
         is_run = run_us[price] < single_us
         self.best_us.append(float(run_us[price]) if is_run else single_us)
-        self._last.append((int(self._opened[price]), price) if is_run else (place, None))
+        self._last.append((int(self._opened[price]), price) if is_run else (start, None))
         self._steps.append(step)
         self._opened = np.where(begins_us < self._open_us, place, self._opened)
         self._open_us = np.minimum(self._open_us, begins_us)
+
+    def _alone(self, step: _Step, place: int) -> tuple[float, int]:
+        """The least sum with a step on its own, or in the decision of the waist that it follows, and where that
+        decision starts."""
+        apart_us = self.best_us[-1] + step.alone_us
+        if not step.follows:
+            self._lead = None if step.balanced is None else _Lead(place, step.alone_us, step.balanced)
+            return apart_us, place
+        assert self._lead is not None, "it follows a waist"
+        assert step.balanced is not None, "it follows a waist"
+        self._lead = self._lead._replace(balanced=self._lead.balanced + step.balanced)
+        return min((apart_us, place), (self.best_us[self._lead.start] + self._lead.time_us, self._lead.start))
 
     def weights(self) -> dict[str, float]:
         """The contributions of the nodes to the bound."""
@@ -120,13 +159,25 @@ class _Cuts:
         stop = len(self._last)
         while stop:
             start, price = self._last[stop - 1]
-            for step in self._steps[start:stop]:
-                if price is None or step.costs is None:
-                    found |= step.alone
-                else:
-                    found |= {name: float(costs[price]) for name, costs in step.costs.items()}
+            found |= _in_run(self._steps[start:stop], price) if price is not None else _alone(self._steps[start:stop])
             stop = start
         return found
+
+
+def _in_run(steps: Sequence[_Step], price: int) -> dict[str, float]:
+    """The contributions of the nodes of a run at a price."""
+    return {name: float(costs[price]) for step in steps for name, costs in (step.costs or {}).items()}
+
+
+def _alone(steps: Sequence[_Step]) -> dict[str, float]:
+    """The contributions of the nodes of a step alone, or of a waist and those that follow it."""
+    first, *others = steps
+    balanced = {name: step.balanced for step in steps for name in step.alone if step.balanced is not None}
+    total: Array = np.zeros(len(PRICES)) + sum(balanced.values())
+    if not others or total.max() <= first.alone_us:
+        return dict(first.alone)
+    price = int(total.argmax())
+    return {name: float(cost[price]) for name, cost in balanced.items()}
 
 
 class _Prices:
@@ -175,8 +226,12 @@ class _Prices:
 
 
 def _steps(graph: Graph, prices: _Prices, least: LeastTimes) -> Iterator[_Step]:
-    """The waists that take time, and the nodes before, between and behind them, in order."""
+    """The waists that take time, and the nodes before, between and behind them, in order.
+
+    An elementwise waist behind other nodes than waists may be in a decision of theirs; alone, it counts as nothing.
+    """
     between: list[Node] = []
+    is_led = False
     for node, is_waist in zip(graph.nodes, _waists(graph, prices.times), strict=True):
         if not any(time.whole_us for time in prices.times[node.name].on_devices):
             continue
@@ -185,8 +240,11 @@ def _steps(graph: Graph, prices: _Prices, least: LeastTimes) -> Iterator[_Step]:
             continue
         if between:
             yield _between(graph, between, prices)
+        follows = _may_follow(graph, node, prices.times)
+        is_led = not follows or (is_led and not between)
         between = []
-        yield _waist(graph, node, prices, least)
+        step = _waist(graph, node, prices, least)
+        yield step._replace(follows=follows) if is_led else _Step(0.0, {node.name: 0.0}, step.costs)
     if between:
         yield _between(graph, between, prices)
 
@@ -218,9 +276,16 @@ def _waists(graph: Graph, times: Mapping[str, NodeTimes]) -> list[bool]:
 
 
 def _between(graph: Graph, nodes: Sequence[Node], prices: _Prices) -> _Step:
-    """The other nodes between two waists."""
+    """The other nodes between two waists; elementwise ones that read none of the others may be in the decision of the
+    first waist, and do not count."""
     costs = {node.name: prices.cost(node.name, prices.times[node.name].on_devices[0].whole_us) for node in nodes}
-    alone = {node.name: costs[node.name] for node in nodes if not _may_follow(graph, node, prices.times)}
+    following: set[str] = set()
+    for node in nodes:
+        producers = (graph.producer(name) for name in node.inputs if name)
+        read = (producer.placement.fused_into or producer.name for producer in producers if producer is not None)
+        if _may_follow(graph, node, prices.times) and not any(name in costs and name not in following for name in read):
+            following.add(node.name)
+    alone = {name: cost for name, cost in costs.items() if name not in following}
     total: Array = np.zeros(len(PRICES)) + sum(alone.values())
     price = int(total.argmax())
     return _Step(float(total[price]), {name: float(cost[price]) for name, cost in alone.items()}, costs)
@@ -229,14 +294,18 @@ def _between(graph: Graph, nodes: Sequence[Node], prices: _Prices) -> _Step:
 def _waist(graph: Graph, node: Node, prices: _Prices, least: LeastTimes) -> _Step:
     """A waist; one that only the host can run costs a kernel of the host for each part."""
     times = prices.times[node.name]
-    alone_us = 0.0 if _may_follow(graph, node, prices.times) else times.whole_us
     cost: Array | None = None
     if len(times.on_devices) > 1:
         has_parts = times.flows and node_rows(graph, node) > 1
         cost = prices.divided_cost(node.name) if has_parts else None
     elif (divided_us := least.divided_us(node)) is not None:
         cost = PRICES * divided_us
-    return _Step(alone_us, {node.name: alone_us}, None if cost is None else {node.name: cost})
+    return _Step(
+        times.whole_us,
+        {node.name: times.whole_us},
+        None if cost is None else {node.name: cost},
+        balanced=prices.cost(node.name, times.on_devices[0].whole_us),
+    )
 
 
 def _may_follow(graph: Graph, node: Node, times: Mapping[str, NodeTimes]) -> bool:

@@ -77,7 +77,8 @@ class Shown:
 
 @st.composite
 def chains(draw: st.DrawFn) -> Graph:
-    """Three convolutions with few rows, one after the other, with elementwise ops between them."""
+    """Three convolutions with few rows, one after the other, with elementwise ops between them: in their kernels, or in
+    kernels of their own, as they read a second input."""
     build = Builder(seed=draw(st.integers(0, 9)))
     x = build.input(1, draw(st.sampled_from([16, 64])), draw(st.integers(4, 6)), draw(st.sampled_from([7, 30])))
     for _ in range(3):
@@ -89,6 +90,7 @@ def chains(draw: st.DrawFn) -> Graph:
             stride = stride if min(build.shape(x)[2:]) > 3 else 1
             x = build.conv(x, draw(st.sampled_from([32, 96])), kernel, stride, pad=kernel // 2)
         x = build.relu(x) if draw(st.booleans()) else x
+        x = build.mul(x, build.input(*build.shape(x), name="factors")) if draw(st.booleans()) else x
     return PassManager(CLEANUP).run(build.graph(x)).graph
 
 

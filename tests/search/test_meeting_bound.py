@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cache
-from itertools import combinations, pairwise
+from itertools import combinations, pairwise, product
 
 import networkx as nx
 import numpy as np
@@ -35,6 +35,16 @@ def alternating(strided: bool = False) -> Graph:
     return PassManager(CLEANUP).run(build.graph(build.conv(x, 32, 1, 1))).graph
 
 
+def gated() -> Graph:
+    """Convolutions whose results are multiplied with inputs in kernels of their own."""
+    build = Builder()
+    x = build.input(1, 32, 28, 28)
+    for place in range(2):
+        x = build.conv(x, 96, 1)
+        x = build.mul(x, build.input(*build.shape(x), name=f"factors{place}"))
+    return PassManager(CLEANUP).run(build.graph(build.conv(build.depthwise(x, 3, 1), 32, 1))).graph
+
+
 @cache
 def times_of(graph: Graph, costs: CostModel) -> tuple[LeastTimes, dict[str, NodeTimes]]:
     least = LeastTimes(graph, costs)
@@ -48,7 +58,8 @@ def bound_of(graph: Graph, costs: CostModel) -> tuple[float, dict[str, float]]:
 
 
 def cheapest_cut(graph: Graph, costs: CostModel) -> float:
-    """The cheapest way to cut a chain of convolutions, with a separate price for each run."""
+    """The cheapest way to cut a chain of convolutions, with a separate price for each run. Elementwise nodes may be in
+    the decision of the convolution before them, however that is divided."""
     least, times = times_of(graph, costs)
     names = [name for name, time in times.items() if time.whole_us]
     prices = np.linspace(0, 1, 501)
@@ -56,6 +67,18 @@ def cheapest_cut(graph: Graph, costs: CostModel) -> float:
     def takes(run: list[str]) -> float:
         if len(run) == 1:
             return times[run[0]].whole_us
+        if all(graph.node(name).op.is_elementwise for name in run[1:]):
+            return min(takes_in_parts(run), max(times[run[0]].whole_us, takes_balanced(run)))
+        return takes_in_parts(run)
+
+    def takes_balanced(run: list[str]) -> float:
+        total = np.zeros(len(prices))
+        for name in run:
+            host, *units = times[name].on_devices
+            total += np.min([prices * host.whole_us, *((1 - prices) * unit.whole_us for unit in units)], axis=0)
+        return float(total.max())
+
+    def takes_in_parts(run: list[str]) -> float:
         total = np.zeros(len(prices))
         for name in run:
             host, *units = times[name].on_devices
@@ -74,12 +97,21 @@ def cheapest_cut(graph: Graph, costs: CostModel) -> float:
 
 
 @pytest.mark.parametrize("costs", [COSTS, FAST], ids=["shipped", "fast GPU"])
-def test_the_minimum_over_all_cuts(costs: CostModel) -> None:
-    graph = alternating()
+@pytest.mark.parametrize("graph", [alternating(), gated()], ids=["alternating", "gated"])
+def test_the_minimum_over_all_cuts(graph: Graph, costs: CostModel) -> None:
     bound_us, weights = bound_of(graph, costs)
     exact = cheapest_cut(graph, costs)
     assert 0.95 * exact <= bound_us <= exact * ROUNDING
     assert sum(weights.values()) == pytest.approx(bound_us)
+
+
+def test_elementwise_nodes_take_their_time() -> None:
+    graph = gated()
+    products = [node.name for node in graph.nodes if node.op.is_elementwise]
+    weights = bound_of(graph, COSTS)[1]
+    _, times = times_of(graph, COSTS)
+    assert len(products) == 2
+    assert all(0.5 * times[name].whole_us < weights[name] <= times[name].whole_us * ROUNDING for name in products)
 
 
 def test_it_exceeds_the_load_bound_if_every_part_is_a_launch() -> None:
@@ -157,24 +189,26 @@ def test_nodes_that_skip_rows_are_not_waited_for() -> None:
     assert balanced_us < 0.8 * sum(times[name].whole_us for name in others)
 
 
-def test_nodes_between_waists_run_between_them() -> None:
+@pytest.mark.parametrize("gated", [False, True])
+def test_nodes_between_waists_run_between_them(gated: bool) -> None:
     """Two branches take at least as long as their work takes if it is balanced."""
     build = Builder()
-    x = build.conv(build.input(1, 128, 14, 14), 256, 1)
-    x = build.conv(build.add(build.conv(x, 256, 3, pad=1), build.conv(x, 256, 1)), 128, 1)
-    graph = PassManager(CLEANUP).run(build.graph(x)).graph
+    x = build.gemm(build.input(1, 256), 512)
+    left, right = build.gemm(x, 1024), build.gemm(x, 1024)
+    left = build.mul(left, build.input(1, 1024, name="factors")) if gated else left
+    graph = PassManager(CLEANUP).run(build.graph(build.gemm(build.add(left, right), 64))).graph
     _, times = times_of(graph, COSTS)
-    first, left, right, last = [name for name, time in times.items() if any(one.whole_us for one in time.on_devices)]
+    first, *between, last = [name for name, time in times.items() if time.whole_us]
     bound_us, weights = bound_of(graph, COSTS)
-    assert weights[left] + weights[right] > 0.5 * times[left].whole_us
-    alone_us = times[first].whole_us + times[last].whole_us
-    cheapest_us = min(
-        timeline_us(graph, {left: here, right: there}) for here in ("gpu", "pim") for there in ("gpu", "pim")
-    )
-    assert 1.2 * alone_us < bound_us <= alone_us + cheapest_us * ROUNDING
+    apart_us = times[first].whole_us + times[last].whole_us
+    placed = product(*(("gpu", "pim")[: len(times[name].on_devices)] for name in between))
+    cheapest_us = min(busiest_us(graph, dict(zip(between, devices, strict=True))) for devices in placed)
+    assert len(between) == 2 + gated
+    assert apart_us + 0.6 * cheapest_us < bound_us <= apart_us + cheapest_us * ROUNDING
+    assert sum(weights.values()) == pytest.approx(bound_us)
 
 
-def timeline_us(graph: Graph, devices: dict[str, str]) -> float:
+def busiest_us(graph: Graph, devices: dict[str, str]) -> float:
     """The busiest device's time for nodes that run in parallel."""
     busy = dict.fromkeys(devices.values(), 0.0)
     for name, device in devices.items():
