@@ -170,6 +170,7 @@ def _load(graph: Graph, costs: Costs) -> tuple[float, dict[str, float]]:
     resources = (costs.target.host, *costs.units, *map(_link, costs.units))
     behind = _behind(graph, times, costs, busy=True)
     loads = _loads({name: times[name] for name in names}, behind, resources)
+    loads = loads[:, :, loads.any(axis=(0, 1))]  # nothing is gained by a price of the others
     prices = _best_prices(loads)
     weights = (loads @ prices).min(axis=1)
     return float(weights.sum()), dict(zip(names, weights.tolist(), strict=True))
