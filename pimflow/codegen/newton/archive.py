@@ -7,7 +7,7 @@ from typing import Any
 
 from pimflow.codegen.newton.commands import Affine, CommandStream, Comp, GAct, GWrite, Loop, ReadRes
 from pimflow.codegen.newton.emit import Makers, OperandEmitter, Terms
-from pimflow.codegen.newton.lowering import PimProgram, lower
+from pimflow.codegen.newton.lowering import MARK, PimProgram, lower
 from pimflow.codegen.newton.mapping import Mapping
 from pimflow.codegen.newton.soundness import check_streams
 from pimflow.codegen.work import MatrixProblem
@@ -45,11 +45,23 @@ def archive_text(program: PimProgram, operand: str | None = None) -> str:
 
 
 def _streams_text(program: PimProgram) -> str:
-    """The streams of a program as JSON, written instead of made and then encoded: that takes half the time."""
-    nests = program.nests(_TextEmitter)
-    bodies = [(channel, f"[{','.join(nests.get(channel, ()))}]") for channel in range(program.pim.channels)]
-    return f"[{','.join([_STREAM % entry for entry in bodies])}]"
+    """The streams of a program as JSON, written instead of made and then encoded: that takes a quarter of the time.
 
+    Channels that differ in their tiles alone share all text but the operands of READRES that follow from these.
+    """
+    bodies: dict[int, str] = {}
+    for nest, tiles in program.marked_nests(_TextEmitter):
+        pieces = ",".join(nest).split(_MARKED)
+        marked = [divmod(int(number), MARK * program.pim.banks) for number in pieces[1::2]]
+        for channel, own in tiles.items():
+            pieces[1::2] = [str(rest + own[place - 1] * program.pim.banks) for place, rest in marked]
+            bodies[channel] = "".join(pieces)
+    texts = [_STREAM % (channel, f"[{bodies.get(channel, '')}]") for channel in range(program.pim.channels)]
+    return f"[{','.join(texts)}]"
+
+
+_MARKED = "\0"
+"""Around numbers that follow from marked tiles."""
 
 _STREAM, _LOOP = record_form(CommandStream, tagged=True), record_form(Loop, tagged=True)
 _GWRITE, _READRES = record_form(GWrite, tagged=True), record_form(ReadRes, tagged=True)
@@ -58,8 +70,10 @@ _G_ACT, _COMP = record_form(GAct, tagged=True), record_form(Comp, tagged=True)
 
 @lru_cache(maxsize=1 << 14)
 def _affine(base: int, terms: Terms) -> str:
-    """The text of an operand. The channels' streams differ in few addresses, so many are equal."""
-    return encode_json(Affine(base, terms), tagged=True)
+    """The text of an operand; a base that follows from a marked tile is set apart. The channels' streams differ in few
+    addresses, so many are equal."""
+    text = encode_json(Affine(base, terms), tagged=True)
+    return text if base < MARK else text.replace(str(base), f"{_MARKED}{base}{_MARKED}", 1)
 
 
 class _TextEmitter(OperandEmitter[str]):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from dataclasses import field, replace
 from functools import cached_property, lru_cache
+from itertools import count
 
 from pimflow.codegen.newton.commands import CommandStream
 from pimflow.codegen.newton.emit import ANYWHERE, CommandEmitter, Emitter, Made, RowBase, ShareWork, WeightGroups, term
@@ -26,6 +27,9 @@ from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
 from pimflow.targets import PimSpec
+
+MARK = 10**15
+"""More than any address in a stream, to mark tiles."""
 
 EmitterOf = Callable[[Mapping, Geometry, PimSpec, WeightGroups], Emitter[Made]]
 """The class of the emitter to create for one channel."""
@@ -88,6 +92,12 @@ class PimProgram:
         """By busy channel, the loop nest that `lower` gave it, built by the given kind of emitter."""
         lowering = _Lowering(self.mapping, self.shape, self.pim)
         return {channel: lowering.nest(channel, emitter) for entry in self.classes for channel in entry.channels}
+
+    def marked_nests(self, emitter: EmitterOf[Made]) -> Iterator[tuple[tuple[Made, ...], dict[int, tuple[int, ...]]]]:
+        """Loop nests with marks in place of tiles, and the tiles of every busy channel that executes them, which are
+        mostly all that channels differ in. The mark of tile n of a channel, counted from 1, is n * `MARK`."""
+        busy = (channel for entry in self.classes for channel in entry.channels)
+        return _Lowering(self.mapping, self.shape, self.pim).marked_nests(busy, emitter)
 
     def at(self, first_row: int) -> PimProgram:
         """The same program with its weights starting at the given row."""
@@ -363,12 +373,40 @@ class _Lowering:
     def nest(self, channel: int, emitter: EmitterOf[Made]) -> tuple[Made, ...]:
         """The loop nest that a busy channel executes, built by the given kind of emitter."""
         number, index = self._channel(channel)
+        visits = {run: dealt.visits[index] for run, dealt in self.visits[number].items()}
+        return self._nest(number, index, visits, emitter)
+
+    def marked_nests(
+        self, channels: Iterable[int], emitter: EmitterOf[Made]
+    ) -> Iterator[tuple[tuple[Made, ...], dict[int, tuple[int, ...]]]]:
+        """As in `PimProgram`, for some of the busy channels."""
+        alike: dict[tuple[int, ...], list[int]] = {}
+        for channel in channels:
+            number, index = self._channel(channel)
+            shapes = [dealt.alike_but_tiles[index] for dealt in self.visits[number].values()]
+            alike.setdefault((number, *shapes), []).append(channel)
+        for same in alike.values():
+            number, index = self._channel(same[0])
+            marks = count(MARK, MARK)
+            visits = {
+                run: tuple([replace(visit, tile=next(marks)) for visit in dealt.visits[index]])
+                for run, dealt in self.visits[number].items()
+            }
+            yield self._nest(number, index, visits, emitter), {channel: self._tiles(channel) for channel in same}
+
+    def _tiles(self, channel: int) -> tuple[int, ...]:
+        """The first tile of every visit of a channel."""
+        number, index = self._channel(channel)
+        return tuple([visit.tile for dealt in self.visits[number].values() for visit in dealt.visits[index]])
+
+    def _nest(self, number: int, index: int, visits: dict[int, Visits], emitter: EmitterOf[Made]) -> tuple[Made, ...]:
+        """The loop nest of a channel of a group, given its visits by chunk run."""
         group = self.mapping.groups[number]
         first, stop = self.weight_groups[number]
         groups = WeightGroups(first, stop - first)
         made = emitter(self.mapping, self.shape, self.pim, groups)
         rows = self._rows(number, index, groups.count) if made.names_rows else {}
-        works = [self._work(number, index, share, rows.get(share.run)) for share in group.shares]
+        works = [self._work(number, visits[share.run], share, rows.get(share.run)) for share in group.shares]
         body = self._latch_body(made, works) if self.mapping.order == "latch" else self._body(made, works)
         return made.loop("g", groups.count, body)
 
@@ -435,11 +473,10 @@ class _Lowering:
             )
         return found
 
-    def _work(self, number: int, index: int, share: Share, rows: tuple[RowBase, ...] | None) -> ShareWork:
+    def _work(self, number: int, visits: Visits, share: Share, rows: tuple[RowBase, ...] | None) -> ShareWork:
         """The work of a share, with the row bases of its visits (`ANYWHERE` if `rows` is None)."""
         run = self.mapping.runs[share.run]
         dealt = self.visits[number][share.run]
-        visits = dealt.visits[index]
         pixels = share.stop - share.start
         lines = pixels // self.shape.row_pixels if run.step != run.columns else 1
         rows = rows or (ANYWHERE,) * len(visits)
@@ -498,10 +535,20 @@ class Dealt:
         self.alike = (_alike(visits, False), _alike(visits, True))
         """For every channel, the first channel with an equal stream: if all fills are full, and if some are not."""
 
+    @cached_property
+    def alike_but_tiles(self) -> tuple[int, ...]:
+        """For every channel, the first channel whose visits are the same except for the tiles."""
+        return _first([tuple([replace(visit, tile=0) for visit in own]) for own in self.visits])
+
 
 def _alike(visits: tuple[Visits, ...], tails: bool) -> tuple[int, ...]:
-    first: dict[tuple[tuple[int, ...], ...], int] = {}
-    return tuple(first.setdefault(_shape_key(own, tails), index) for index, own in enumerate(visits))
+    return _first([_shape_key(own, tails) for own in visits])
+
+
+def _first(keys: Iterable[Hashable]) -> tuple[int, ...]:
+    """For every key, the position of the first that equals it."""
+    first: dict[Hashable, int] = {}
+    return tuple([first.setdefault(key, index) for index, key in enumerate(keys)])
 
 
 @lru_cache(maxsize=4096)
