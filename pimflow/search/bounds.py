@@ -81,11 +81,6 @@ class Bounds:
         self._own: dict[tuple[End, int, str, str], Sequence[Part]] = {}
         self._fused: dict[tuple[End, int, Where, Where, str], Sequence[Part]] = {}
 
-    @property
-    def priced(self) -> int:
-        """How many pieces of work of units were priced exactly."""
-        return self._prices.priced
-
     def lower_bound_us(self, decisions: tuple[Decision, ...]) -> float:
         """A lower bound on the time of the decisions, by arithmetic alone; infinite if they cannot be carried out."""
         return sum(map(least_makespan_us, self._steps_of(decisions)))

@@ -160,10 +160,7 @@ REFUSED = Part(math.inf)
 
 
 class PartPrices:
-    """The times of parts of one graph's nodes by themselves, each computed once.
-
-    `priced` counts the pieces of work of units that were priced exactly.
-    """
+    """The times of parts of one graph's nodes by themselves, each computed once."""
 
     def __init__(self, graph: Graph, costs: Costs) -> None:
         self._graph = graph
@@ -176,7 +173,6 @@ class PartPrices:
         self._shared: dict[Hashable, Part] = {}
         self._kernels: dict[tuple[str, str], bool] = {}
         self._members = members_by_root(graph)
-        self.priced = 0
 
     def of_node(self, placed: OnDevice) -> Part:
         """A whole node by itself, regardless of fusion."""
@@ -252,7 +248,6 @@ class PartPrices:
     def price(self, part: Part) -> None:
         """Price a part's pending work exactly."""
         assert part.pending is not None
-        self.priced += 1
         time_us = self._costs.unit_time_us(part.pending.device, part.pending.work, part.pending.choice)
         part.us = math.inf if isinstance(time_us, Refusal) else time_us
         part.priced, part.pending = part.pending, None

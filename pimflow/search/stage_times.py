@@ -22,10 +22,6 @@ class Parts(Protocol):
     """Prices parts, each once."""
 
     @property
-    def priced(self) -> int:
-        """How many parts have been priced exactly, which changes their times."""
-
-    @property
     def runs(self) -> RunParts:
         """The parts of all runs."""
 
@@ -45,6 +41,19 @@ class _Node(NamedTuple):
     busy_us: Sequence[tuple[str, float]]
 
 
+class _Known(NamedTuple):
+    """A node, the parts that it was made of, and those of them that may be priced later, which changes it."""
+
+    node: _Node
+    parts: Sequence[Part]
+    pending: Sequence[Part]
+
+    @property
+    def is_current(self) -> bool:
+        """Whether none of its parts has been priced since it was made."""
+        return all(part.pending is not None for part in self.pending)
+
+
 class StageTimes:
     """Lower bounds on the times of pipelines over one graph by their stages.
 
@@ -55,8 +64,7 @@ class StageTimes:
     def __init__(self, parts: Parts, host: str) -> None:
         self._parts = parts
         self._host = host
-        self._nodes: dict[tuple[End, str], dict[tuple[int, Where] | tuple[int, Where, Where | None], _Node]] = {}
-        self._priced = 0
+        self._nodes: dict[tuple[End, str], dict[tuple[int, Where] | tuple[int, Where, Where | None], _Known]] = {}
         self._chains: dict[tuple[End, Sequence[Where], str], Chains | None] = {}
         self._schedules = Schedules()
 
@@ -98,9 +106,6 @@ class StageTimes:
 
     def _nodes_of(self, end: End, places: Sequence[Where], choice: str) -> list[_Node]:
         """The nodes of a run, from back to front, as known now."""
-        if self._parts.priced > self._priced:
-            self._priced = self._parts.priced
-            self._nodes.clear()
         known = self._nodes.get((end, choice))
         if known is None:
             known = self._nodes[end, choice] = {}
@@ -108,11 +113,12 @@ class StageTimes:
         for place, where in enumerate(reversed(places)):
             root = end.roots[place]
             key = (place, where) if root is None else (place, where, end.where(root, places))
-            node = known.get(key)
-            if node is None:
-                parts = self._parts.node_parts(end, place, places, choice)
-                node = known[key] = _node_of(parts, where, end.layers[place])
-            found.append(node)
+            entry = known.get(key)
+            if entry is None or (entry.pending and not entry.is_current):
+                parts = entry.parts if entry else self._parts.node_parts(end, place, places, choice)
+                node = _node_of(parts, where, end.layers[place])
+                entry = known[key] = _Known(node, parts, [part for part in parts if part.pending is not None])
+            found.append(entry.node)
         return found
 
     def _chains_of(self, end: End, places: Sequence[Where], choice: str) -> Chains | None:
