@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -89,6 +90,28 @@ def test_lines_have_the_bound_of_other_runs(machine: str, monkeypatch: pytest.Mo
     as_lines = list(map(StageTimes(bounds, "gpu").lower_bound_us, runs))
     monkeypatch.setattr(End, "is_line", lambda *_: False)
     assert as_lines == pytest.approx(list(map(StageTimes(bounds, "gpu").lower_bound_us, runs)), rel=1e-12)
+
+
+def test_prices_change_bounds_that_were_found_before() -> None:
+    """Of pipelines in three stages; the chains of two keep what was known when they were first asked for."""
+    graph, costs = PassManager(CLEANUP).run(inverted_residuals(2, 28)).graph, COSTS["pimflow"]
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    firsts = (candidate.decisions[0] for candidate in Candidates(graph, find_policy("auto"), pricer))
+    runs = [
+        replace(only, stage_rows=(1, 1, sum(only.stage_rows) - 2))
+        for only in firsts
+        if isinstance(only, Pipeline) and not only.host_rows and sum(only.stage_rows) > 2
+    ]
+    stages = StageTimes(bounds, "gpu")
+    before = list(map(stages.lower_bound_us, runs))
+    for run in runs:
+        least = bounds.lower_bound_us((run,))
+        while least < (least := bounds.tighten((run,))):
+            pass
+    after = list(map(stages.lower_bound_us, runs))
+    assert after == list(map(StageTimes(bounds, "gpu").lower_bound_us, runs))
+    assert all(late >= early for early, late in zip(before, after, strict=True))
+    assert sum(late > early for early, late in zip(before, after, strict=True)) > 20, "a unit is busiest in many"
 
 
 def test_only_runs_have_a_bound() -> None:
