@@ -11,7 +11,7 @@ from pimflow.codegen.newton.archive import archive_program, archive_text
 from pimflow.codegen.newton.lowering import lower
 from pimflow.codegen.work import ConvProblem, MatmulProblem, MatrixProblem, NarrowProblem
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.autotune import choose
+from pimflow.runtime.newton.autotune import race
 from pimflow.runtime.newton.autotune.space import candidates
 from pimflow.runtime.newton.backend import NewtonBackend
 from pimflow.runtime.newton.profiles import timing_profile
@@ -23,7 +23,7 @@ PROBLEM = ConvProblem(1, 32, 64, 14, 14, (1, 1))
 
 
 def test_a_program_is_lowered_when_it_is_priced(monkeypatch: pytest.MonkeyPatch) -> None:
-    calls = count_calls(monkeypatch, choose, "outline")
+    calls = count_calls(monkeypatch, race, "outline")
     backend = NewtonBackend("pim", load_target("pimflow").pim)
     cost = backend.cost(PROBLEM, "auto")
     assert not isinstance(cost, Refusal)

@@ -7,27 +7,25 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import field, replace
 from functools import cached_property
-from itertools import accumulate
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.answers import Records
 from pimflow.codegen.newton import Mapping, PimProgram, newton_mappings
-from pimflow.codegen.newton.im2col import Geometry, geometry
+from pimflow.codegen.newton.im2col import geometry
 from pimflow.codegen.newton.lowering import Outline, outline
 from pimflow.codegen.newton.published import channel_loads
 from pimflow.data import Limits, decode, encode_json
 from pimflow.errors import DataError
 from pimflow.ir import Refusal
 from pimflow.records import dataclass
-from pimflow.runtime.newton.autotune.least import least_cycles
-from pimflow.runtime.newton.autotune.rebalance import rebalanced
+from pimflow.runtime.newton.autotune.race import Cycles, Race
 from pimflow.runtime.newton.autotune.space import Candidate, candidates
 from pimflow.runtime.newton.bounds import lower_bound_us
-from pimflow.runtime.newton.cost import PimCost, kernel_us, placement_cycles, price
+from pimflow.runtime.newton.cost import PimCost, kernel_us, price
 from pimflow.runtime.newton.profiles.base import TimingProfile
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.streams import StreamCycles, StreamTimer
@@ -99,11 +97,11 @@ class MappingSearch:
         ]
         if not ranked:
             return None
-        race = _Race(equivalent, self.profile, self.timer)
+        race = Race(equivalent, self.profile, self.timer)
         race.try_mappings(entry.mapping for entry in _shortlist(ranked))
         race.try_other_order()
         race.try_rebalanced()
-        found = race.result()
+        found = self._winner(race)
         return None if isinstance(found, Refusal) else found.of(problem).cost
 
     def time_us(self, problem: MatrixProblem, policy: str) -> float | Refusal:
@@ -192,14 +190,14 @@ class MappingSearch:
 
     def _search(self, problem: MatrixProblem, policy: str) -> _Chosen | Refusal:
         """The fastest of the likely mappings, or of all mappings if the banks have no room for any likely one."""
-        race = _Race(problem, self.profile, self.timer)
+        race = Race(problem, self.profile, self.timer)
         newton = newton_mappings(problem, self.profile.pim, "newton+" if policy == "newton+" else "newton++")
         likely = self._likely(newton, problem)
         if policy != "auto":
             race.try_mappings(likely)
-            if race.best is None:
+            if race.fastest is None:
                 race.try_mappings(newton)
-            return race.result()
+            return self._winner(race)
         ranked = candidates(problem, self.profile)
         timed: list[Candidate] = []
         for able in self._by_buffers(ranked):
@@ -211,10 +209,14 @@ class MappingSearch:
             race.try_other_order()
             race.try_rebalanced()
         race.try_mappings(self._with_fewer_options(problem))
-        if race.best is None:
+        if race.fastest is None:
             race.try_mappings(entry.mapping for entry in ranked)
             race.try_mappings(map(_reopening, newton))
-        return race.result()
+        return self._winner(race)
+
+    def _winner(self, race: Race) -> _Chosen | Refusal:
+        won = race.fastest
+        return race.refusal if won is None else _Chosen(won.outline, self.timer, won.cycles, won.channels)
 
     def _by_buffers(self, ranked: list[Candidate]) -> list[list[Candidate]]:
         """The candidates of machines with one buffer per channel, two, and so on: all that those machines would try is
@@ -236,7 +238,7 @@ class MappingSearch:
             if not isinstance(chosen, Refusal):
                 yield chosen.outline.mapping
 
-    def _try_auto(self, race: _Race, ranked: list[Candidate]) -> list[Candidate]:
+    def _try_auto(self, race: Race, ranked: list[Candidate]) -> list[Candidate]:
         """Tries the likeliest candidates for each number of buffers that a channel may hold, and returns them.
 
         The winners with fewer buffers compete too, so that more buffers never make the choice slower. The closed forms
@@ -337,131 +339,6 @@ class _Chosen:
         return encode_json(self.timings)
 
 
-class _Cycles(NamedTuple):
-    """Cycles of a mapping (None if it does not fit), and whether they are exact or a lower bound."""
-
-    cycles: float | None
-    is_timed: bool
-
-
-@dataclass
-class _Race:
-    """Finds the fastest mapping of a problem by exact timing; of equals, the first tried wins.
-
-    If none fits, `refusal` says why the nearest miss does not. `channels` holds the cycles of the fastest mapping's
-    channels, one for each class of streams. `tried` holds the cycles of every mapping tried: exact, or a lower bound
-    that is already too slow.
-    """
-
-    problem: MatrixProblem
-    profile: TimingProfile
-    timer: StreamTimer
-    best: Outline | None = None
-    cycles: int | None = None
-    refusal: Refusal | None = None
-    channels: dict[int, StreamCycles] = field(default_factory=dict)
-    tried: dict[Mapping, _Cycles] = field(default_factory=dict)
-
-    @cached_property
-    def _shape(self) -> Geometry:
-        return geometry(self.problem, self.profile.pim)
-
-    def try_mappings(self, mappings: Iterable[Mapping]) -> None:
-        """Lowers and times mappings, each once; skips those whose lower bound is too slow."""
-        for mapping in mappings:
-            if mapping in self.tried:
-                continue
-            least = self._least(mapping)
-            slow = self._is_slow(least)
-            self.tried[mapping] = _Cycles(least, False) if slow else self._time(mapping)
-
-    def try_other_order(self) -> None:
-        """Tries the fastest mapping with the other order of a READRES and the next GWRITE, if there is one.
-
-        If each fill goes to the same buffer, one of the orders is slower for every fill. The closed forms tell which,
-        unless their difference is less than a COMP. (Of 5,000 mappings timed to check this, none was faster.)
-        """
-        best = self.best.mapping if self.best else None
-        if best is None or best.order != "rows" or best.prefetch:
-            return
-        costs = self.profile.costs
-        if best.fills_held > 1 or abs(costs.early - costs.plain) < costs.comp:
-            self.try_mappings([replace(best, early_fill=not best.early_fill)])
-
-    def try_rebalanced(self) -> None:
-        """Tries the fastest mapping with its shares adjusted once so that its channel groups end at the same time."""
-        if self.best is None or len(self.best.mapping.groups) == 1:
-            return
-        ends = accumulate(group.channels for group in self.best.mapping.groups)
-        starts = (end - group.channels for end, group in zip(ends, self.best.mapping.groups, strict=True))
-        cycles = [
-            max(
-                (self.channels[at].cycles for at in range(start, start + group.channels) if at in self.channels),
-                default=0,
-            )
-            for start, group in zip(starts, self.best.mapping.groups, strict=True)
-        ]
-        moved = rebalanced(self.best.mapping, cycles, self.best.shape.row_pixels)
-        if moved is not None:
-            self.try_mappings([moved])
-            self.try_other_order()
-
-    def result(self) -> _Chosen | Refusal:
-        """The fastest mapping tried, or why none fits."""
-        if self.best is None or self.cycles is None:
-            return self.refusal or Refusal("no mapping of the policy fits the machine")
-        return _Chosen(self.best, self.timer, self.cycles, self.channels)
-
-    def time(self, mapping: Mapping) -> _Cycles:
-        """Times a tried mapping of which only a lower bound is known, even if it is slow."""
-        found = self.tried[mapping] = self._time(mapping, fully=True)
-        return found
-
-    def is_beaten(self, mapping: Mapping) -> bool:
-        """Whether a lower bound shows that a mapping is not faster than the fastest so far."""
-        return self._is_slow(self._least(mapping))
-
-    def _least(self, mapping: Mapping) -> float:
-        """A lower bound on a mapping's cycles, found before its layout; 0 if unknown or not needed."""
-        costs = self.profile.least_costs
-        return 0.0 if self.cycles is None or costs is None else least_cycles(mapping, self._shape, costs, self.cycles)
-
-    def _time(self, mapping: Mapping, fully: bool = False) -> _Cycles:
-        """Times a mapping; unless `fully`, stops as soon as a lower bound shows that it is not the fastest."""
-        outlined = outline(self.problem, mapping, self.profile.pim)
-        if isinstance(outlined, Refusal):
-            if self.refusal is None or (outlined.gap or 0) < (self.refusal.gap or 0):
-                self.refusal = outlined
-            return _Cycles(None, True)
-        channels: dict[int, StreamCycles] = {}
-        found = self._cycles(outlined, channels, fully)
-        if found.cycles is not None and not self._is_slow(found.cycles):
-            self.best, self.cycles, self.channels = outlined, int(found.cycles), channels
-        return found
-
-    def _cycles(self, outlined: Outline, channels: dict[int, StreamCycles], fully: bool) -> _Cycles:
-        """Cycles of the slowest channel including placement, or a lower bound if that is not below the fastest so far.
-
-        Adds to `channels` the cycles of the first channel of each class of streams, without placement.
-        """
-        placing = placement_cycles(outlined, self.profile)
-        loads = sorted(
-            ((outlined.comps(channels[0]), channels[0]) for channels in outlined.channel_classes), reverse=True
-        )
-        slowest = 0
-        for comps, channel in loads:
-            least = placing + max(slowest, comps * self.profile.comp_cycles)
-            if not fully and self._is_slow(least):
-                return _Cycles(least, False)
-            channels[channel] = self.timer.cycles_of(outlined, channel)
-            slowest = max(slowest, channels[channel].cycles)
-        return _Cycles(placing + slowest, True)
-
-    def _is_slow(self, cycles: float) -> bool:
-        """Whether `cycles` is not less than the fastest mapping so far takes."""
-        return self.cycles is not None and cycles >= self.cycles
-
-
 def _unpadded(problem: MatrixProblem) -> MatrixProblem:
     """An equivalent problem with the same streams: as many source rows as the windows reach, and no padding rows."""
     if not isinstance(problem, ConvProblem):
@@ -488,7 +365,7 @@ def _best_of_kinds(ranked: list[Candidate]) -> list[Candidate]:
     return list(first.values())
 
 
-def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) -> list[Candidate]:
+def _underrated(ranked: list[Candidate], timed: list[Candidate], race: Race) -> list[Candidate]:
     """The likeliest of the candidates not timed, by estimates corrected by the smallest known error of their kind.
 
     Estimates of one kind err alike. Of the thinned candidates (whose fills hold fewer pixels than fit) only few kinds
@@ -496,7 +373,7 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
     """
     thinned = [entry for entry in ranked if entry.thinned and entry.cycles <= _NEAR * ranked[0].cycles]
     tried = {id(entry): entry for entry in timed}
-    timed_or_bound = [(entry, race.tried[entry.mapping]) for entry in tried.values()]
+    timed_or_bound = [(entry, race.known(entry.mapping)) for entry in tried.values()]
     others = _likeliest([entry for entry in ranked if id(entry) not in tried], _errors(timed_or_bound), race)
     if all(race.is_beaten(entry.mapping) for entry in others):
         return _best_of_kinds(thinned)
@@ -517,14 +394,14 @@ def _underrated(ranked: list[Candidate], timed: list[Candidate], race: _Race) ->
         ]
 
 
-def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], race: _Race) -> list[Candidate]:
+def _likeliest(others: list[Candidate], errors: dict[tuple[object, ...], float], race: Race) -> list[Candidate]:
     """The candidates whose corrected estimates are near the fastest so far, best first."""
-    near = _UNDERRATED_NEAR * (race.cycles or 0)
+    near = _UNDERRATED_NEAR * (race.fastest.cycles if race.fastest else 0)
     corrected = [(entry.cycles * errors[entry.kind], at) for at, entry in enumerate(others) if entry.kind in errors]
     return [others[at] for cycles, at in sorted(corrected) if cycles <= near]
 
 
-def _errors(known_cycles: list[tuple[Candidate, _Cycles]]) -> dict[tuple[object, ...], float]:
+def _errors(known_cycles: list[tuple[Candidate, Cycles]]) -> dict[tuple[object, ...], float]:
     """For each kind, the smallest known ratio of actual to estimated cycles."""
     errors: dict[tuple[object, ...], float] = {}
     for entry, known in known_cycles:
@@ -534,5 +411,5 @@ def _errors(known_cycles: list[tuple[Candidate, _Cycles]]) -> dict[tuple[object,
     return errors
 
 
-def _error(entry: Candidate, known: _Cycles) -> float | None:
+def _error(entry: Candidate, known: Cycles) -> float | None:
     return None if known.cycles is None else known.cycles / entry.cycles

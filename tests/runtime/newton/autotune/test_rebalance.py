@@ -9,7 +9,7 @@ import pytest
 from pimflow.codegen import ConvProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share, lower
 from pimflow.ir import Refusal
-from pimflow.runtime.newton.autotune import choose
+from pimflow.runtime.newton.autotune import race
 from pimflow.runtime.newton.autotune.choose import MappingSearch
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.cost import PimCost
@@ -64,7 +64,7 @@ def test_no_useless_moves(mapping: Mapping, cycles: list[int]) -> None:
 def test_rebalancing_speeds_a_layer_up(timing: str, gain: float, monkeypatch: pytest.MonkeyPatch) -> None:
     problem, profile = ConvProblem(1, 112, 672, 14, 14, (1, 1)), timing_profile(PIM, timing)
     moved = MappingSearch(profile).choose(problem, "auto")
-    monkeypatch.setattr(choose, "rebalanced", lambda *_: None)
+    monkeypatch.setattr(race, "rebalanced", lambda *_: None)
     before = MappingSearch(profile).choose(problem, "auto")
     assert isinstance(moved, PimCost)
     assert isinstance(before, PimCost)
