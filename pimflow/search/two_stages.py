@@ -47,32 +47,46 @@ class Schedules:
         """The makespan of the shortest schedule of two chains without pre-emption."""
         if one is None or other is None:
             return _left_us(one) + _left_us(other)
-        found = self._known.get((one, other))
-        if found is None:
-            found = self._known[one, other] = self._from_corner(one, other)
-        return found
+        return self._known.get((one, other)) or self._from_corner(one, other)
 
     def _from_corner(self, one: Step, other: Step) -> float:
         """Both chains run until one ends or they meet at a device; there either goes first, and the other begins
         after. While the second chain is held, only the first one runs."""
+        corner = one, other
         passed, one_us, other_us = 0.0, one.us, other.us
         while True:
             is_held = other.left <= one.held and other_us == other.us
             if one.device == other.device and not is_held:
+                passed += self._from_meeting(one, one_us, other, other_us)
                 break
             if is_held or one_us <= other_us:
                 passed, rest = passed + one_us, one.rest
                 other_us -= 0.0 if is_held else one_us
                 if rest is None:
-                    return passed + other_us + _left_us(other.rest)
+                    passed += other_us + _left_us(other.rest)
+                    break
                 one, one_us = rest, rest.us
             else:
                 passed, one_us, rest = passed + other_us, one_us - other_us, other.rest
                 if rest is None:
-                    return passed + one_us + _left_us(one.rest)
+                    passed += one_us + _left_us(one.rest)
+                    break
                 other, other_us = rest, rest.us
-        first_us = one_us + self.shortest_us(one.rest, other)
-        return passed + min(first_us, other_us + self.shortest_us(one, other.rest))
+        self._known[corner] = passed
+        return passed
+
+    def _from_meeting(self, one: Step, one_us: float, other: Step, other_us: float) -> float:
+        """The least time from where two chains meet at a device, given what is left of both steps there.
+
+        A schedule takes no less than what is left of either chain: often that alone shows which of them goes first.
+        """
+        first_us = one_us + max(_left_us(one.rest), other.left_us)
+        second_us = other_us + max(one.left_us, _left_us(other.rest))
+        if first_us <= second_us:
+            first_us = one_us + self.shortest_us(one.rest, other)
+            return first_us if first_us <= second_us else min(first_us, other_us + self.shortest_us(one, other.rest))
+        second_us = other_us + self.shortest_us(one, other.rest)
+        return second_us if second_us <= first_us else min(second_us, one_us + self.shortest_us(one.rest, other))
 
 
 def steps_of(step: Step | None) -> int:
