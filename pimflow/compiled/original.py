@@ -14,7 +14,7 @@ from pimflow.onnxio.runtime import runtime_version
 from pimflow.options import Options
 from pimflow.search.solver import run_cache
 from pimflow.sparse import Graph as Adjacency
-from pimflow.verify.running import MAX_RUN_BYTES, check_original, live_bytes
+from pimflow.verify.running import MAX_RUN_BYTES, check_original, live_bytes, runs_if_it_loads
 
 if TYPE_CHECKING:
     import onnx
@@ -66,7 +66,8 @@ def inputs_bound(source: ModelSource, adjacency: Adjacency | None, options: Opti
 
 
 def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
-    """Runs the model once, on the graph that it was read for, unless an earlier run with the same digests did.
+    """Runs the model once, on the graph that it was read for, unless an earlier run with the same digests did, or its
+    operators leave no doubt that it runs.
 
     Does nothing if the options disable the check.
 
@@ -76,6 +77,9 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     if not options.check:
         return
     adjacency = loaded.adjacency
+    if adjacency is None and runs_if_it_loads(loaded.graph):
+        _note_run(source, loaded, options)
+        return
     is_run = live_bytes(loaded.graph) <= MAX_RUN_BYTES
     bound = inputs_bound(source, adjacency, options) if is_run else {}
     # given a path, ONNX Runtime would hold the weights of a large file twice while it opens it
@@ -83,14 +87,25 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
     if adjacency is not None or loaded.has_external_data:
         check_original(content, loaded.graph, options.seed, bound)
         return
-    runs = run_cache(options, runtime_version())
-    shapes = [loaded.graph.value(name).shape for name in loaded.graph.inputs]
-    model = (source.sha256, sorted(options.fixed.items()), shapes, options.seed)
-    if not runs.has(*model) and not check_original(content, loaded.graph, options.seed, bound):
+    known = run_cache(options, runtime_version()).has(*_run_key(source, loaded, options))
+    if known or check_original(content, loaded.graph, options.seed, bound):
+        _note_run(source, loaded, options)
+
+
+def _note_run(source: ModelSource, loaded: Loaded, options: Options) -> None:
+    """Records that the model runs; the digest of one with weights in other files does not cover those."""
+    if loaded.has_external_data:
         return
-    for known in (model, _request_key(source, options)):
-        if not runs.has(*known):
-            runs.put(*known)
+    runs = run_cache(options, runtime_version())
+    for key in (_run_key(source, loaded, options), _request_key(source, options)):
+        if not runs.has(*key):
+            runs.put(*key)
+
+
+def _run_key(source: ModelSource, loaded: Loaded, options: Options) -> tuple[object, ...]:
+    """Everything that identifies a run of a model that has been read."""
+    shapes = [loaded.graph.value(name).shape for name in loaded.graph.inputs]
+    return source.sha256, sorted(options.fixed.items()), shapes, options.seed
 
 
 def _request_key(source: ModelSource, options: Options) -> tuple[object, ...]:

@@ -20,6 +20,7 @@ from pimflow.bundle.original import copy_model
 from pimflow.bundle.programs import ProgramTable
 from pimflow.bundle.source import ModelSource, onnx_bytes
 from pimflow.compiled.data_digest import data_digest
+from pimflow.compiled.original import inputs_bound
 from pimflow.compiled.result import CompiledResult
 from pimflow.compiled.stamp_cache import StampCache
 from pimflow.data import encode
@@ -35,7 +36,7 @@ from pimflow.search.progress import Tell, silent
 from pimflow.search.run_cache import RunCache
 from pimflow.search.solver import cache_of, run_cache, stream_cache
 from pimflow.targets import TargetRecord, to_toml
-from pimflow.verify.running import check_compiled
+from pimflow.verify.running import check_compiled, check_original
 from pimflow.version import __version__, format_of
 
 FORMAT = "pimflow/7"
@@ -104,8 +105,20 @@ def _check(model: CompiledResult, program: Path, stored: Sequence[Stored], diges
     digests[PROGRAM] = sha256_of(program)
     runs = run_cache(options, runtime_version()) if model.network is None else RunCache(None, "")
     tried = (model.source.sha256, digests[PROGRAM], options.seed)
-    if not runs.has(*tried) and check_compiled(program, model.graph, options.seed):
+    if not runs.has(*tried) and _runs(model, program):
         runs.put(*tried)
+
+
+def _runs(model: CompiledResult, program: Path) -> bool:
+    """Whether the written model runs, as far as is known. If it does not, and neither does the original, the error is
+    that of the original."""
+    try:
+        return check_compiled(program, model.graph, model.options.seed)
+    except ModelError:
+        adjacency = None if model.network is None else model.network.adjacency
+        bound = inputs_bound(model.source, adjacency, model.options)
+        check_original(model.source.as_file(), model.graph, model.options.seed, bound)
+        raise
 
 
 def _save_records(model: CompiledResult, folder: Path, digests: dict[str, str], progress: Tell) -> None:

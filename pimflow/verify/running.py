@@ -11,7 +11,19 @@ from types import MappingProxyType
 
 from pimflow.errors import InputDataError, ModelError
 from pimflow.frontend.reading import long_model
-from pimflow.ir import Array, Elementwise, Graph, Node, OnnxOp
+from pimflow.ir import (
+    Array,
+    BatchNorm,
+    Concat,
+    Elementwise,
+    GlobalPool,
+    Graph,
+    Node,
+    OnnxOp,
+    Pool2d,
+    Reshape,
+    Transpose,
+)
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.folding import is_random
@@ -47,12 +59,32 @@ _TOTAL = frozenset({"Cast", "QuantizeLinear", "DequantizeLinear", "DynamicQuanti
 _PARTIAL = frozenset({"Div", "Mod", "Pow", "BitShift"})
 """Elementwise kinds that do not run on all integers."""
 
+_SOUND = Elementwise, BatchNorm, Pool2d, GlobalPool, Concat, Reshape, Transpose
+"""Operators that run on all floats, and that ONNX Runtime's optimiser does not break: of a Pad before a MaxPool, it may
+make a pool that does not run."""
+
+_FLOATS = frozenset({"float16", "bfloat16", "float32", "float64"})
+
 _NODE_PATTERN = re.compile(r"while running (\w+) node\. Name:'([^']*)'")
 _PREFIX_PATTERN = re.compile(r"^\s*Status Message:\s*(?:/\S+:\d+ .*? was false\. )?")
 
 
 class UncheckedWarning(UserWarning):
     """It is unknown whether a model runs."""
+
+
+def runs_if_it_loads(graph: Graph) -> bool:
+    """Whether a model that ONNX Runtime loads also runs, whatever the data: it consists of sums of products, pools,
+    functions of elements, and rearrangements, whose shapes fit, of floats."""
+    return live_bytes(graph) <= MAX_RUN_BYTES and all(_is_sound(graph, node) for node in graph.nodes)
+
+
+def _is_sound(graph: Graph, node: Node) -> bool:
+    """Whether a node runs wherever its shapes fit, which the IR has checked."""
+    values = [graph.value(name) for name in (*node.inputs, *node.outputs) if name]
+    if any(value.shape is None or value.dtype not in _FLOATS for value in values):
+        return False
+    return node.op.is_contraction or isinstance(node.op, _SOUND)
 
 
 def check_original(

@@ -14,15 +14,17 @@ import pytest
 from onnx import TensorProto, helper
 
 import pimflow
+from pimflow.compiled import original
 from pimflow.errors import InputDataError, ModelError
-from pimflow.frontend import load_model
-from pimflow.ir import Array, Builder
+from pimflow.frontend import load, load_model
+from pimflow.ir import Array, Builder, Graph
 from pimflow.onnxio import pieces
 from pimflow.onnxio.export import ModelContent
 from pimflow.onnxio.session import open_session
 from pimflow.runtime.execute.original import run_original
 from pimflow.verify import running
-from pimflow.verify.running import UncheckedWarning, live_bytes, require_room, require_running
+from pimflow.verify.running import UncheckedWarning, live_bytes, require_room, require_running, runs_if_it_loads
+from support.calls import count_calls
 from support.cli import Capture, assert_one_line, run
 from support.onnx_models import model_of, single
 
@@ -53,13 +55,17 @@ def test_models_that_do_not_run_are_not_compiled(what: str) -> None:
     assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
 
 
-def test_models_that_run_only_without_the_optimiser_are_not_compiled() -> None:
+def pad_before_pool() -> onnx.ModelProto:
     """The optimiser fuses a Pad into a pool that then pads by more than its kernel; ONNX Runtime 1.32 does not."""
     nodes = [
         helper.make_node("Pad", ["x", "widths"], ["p"]),
         helper.make_node("MaxPool", ["p"], ["y"], kernel_shape=[2, 2]),
     ]
-    model = model_of(nodes, {"x": (1, 1, 4, 4)}, constants={"widths": np.array([0, 0, 2, 2, 0, 0, 2, 2])})
+    return model_of(nodes, {"x": (1, 1, 4, 4)}, constants={"widths": np.array([0, 0, 2, 2, 0, 0, 2, 2])})
+
+
+def test_models_that_run_only_without_the_optimiser_are_not_compiled() -> None:
+    model = pad_before_pool()
     try:
         open_session(model.SerializeToString(), onnxruntime.SessionOptions(), "test")
     except ModelError:
@@ -74,6 +80,63 @@ def test_models_that_run_only_without_the_optimiser_are_not_compiled() -> None:
     assert "--no-check" in message
     assert "/onnxruntime" not in message
     assert pimflow.compile(model, use_cache=False, check=False).graph.nodes
+
+
+def of_integers(model: onnx.ModelProto) -> onnx.ModelProto:
+    for value in (*model.graph.input, *model.graph.output):
+        value.type.tensor_type.elem_type = TensorProto.INT64
+    return model
+
+
+SOUND = {
+    "convolution": single("Conv", (1, 3, 8, 8), [ones(4, 3, 3, 3)]),
+    "product": single("MatMul", (2, 4), [ones(4, 3)]),
+    "division": model_of([helper.make_node("Div", ["x", "x"], ["y"])], {"x": (4, 4)}),
+    "pool": single("MaxPool", (1, 3, 8, 8), kernel_shape=[2, 2]),
+    "turned": single("Transpose", (2, 3, 4), perm=[2, 0, 1]),
+}
+UNSOUND = {
+    **UNRUNNABLE,
+    "pad before pool": pad_before_pool(),
+    "whole numbers": of_integers(model_of([helper.make_node("Div", ["x", "x"], ["y"])], {"x": (4, 4)})),
+    "softmax": single("Softmax", (2, 4)),
+}
+
+
+@pytest.mark.parametrize("name", [*SOUND, *UNSOUND])
+def test_a_model_without_doubtful_operators_is_not_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = {**SOUND, **UNSOUND}[name]
+    graph = load_model(model)
+    assert runs_if_it_loads(graph) == (name in SOUND)
+    asked: list[Graph] = []
+    monkeypatch.setattr(original, "check_original", lambda _, graph, *__: asked.append(graph))
+    pimflow.compile(model, policy="gpu", use_cache=False)
+    assert len(asked) == (name in UNSOUND)
+    if name in SOUND:
+        assert require_running(model, graph, 0) == ""
+        monkeypatch.setattr(running, "MAX_RUN_BYTES", 10)
+        assert not runs_if_it_loads(graph)
+
+
+def test_a_model_known_to_run_is_not_even_loaded_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    onnx.save(SOUND["convolution"], tmp_path / "model.onnx")
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    loaded = count_calls(monkeypatch, load, "_require_runnable")
+    for count in (1, 1):
+        pimflow.compile(tmp_path / "model.onnx", policy="gpu")
+        assert len(loaded) == count
+
+
+def test_a_written_model_that_does_not_run_is_the_fault_of_an_original_that_does_not_either(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Although nothing in it is doubtful."""
+    compiled = pimflow.compile(SOUND["convolution"], policy="gpu", use_cache=False)
+    monkeypatch.setattr(running, "_run", lambda *_: ModelError("while running Conv node. Name:'n': no kernel"))
+    with pytest.raises(ModelError, match="no kernel") as caught:
+        compiled.save(tmp_path / "out")
+    assert "correct the model, or compile it anyway with --no-check" in str(caught.value)
+    assert not (tmp_path / "out").exists()
 
 
 def test_on_the_command_line_it_is_a_one_line_error(tmp_path: Path, capsys: Capture) -> None:
