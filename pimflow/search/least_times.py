@@ -7,7 +7,7 @@ its time divided by the share. So launches and half-empty waves count only as fa
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import combinations, pairwise
 from typing import NamedTuple, Protocol
@@ -314,9 +314,17 @@ class LeastTimes:
         work = self._costs.work(graph, node.placed(device=None, fused_into=None), device)
         if isinstance(work, Refusal):
             return None
-        prices = [self._on_unit(device, graph, node, work, choice) for choice in self._choices[device]]
+        choices = self._distinct_choices(device, node, work)
+        prices = [self._on_unit(device, graph, node, work, choice) for choice in choices]
         known = [price for price in prices if price is not None]
         return _Price(*map(min, zip(*known, strict=True))) if known else None
+
+    def _distinct_choices(self, device: str, node: Node, work: Work) -> Collection[str]:
+        """The choices of a unit of which the minimum time may differ: those with bounds of their own, or with none."""
+        unit, choices = self._costs.units[device], self._choices[device]
+        if unit.copies_by_work or node.op.is_sparse:
+            return choices
+        return {unit.lower_bound_us(work, choice) or choice: choice for choice in choices}.values()
 
     def _on_unit(self, device: str, graph: Graph, node: Node, work: Work, choice: str) -> _Price | None:
         placed = node.placed(device=device, choice=choice, fused_into=None)
