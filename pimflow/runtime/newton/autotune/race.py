@@ -58,9 +58,10 @@ class Race:
         self._fastest: Fastest | None = None
         self._refusal: Refusal | None = None
         self._places: dict[Mapping, int] = {}
-        self._waiting: list[Mapping] = []
-        self._known: dict[Mapping, Cycles] = {}
-        """The cycles of every mapping that does not wait: exact, or a lower bound that is already too slow."""
+        self._waiting: list[tuple[int, Mapping]] = []
+        self._known: dict[int, Cycles] = {}
+        """By place, the cycles of every mapping that does not wait: exact, or a lower bound that is already too
+        slow."""
 
     @cached_property
     def _shape(self) -> Geometry:
@@ -69,9 +70,9 @@ class Race:
     def try_mappings(self, mappings: Iterable[Mapping]) -> None:
         """Adds mappings, each once."""
         for mapping in mappings:
-            if mapping not in self._places:
-                self._places[mapping] = len(self._places)
-                self._waiting.append(mapping)
+            place = len(self._places)
+            if self._places.setdefault(mapping, place) == place:
+                self._waiting.append((place, mapping))
 
     def try_other_order(self) -> None:
         """Tries the fastest mapping with the other order of a READRES and the next GWRITE, if there is one.
@@ -81,7 +82,7 @@ class Race:
         """
         costs = self._profile.costs
         is_open = abs(costs.early - costs.plain) < costs.comp
-        if not is_open and all(mapping.fills_held == 1 for mapping in self._waiting) and not self._fills_several():
+        if not is_open and all(mapping.fills_held == 1 for _, mapping in self._waiting) and not self._fills_several():
             return
         best = self.fastest.outline.mapping if self.fastest else None
         if best is not None and best.order == "rows" and not best.prefetch and (is_open or best.fills_held > 1):
@@ -122,11 +123,12 @@ class Race:
     def known(self, mapping: Mapping) -> Cycles:
         """The cycles of a mapping that was given: exact, or a lower bound that is already too slow."""
         self._finish()
-        return self._known[mapping]
+        return self._known[self._places[mapping]]
 
     def time(self, mapping: Mapping) -> Cycles:
         """Times a mapping that was given and of which only a lower bound is known, although it is slow."""
-        found = self._known[mapping] = self._time(mapping, fully=True)
+        place = self._places[mapping]
+        found = self._known[place] = self._time(mapping, place, fully=True)
         return found
 
     def is_beaten(self, mapping: Mapping) -> bool:
@@ -137,14 +139,15 @@ class Race:
     def _finish(self) -> None:
         """Lowers and times the waiting mappings, except those whose lower bounds are too slow."""
         waiting, self._waiting = self._waiting, []
-        least, enough = [], math.inf
-        for mapping in waiting:  # what reaches the lowest bound so far does not come first anyway
-            least.append(self._least(mapping, enough))
-            enough = min(enough, least[-1] or math.inf)
-        for at in sorted(range(len(waiting)), key=least.__getitem__):
-            mapping = waiting[at]
-            slow = self._is_slow(least[at], self._places[mapping])
-            self._known[mapping] = Cycles(least[at], False) if slow else self._time(mapping)
+        ranked: list[tuple[float, int, Mapping]] = []
+        enough = math.inf
+        for place, mapping in waiting:  # what reaches the lowest bound so far does not come first anyway
+            least = self._least(mapping, enough)
+            enough = min(enough, least or math.inf)
+            ranked.append((least, place, mapping))
+        for least, place, mapping in sorted(ranked, key=lambda entry: entry[:2]):
+            slow = self._is_slow(least, place)
+            self._known[place] = Cycles(least, False) if slow else self._time(mapping, place)
 
     def _least(self, mapping: Mapping, enough: float = math.inf) -> float:
         """A lower bound on a mapping's cycles, found before its layout, 0 if unknown; it is not raised beyond `enough`,
@@ -153,9 +156,9 @@ class Race:
         most = enough if fastest is None else min(enough, fastest.cycles)
         return 0.0 if costs is None else least_cycles(mapping, self._shape, costs, most)
 
-    def _time(self, mapping: Mapping, *, fully: bool = False) -> Cycles:
+    def _time(self, mapping: Mapping, place: int, *, fully: bool = False) -> Cycles:
         """Times a mapping; unless `fully`, stops as soon as a lower bound shows that it is not the fastest."""
-        outlined, place = outline(self._problem, mapping, self._profile.pim), self._places[mapping]
+        outlined = outline(self._problem, mapping, self._profile.pim)
         if isinstance(outlined, Refusal):
             if self._refusal is None or (outlined.gap or 0) < (self._refusal.gap or 0):
                 self._refusal = outlined
