@@ -19,7 +19,7 @@ MAX_MACS = 10**18
 apart."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Work:
     """The work that a node is for a unit. A subclass is a frozen dataclass; its fields determine the price completely.
 
@@ -27,7 +27,7 @@ class Work:
     """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ConvProblem(Work):
     """A convolution with constant weights, NCHW; groups are allowed (each one is a smaller convolution)."""
 
@@ -73,7 +73,7 @@ class ConvProblem(Work):
         return self.pixels * self.depth * self.out_channels
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatmulProblem(Work):
     """[batch, m, k] @ [k, n], or @ [batch, k, n] if the right-hand side is batched too.
 
@@ -117,7 +117,7 @@ MatrixProblem = ConvProblem | MatmulProblem
 """The work of units that multiply matrices."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NarrowProblem(Work):
     """A matrix problem whose operands are both narrow integers, for a unit that can multiply these."""
 

@@ -17,7 +17,7 @@ from pimflow.ir.placement import ALL_CHANNELS
 from pimflow.records import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class OnDevice:
     """The node runs on one device.
 
@@ -35,7 +35,7 @@ class OnDevice:
         return (self.node,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SplitRows:
     """MD-DP: the first `gpu_rows` output rows of the node on the plan's host device, the rest on `device`,
     concurrently.
@@ -56,7 +56,7 @@ class SplitRows:
         return (self.node, *self.followers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SplitColumns:
     """MD-DP along the columns: the first `gpu_columns` on the plan's host device, the rest on `device`, concurrently.
 
@@ -76,7 +76,7 @@ class SplitColumns:
         return (self.node, *self.followers)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SplitK:
     """Split-K: the first `gpu_k` places along the summed dimension on the plan's host device, the rest on `device`.
 
@@ -95,7 +95,7 @@ class SplitK:
         return (self.node,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SplitEdges:
     """The edges of a sum split in two: the dense ones on `device`, the rest on the plan's host device, concurrently.
 
@@ -115,7 +115,7 @@ class SplitEdges:
         return (self.node,)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Pipeline:
     """A run of nodes, cut into stages along H so that stage k of a node runs alongside stage k+1 of its predecessor.
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from pimflow.sparse.checks import Ids
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeCost:
     """Time and energy of one node, and the cost they are derived from (None: the node costs nothing).
 

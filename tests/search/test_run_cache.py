@@ -8,17 +8,20 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import helper
 
 import pimflow
 from pimflow.ir import Graph
 from pimflow.onnxio.session import GraphSession, open_session
 from pimflow.search.run_cache import RunCache
-from support.onnx_models import single
+from support.onnx_models import model_of as build_model
 
 
 def model_of(weight: float) -> onnx.ModelProto:
+    """A model with a Softmax, so that loading it does not show that it runs."""
     weights = np.random.default_rng(0).standard_normal((4, 3, 1, 1)).astype(np.float32) + np.float32(weight)
-    return single("Conv", (1, 3, 8, 8), [weights])
+    nodes = [helper.make_node("Conv", ["x", "w"], ["z"]), helper.make_node("Softmax", ["z"], ["y"])]
+    return build_model(nodes, {"x": (1, 3, 8, 8)}, constants={"w": weights})
 
 
 @pytest.fixture

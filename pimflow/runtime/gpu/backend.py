@@ -30,7 +30,7 @@ _MANY_OPERANDS = 32
 and a node is priced some ten times."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Kernel:
     """What a GPU cost depends on: op, operand shapes and types, and the content of the operands that the op names."""
 
@@ -44,7 +44,7 @@ def _type(value: Value | None) -> _Type | None:
     return None if value is None else (value.shape, value.dtype)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class _Price:
     """The cost of a node. For a convolution also the algorithm, if it is not the library's, and all ways to run it with
     their times, the library's first, if there are several."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pimflow.records import dataclass
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KernelTime:
     """The parts of a kernel's time in microseconds, and the bytes that pass the second-level cache.
 

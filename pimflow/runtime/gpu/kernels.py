@@ -15,7 +15,7 @@ from pimflow.targets import GpuSpec
 GEMV_ROWS = 4
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class KernelCycles:
     """The parts of a kernel's time in GPU cycles, and the bytes through the L2. DRAM and L2 transfers overlap."""
 

@@ -41,7 +41,7 @@ from pimflow.records import dataclass
 from pimflow.runtime.sparse_traffic import Cache, RowAccess, SparseWork
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Window:
     """The properties of a convolution that a matrix product does not have.
 
@@ -66,7 +66,7 @@ class Window:
         return math.prod(self.kernel) > math.prod(self.outputs[1:]) and self.strides != self.kernel
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class MatrixWork:
     """`groups` products of an m x k by a k x n matrix, as a GEMM or an implicit GEMM. `bytes` leave or enter DRAM.
 
@@ -136,7 +136,7 @@ class SegmentedWork(MatrixWork):
         return sum(-(-segment // rows) for segment in self.segments) * -(-self.n // columns)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DepthwiseWork:
     """A convolution with one input channel per group, or the gradient of its weights: `macs` multiply-accumulates,
     without reuse across channels. A result is a sum over `taps` elements of a window.
@@ -155,7 +155,7 @@ StreamKind = Literal["elementwise", "softmax", "normalization"]
 """Kinds of kernels that stream their operands: reductions over rows have their own kernels."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class StreamWork:
     """Any other kernel: `operations` arithmetic operations on `bytes` that pass through once.
 
@@ -238,7 +238,7 @@ OPERATIONS = {
 }
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Operands:
     """The operands and results of a kernel.
 
