@@ -10,11 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from functools import cached_property
 from operator import add, itemgetter
 
 _QUANTA = 2.0**40
 """The number of quanta in a microsecond (or millijoule): costs that differ by less are equal."""
+
+_FEW = 8
+"""If stretches that end at more than one in so many positions have changed, all covers are found again: following what
+changed then takes up to twice as long."""
 
 
 def in_quanta(us: float) -> float:
@@ -38,7 +43,7 @@ class _Ends:
         """Add a stretch."""
         self.others.append(other)
         self.numbers.append(number)
-        self.__dict__.pop("_picks", None)
+        self.__dict__.pop("picks", None)
 
     def totals(self, best: Sequence[float], least: Sequence[float]) -> Iterator[float]:
         """The costs of covers to this position with each stretch as the last step; a single stretch is listed twice.
@@ -47,12 +52,12 @@ class _Ends:
         """
         if not self.others:
             return iter(())
-        others, numbers = self._picks
+        others, numbers = self.picks
         return map(add, others(best), numbers(least))
 
     @cached_property
-    def _picks(self) -> tuple[Callable[[Sequence[float]], Sequence[float]], ...]:
-        """Getters that pick the values of the other ends, and of the numbers, from lists."""
+    def picks(self) -> tuple[Callable[[Sequence[float]], Sequence[float]], ...]:
+        """Getters that pick the values of the other ends, and of the numbers, from lists; for at least one stretch."""
         return itemgetter(*self.others, self.others[-1]), itemgetter(*self.numbers, self.numbers[-1])
 
 
@@ -64,16 +69,16 @@ class Covers:
     """Covers of positions 0 .. size-1 by stretches, which are numbered in the order in which they are added.
 
     Args:
-        rank: what breaks ties between stretches, by number: the lowest comes first.
+        rank: what breaks ties between stretches, by number: the lowest comes first; without it, the lowest number.
     """
 
-    def __init__(self, size: int, rank: Callable[[int], int]) -> None:
+    def __init__(self, size: int, rank: Callable[[int], int] | None = None) -> None:
         self.least: list[float] = []
         """By stretch, its cost in quanta."""
         self.ending = [_Ends() for _ in range(size + 1)]
         self.starting = [_Ends() for _ in range(size + 1)]
         self.moved: set[int] = set()
-        """The positions at which the cost of the cheapest cover may have changed since this was last cleared."""
+        """The positions at which the cost of a cover may have changed since this was last cleared."""
         self._rank = rank
         self._spans: list[tuple[int, int, Sequence[int]]] = []
         self._reach = 1
@@ -111,10 +116,22 @@ class Covers:
         for stop in stops:
             self._last.pop(stop, None)
 
+    def at(self, costs: Sequence[float]) -> Covers:
+        """The same stretches at other costs, which may change without changing those here; ties are broken by number.
+
+        No more stretches may be added there, nor here as long as those are in use.
+        """
+        other = copy(self)
+        other.least = [in_quanta(us) for us in costs]
+        other.moved, other._rank = set(), None
+        other._best, other._due = self.before(other.least), {}
+        other._stale, other._last = set(), {}
+        return other
+
     def cheapest(self) -> list[tuple[int, int]]:
         """The stretches of the cheapest cover, each with its shift, in order; none if there is no cover."""
         self._solve()
-        return self._back(self.least, self._rank, self._best, self._last, self._settle)
+        return self._back(self.least, self._rank, self._best, self._last, self._settle if self._due else None)
 
     def costs(self) -> Sequence[float]:
         """By position, the cost in quanta of the cheapest cover up to there."""
@@ -122,7 +139,7 @@ class Covers:
         self._settle(1, len(self._best) - 1)
         return self._best
 
-    def cover(self, least: Sequence[float], rank: Callable[[int], int] = int) -> tuple[float, list[tuple[int, int]]]:
+    def cover(self, least: Sequence[float], rank: Callable[[int], int]) -> tuple[float, list[tuple[int, int]]]:
         """The cost of the cheapest cover for given costs of the stretches, and its stretches, each with its shift.
 
         `rank` breaks ties: the lowest comes first.
@@ -132,9 +149,13 @@ class Covers:
 
     def before(self, least: Sequence[float]) -> list[float]:
         """By position, the cost of the cheapest cover of the positions before it, for given costs of the stretches."""
-        best = [0.0]
+        best: list[float] = [0]
         for ending in self.ending[1:]:
-            best.append(min(ending.totals(best, least), default=math.inf))
+            if ending.others:
+                others, numbers = ending.picks
+                best.append(min(map(add, others(best), numbers(least))))
+            else:
+                best.append(math.inf)
         return best
 
     def behind(self, least: Sequence[float]) -> list[float]:
@@ -146,10 +167,20 @@ class Covers:
 
     def _solve(self) -> None:
         """Find the costs of the cheapest covers again, as far as they may have changed."""
+        if len(self._stale) * _FEW > len(self._best):
+            self._solve_all()
         solved = 0
         for position in sorted(self._stale):
             if position >= solved:
                 solved = self._solve_from(position)
+        self._stale.clear()
+
+    def _solve_all(self) -> None:
+        """Find the costs of all covers again."""
+        self._best = self.before(self.least)
+        self.moved.update(range(1, len(self._best)))
+        self._due.clear()
+        self._last.clear()
         self._stale.clear()
 
     def _solve_from(self, first: int) -> int:
@@ -203,7 +234,7 @@ class Covers:
     def _back(
         self,
         least: Sequence[float],
-        rank: Callable[[int], int],
+        rank: Callable[[int], int] | None,
         best: Sequence[float],
         last: dict[int, _Step],
         settle: Callable[[int, int], None] | None = None,
@@ -223,11 +254,13 @@ class Covers:
             found.append(step)
         return found[::-1]
 
-    def _last_step(self, stop: int, least: Sequence[float], rank: Callable[[int], int], best: Sequence[float]) -> _Step:
+    def _last_step(
+        self, stop: int, least: Sequence[float], rank: Callable[[int], int] | None, best: Sequence[float]
+    ) -> _Step:
         """The last step of the cheapest cover up to a position."""
         ending, totals = self.ending[stop], list(self.ending[stop].totals(best, least))
-        at = totals.index(best[stop])
-        if totals.count(best[stop]) > 1:
+        at = totals.index(best[stop])  # the lowest number, in the order of which they were added
+        if rank is not None and totals.count(best[stop]) > 1:
             ties = [index for index, total in enumerate(totals[:-1]) if total == best[stop]]
             at = min(ties, key=lambda index: rank(ending.numbers[index]))
         start, number = ending.others[at], ending.numbers[at]

@@ -160,25 +160,29 @@ class _Space(Generic[Payload]):
 
     def cheapest(self, price: float) -> _Cover | None:
         """The cheapest cover at a price, with everything in it known exactly; None if there is no cover."""
+        covers = self.pool.covers_at(self.least(self.charged(price)))
         for tries in accumulate(repeat(1), lambda before, _: 2 * before):
-            charged = self.charged(price)
-            total, found = self.pool.cover(self.least(charged))
-            if math.isinf(total):
+            found = covers.cheapest()
+            if not found and math.isinf(covers.costs()[-1]):
                 return None
             best = {number: self._best_of(number, price) for number in dict.fromkeys(number for number, _ in found)}
-            if all(self.sure[place] for place in best.values()):
+            unsure = [number for number, place in best.items() if not self.sure[place]]
+            if not unsure:
                 return self.cover([_Step(best[number], shift) for number, shift in found])
-            for number in best:
-                self._refine_within(number, price, tries)
+            for number in unsure:
+                covers.change(number, self._refine_within(number, price, tries))
         raise AssertionError("every candidate becomes exact after enough refinements")
 
-    def _refine_within(self, number: int, price: float, tries: int) -> None:
-        """Refine the cheapest candidates of a stretch, at most a given number of times."""
+    def _refine_within(self, number: int, price: float, tries: int) -> float:
+        """Refine the cheapest candidates of a stretch, at most a given number of times; the least that it costs then,
+        with the price of its shares."""
         for _ in range(tries):
             place = self._best_of(number, price)
             if self.sure[place]:
-                return
+                break
             self.refine(place)
+        place = self._best_of(number, price)
+        return float(self.costs[place] + price * self._loads[place])
 
     def _best_of(self, number: int, price: float) -> int:
         mine = slice(self._first[number], self._first[number + 1])

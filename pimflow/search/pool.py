@@ -216,9 +216,9 @@ class Pool(Generic[Payload]):
                     self._near.stale.add(start)
                     stale.update(self._covers.ending[start].others)
 
-    def cover(self, least: Sequence[float]) -> tuple[float, list[tuple[int, int]]]:
-        """The cost of the cheapest cover for given costs of the stretches, and its stretches, each with its shift."""
-        return self._covers.cover(least)
+    def covers_at(self, costs: Sequence[float]) -> Covers:
+        """The covers at given costs of the stretches."""
+        return self._covers.at(costs)
 
     def before(self, least: Sequence[float]) -> list[float]:
         """By position, the cost of the cheapest cover of the positions before it, for given costs of the stretches."""

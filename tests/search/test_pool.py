@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pimflow.search.chain import Interval, solve_chain
+from pimflow.search.covers import from_quanta
 from pimflow.search.pool import Entry, Near, Pool
 
 COSTS = st.sampled_from([1.0, 2.0, 3.0, 4.5, 7.0])  # few, so that covers tie
@@ -77,7 +78,8 @@ def test_stretches_are_covered_at_any_costs(data: st.DataObject) -> None:
     intervals = [Interval(start, stop, 0.0, place) for place, (start, stop) in enumerate(sorted(spans))]
     pool, _ = lazily(size, intervals, [1.0] * len(intervals), 1.0, period)
     costs = [data.draw(st.integers(1, 40)) + 2.0**-place for place in range(len(intervals))]
-    total, found = pool.cover(costs)
+    covers = pool.covers_at(costs)
+    total, found = from_quanta(covers.costs()[-1]), covers.cheapest()
     priced = [Interval(one.start, one.stop, costs[one.payload], one.payload) for one in intervals]
     best, chosen = solve_chain(size, everywhere(size, priced, period))
     assert total == pytest.approx(best)
