@@ -78,15 +78,19 @@ class Schedules:
     def _from_meeting(self, one: Step, one_us: float, other: Step, other_us: float) -> float:
         """The least time from where two chains meet at a device, given what is left of both steps there.
 
-        A schedule takes no less than what is left of either chain: often that alone shows which of them goes first.
+        If either goes first, the other takes all that is left of it after that: often that alone shows which of them
+        goes first. That is all, too, if the one that goes first ends there.
         """
-        first_us = one_us + max(_left_us(one.rest), other.left_us)
-        second_us = other_us + max(one.left_us, _left_us(other.rest))
-        if first_us <= second_us:
-            first_us = one_us + self.shortest_us(one.rest, other)
-            return first_us if first_us <= second_us else min(first_us, other_us + self.shortest_us(one, other.rest))
-        second_us = other_us + self.shortest_us(one, other.rest)
-        return second_us if second_us <= first_us else min(second_us, one_us + self.shortest_us(one.rest, other))
+        known, one_rest, other_rest = self._known, one.rest, other.rest
+        one_first_us, other_first_us = one_us + other.left_us, other_us + one.left_us
+        if one_rest is not None and (one_first_us <= other_first_us or other_rest is None):
+            one_first_us = one_us + (known.get((one_rest, other)) or self._from_corner(one_rest, other))
+            one_rest = None
+        if other_rest is not None and other_first_us < one_first_us:
+            other_first_us = other_us + (known.get((one, other_rest)) or self._from_corner(one, other_rest))
+        if one_rest is not None and one_first_us < other_first_us:
+            one_first_us = one_us + (known.get((one_rest, other)) or self._from_corner(one_rest, other))
+        return min(one_first_us, other_first_us)
 
 
 def steps_of(step: Step | None) -> int:
