@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from pimflow.search.part_prices import Part, PlacedPart
-from pimflow.search.run_parts import End, Shares, Where, by_stage
+from pimflow.search.run_parts import End, Shares, Where
 from pimflow.search.two_stages import Step, steps_of
 
 Span = tuple[int, int]
@@ -57,12 +57,13 @@ def with_front(chains: Chains, end: End, place: int, where: Where, parts: Sequen
     divided = chains.divided
     if divided is not None and divided.place == place - 1 and not _feeds(end, place, divided):
         return None
-    held = steps_of(chains.second) if place and _holds(end, place, divided) else chains.held
+    holds = place and (end.holds_next(place) if divided is None else _holds(end, place, divided))
+    held = steps_of(chains.second) if holds else chains.held
     is_fused = end.layers[place].node.placement.fused_into is not None
     if isinstance(where, Shares):
         is_alone = divided is None and not is_fused
         return _with_shares(chains, end, place, where, parts, held) if is_alone else None
-    (first, second), (device, other_device) = parts, by_stage(where, 2)
+    (first, second), (device, other_device) = parts, (where, where) if isinstance(where, str) else where
     return Chains(
         _in_front(chains.first, first, device, held),
         _in_front(chains.second, second, other_device),
@@ -123,9 +124,9 @@ def _feeds(end: End, place: int, divided: Divided) -> bool:
     return all(rows is None or end.reads(place, rows, made[stage]) for stage, rows in enumerate(divided.rows))
 
 
-def _holds(end: End, place: int, divided: Divided | None) -> bool:
+def _holds(end: End, place: int, divided: Divided) -> bool:
     """Whether what the second chain has of the next node reads rows that the node at a place makes in the first
     stage."""
-    if divided is None or divided.place != place - 1 or divided.rows[1] is None:
+    if divided.place != place - 1 or divided.rows[1] is None:
         return end.holds_next(place)
     return end.reads(place, divided.rows[1], end.layers[place].rows[0])

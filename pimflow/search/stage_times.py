@@ -110,8 +110,9 @@ class StageTimes:
         if known is None:
             known = self._nodes[end, choice] = {}
         found: list[_Node] = []
+        roots = end.roots
         for place, where in enumerate(reversed(places)):
-            root = end.roots[place]
+            root = roots[place]
             key = (place, where) if root is None else (place, where, end.where(root, places))
             entry = known.get(key)
             if entry is None or (entry.pending and not entry.is_current):
@@ -141,6 +142,9 @@ class StageTimes:
 
 
 def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
+    if isinstance(where, str) and layer.in_every_stage and not _have_copies(parts):
+        us = [part.us - part.avoidable_us for part in parts]
+        return _Node(min(us), ((where, sum([some for some in us if some > 0])),) if max(us) > 0 else ())
     made = [True] * len(parts) if isinstance(where, Shares) or layer.in_every_stage else list(map(bool, layer.made))
     parts = list(compress(parts, made))
     devices = [where] * len(parts) if isinstance(where, str) else list(compress(_devices(where), made))
@@ -149,12 +153,16 @@ def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
     for device, part_us in zip(devices, us, strict=True):
         if part_us > 0:
             busy_us[device] = busy_us.get(device, 0.0) + part_us
-    if any(part.before or part.after for part in parts):
+    if _have_copies(parts):
         for at, part in enumerate(parts):
             for resource, copy in (*part.before, *part.after):
                 us[at] += copy.us
                 busy_us[resource] = busy_us.get(resource, 0.0) + copy.us
     return _Node(min(us), tuple(busy_us.items()))
+
+
+def _have_copies(parts: Sequence[Part]) -> bool:
+    return any(part.before or part.after for part in parts)
 
 
 def _devices(where: tuple[str, ...] | Shares) -> Sequence[str]:
@@ -171,7 +179,8 @@ def _busiest_us(layers: Sequence[Layer], nodes: Sequence[_Node]) -> float:
     for layer, (least_us, of_node) in zip(layers, nodes, strict=False):
         after_us = 0.0  # nothing comes after a result that nothing reads
         if layer.readers and not layer.leaves:
-            after_us = min([follows_us[at] for at in layer.readers])
+            first, *others = layer.readers
+            after_us = min([follows_us[at] for at in layer.readers]) if others else follows_us[first]
         follows_us.append(after_us + least_us)
         for device, us in of_node:
             busy_us[device] = busy_us.get(device, 0.0) + us

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, TypeVar
 
 from pimflow.data import Limits, Nested, Table, not_among, take, unknown
@@ -154,12 +155,12 @@ class PimTimings:
     default: str
     tables: Table[TimingTable]
 
-    @property
+    @cached_property
     def artifact(self) -> ArtifactTiming:
         """The table of the published simulator."""
         return _table_of(self.tables, ArtifactTiming, "artifact", "pim.timing")
 
-    @property
+    @cached_property
     def strict(self) -> StrictTiming:
         """The table of what JEDEC-style DRAM would allow; its bus constants apply under every profile."""
         return _table_of(self.tables, StrictTiming, "strict", "pim.timing")

@@ -138,6 +138,8 @@ class Race:
 
     def _finish(self) -> None:
         """Lowers and times the waiting mappings, except those whose lower bounds are too slow."""
+        if not self._waiting:
+            return
         waiting, self._waiting = self._waiting, []
         ranked: list[tuple[float, int, Mapping]] = []
         enough = math.inf
