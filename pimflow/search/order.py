@@ -11,6 +11,7 @@ Hence
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import accumulate
 
 from pimflow.ir import Graph, Node
@@ -29,7 +30,7 @@ class Unit:
         """One past the last position."""
         return self.start + len(self.nodes)
 
-    @property
+    @cached_property
     def anchor(self) -> Node:
         """The node that the others are fused into."""
         return self.nodes[0]

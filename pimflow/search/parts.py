@@ -102,13 +102,13 @@ def _extract(graph: Graph, node: Node, op: Op, cuts: Sequence[Range | ConstantCu
     values: dict[str, Value] = {}
     constants: dict[str, Array] = {}
     names: list[str] = []
-    arrays = [graph.constants.get(name) for name in node.inputs]
+    known, arrays = graph.values, [graph.constants.get(name) for name in node.inputs]
     for index, (source, cut) in enumerate(zip(node.inputs, cuts, strict=True)):
         name = f"in{index}" if source else ""
         names.append(name)
         if not source:
             continue
-        value, array = graph.value(source), arrays[index]
+        value, array = known[source], arrays[index]
         shape = value.shape
         if isinstance(cut, tuple):
             shape = _cut_shape(shape, cut)
@@ -119,7 +119,7 @@ def _extract(graph: Graph, node: Node, op: Op, cuts: Sequence[Range | ConstantCu
         values[name] = Value(name, shape, value.dtype)
         if array is not None:
             constants[name] = array
-    output = graph.value(node.outputs[0])
+    output = known[node.outputs[0]]
     values["out"] = Value("out", _cut_shape(output.shape, made), output.dtype)
     placement = node.placement
     if placement.padding is not None and not any(uneven_padding(op)):

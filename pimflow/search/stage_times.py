@@ -35,16 +35,12 @@ class _Node(NamedTuple):
     Args:
         least_us: its shortest part, with the copies around it.
         busy_us: by device that works on it, the sum of its parts there, and by link, that of its copies.
+        parts: the parts.
+        pending: those of them that may be priced later, which changes the node.
     """
 
     least_us: float
     busy_us: Sequence[tuple[str, float]]
-
-
-class _Known(NamedTuple):
-    """A node, the parts that it was made of, and those of them that may be priced later, which changes it."""
-
-    node: _Node
     parts: Sequence[Part]
     pending: Sequence[Part]
 
@@ -64,7 +60,7 @@ class StageTimes:
     def __init__(self, parts: Parts, host: str) -> None:
         self._parts = parts
         self._host = host
-        self._nodes: dict[tuple[End, str], dict[tuple[int, Where] | tuple[int, Where, Where | None], _Known]] = {}
+        self._nodes: dict[tuple[End, str], dict[tuple[int, Where] | tuple[int, Where, Where | None], _Node]] = {}
         self._chains: dict[tuple[End, Sequence[Where], str], Chains | None] = {}
         self._schedules = Schedules()
 
@@ -114,12 +110,11 @@ class StageTimes:
         for place, where in enumerate(reversed(places)):
             root = roots[place]
             key = (place, where) if root is None else (place, where, end.where(root, places))
-            entry = known.get(key)
-            if entry is None or (entry.pending and not entry.is_current):
-                parts = entry.parts if entry else self._parts.node_parts(end, place, places, choice)
-                node = _node_of(parts, where, end.layers[place])
-                entry = known[key] = _Known(node, parts, [part for part in parts if part.pending is not None])
-            found.append(entry.node)
+            node = known.get(key)
+            if node is None or (node.pending and not node.is_current):
+                parts = node.parts if node else self._parts.node_parts(end, place, places, choice)
+                node = known[key] = _node_of(parts, where, end.layers[place])
+            found.append(node)
         return found
 
     def _chains_of(self, end: End, places: Sequence[Where], choice: str) -> Chains | None:
@@ -142,23 +137,25 @@ class StageTimes:
 
 
 def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
+    pending = [part for part in parts if part.pending is not None]
     if isinstance(where, str) and layer.in_every_stage and not _have_copies(parts):
         us = [part.us - part.avoidable_us for part in parts]
-        return _Node(min(us), ((where, sum([some for some in us if some > 0])),) if max(us) > 0 else ())
+        busy = ((where, sum([some for some in us if some > 0])),) if max(us) > 0 else ()
+        return _Node(min(us), busy, parts, pending)
     made = [True] * len(parts) if isinstance(where, Shares) or layer.in_every_stage else list(map(bool, layer.made))
-    parts = list(compress(parts, made))
-    devices = [where] * len(parts) if isinstance(where, str) else list(compress(_devices(where), made))
-    us = [part.us - part.avoidable_us for part in parts]
+    own = list(compress(parts, made))
+    devices = [where] * len(own) if isinstance(where, str) else list(compress(_devices(where), made))
+    us = [part.us - part.avoidable_us for part in own]
     busy_us: dict[str, float] = {}
     for device, part_us in zip(devices, us, strict=True):
         if part_us > 0:
             busy_us[device] = busy_us.get(device, 0.0) + part_us
-    if _have_copies(parts):
-        for at, part in enumerate(parts):
+    if _have_copies(own):
+        for at, part in enumerate(own):
             for resource, copy in (*part.before, *part.after):
                 us[at] += copy.us
                 busy_us[resource] = busy_us.get(resource, 0.0) + copy.us
-    return _Node(min(us), tuple(busy_us.items()))
+    return _Node(min(us), tuple(busy_us.items()), parts, pending)
 
 
 def _have_copies(parts: Sequence[Part]) -> bool:
@@ -176,15 +173,19 @@ def _busiest_us(layers: Sequence[Layer], nodes: Sequence[_Node]) -> float:
     busy_us: dict[str, float] = {}
     behind_us: dict[str, float] = {}
     follows_us: list[float] = []  # by place, the minimum time that follows any part of the node, with the node's own
-    for layer, (least_us, of_node) in zip(layers, nodes, strict=False):
+    for layer, (least_us, of_node, _, _) in zip(layers, nodes, strict=False):
         after_us = 0.0  # nothing comes after a result that nothing reads
-        if layer.readers and not layer.leaves:
-            first, *others = layer.readers
-            after_us = min([follows_us[at] for at in layer.readers]) if others else follows_us[first]
+        readers = layer.readers
+        if readers and not layer.leaves:
+            after_us = follows_us[readers[0]] if len(readers) == 1 else min([follows_us[at] for at in readers])
         follows_us.append(after_us + least_us)
         for device, us in of_node:
-            busy_us[device] = busy_us.get(device, 0.0) + us
-            behind_us[device] = min(after_us, behind_us.get(device, math.inf))
+            if device not in busy_us:
+                busy_us[device], behind_us[device] = us, after_us
+                continue
+            busy_us[device] += us
+            if after_us < behind_us[device]:
+                behind_us[device] = after_us
     before_us = _before_us(layers, nodes)
     return max([before_us[device] + us + behind_us[device] for device, us in busy_us.items()], default=0.0)
 
@@ -199,7 +200,7 @@ def _before_us(layers: Sequence[Layer], nodes: Sequence[_Node]) -> dict[str, flo
         for producer in layers[place].producers:
             if producer < size and ready_us[producer] > before_us:
                 before_us = ready_us[producer]
-        least_us, of_node = nodes[place]
+        least_us, of_node, _, _ = nodes[place]
         ready_us[place] = before_us + least_us
         for device, _ in of_node:
             if device not in found or before_us < found[device]:
@@ -213,7 +214,7 @@ def _busiest_in_line_us(layers: Sequence[Layer], nodes: Sequence[_Node]) -> floa
     behind_us: dict[str, float] = {}
     to_end_us: dict[str, float] = {}  # by device, the shortest parts of its first node and all behind that
     after_us = total_us = 0.0
-    for layer, (least_us, of_node) in zip(layers, nodes, strict=False):
+    for layer, (least_us, of_node, _, _) in zip(layers, nodes, strict=False):
         if layer.leaves:
             after_us = 0.0
         total_us += least_us

@@ -69,7 +69,9 @@ def geometry(problem: MatrixProblem, pim: PimSpec) -> Geometry:
     slots = -(-depth // pim.multipliers)
     if isinstance(problem, ConvProblem):
         steps = (0, depth, tiles * pim.banks) if groups > 1 else (0, 0, 0)
-        return Geometry(groups, problem.pixels, depth, columns, slots, tiles, *steps, problem.out_w, pim.multipliers)
+        width = problem.out_w
+        pixels = problem.batch * problem.out_h * width
+        return Geometry(groups, pixels, depth, columns, slots, tiles, *steps, width, pim.multipliers)
     pixels = problem.m if problem.batched_rhs else problem.pixels
     step = pixels if groups > 1 else 0
     return Geometry(groups, pixels, depth, columns, slots, tiles, step, 0, 0, pixels, pim.multipliers)

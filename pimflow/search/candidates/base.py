@@ -23,7 +23,7 @@ MAX_REGION_NODES = 24
 """The maximum number of nodes in concurrent branches or joined decisions."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Candidate:
     """Decisions that cover the positions start .. stop-1 of the order.
 
@@ -46,7 +46,9 @@ class Varied(Candidate):
     changes: Changes
 
     def __init__(self, start: int, stop: int, joined: Joined, changes: Changes) -> None:
-        vars(self).update(start=start, stop=stop, certain=False, joined=joined, changes=changes)
+        for name, value in (("start", start), ("stop", stop), ("certain", False)):
+            object.__setattr__(self, name, value)
+        vars(self).update(joined=joined, changes=changes)
 
     @cached_property
     def decisions(self) -> tuple[Decision, ...]:

@@ -53,16 +53,17 @@ def fill_cycles(
         held: buffers filled at a time.
         prefetch: whether a buffer is filled while COMPs read another.
     """
-    computing = costs.comp * (load.rounds * load.full + load.left) + costs.read * (load.reads - load.rows)
+    rows = load.rows
+    computing = costs.comp * (load.rounds * load.full + load.left) + costs.read * (load.reads - rows)
     wait = (costs.fill + costs.fill_per_slot * slots * held + costs.next_fill * (held - 1)) / held
     if order == "rows":
-        each = load.rows * (wait + (min(costs.early, costs.plain) - costs.comp) / held) + computing
+        each = rows * (wait + (min(costs.early, costs.plain) - costs.comp) / held) + computing
         if prefetch:
             filling = costs.fill + costs.fill_per_slot * slots + costs.back
             first = computing / load.reads  # until the first READRES, which waits for the bus
-            each = load.rows * (costs.plain + max(filling, first) - first) + computing
+            each = rows * (costs.plain + max(filling, first) - first) + computing
         slow = 1 / (1 - costs.idle_refresh)
-        return load.rows * costs.sweep * slow, each * slow
-    fills = load.rows if order == "latch" else 1
-    each = load.rows * costs.sweep / held + fills * max(0.0, wait - costs.fill_hidden / held) + computing
+        return rows * costs.sweep * slow, each * slow
+    fills = rows if order == "latch" else 1
+    each = rows * costs.sweep / held + fills * max(0.0, wait - costs.fill_hidden / held) + computing
     return 0.0, each / (1 - costs.busy_refresh)
