@@ -384,6 +384,7 @@ def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[
     free_since: dict[str, float | None] = dict.fromkeys(queues, 0.0)
     """By resource; None while it is in use."""
     released = [index for index, count in enumerate(waiting) if count == 0]
+    push, pop = heapq.heappush, heapq.heappop
     now = 0.0
     while True:
         while released:  # jobs that take no time are done at once
@@ -393,20 +394,20 @@ def _list_schedule(jobs: Sequence[Job], ranks: Sequence[float] | None) -> tuple[
                 starts[index] = now
                 _finish(job, waiting, released)
             else:
-                heapq.heappush(queues[job.resource], (now if ranks is None else ranks[index], places[index]))
+                push(queues[job.resource], (now if ranks is None else ranks[index], places[index]))
         for resource, queue in queues.items():
             since = free_since[resource]
             if queue and since is not None:
-                index = heapq.heappop(queue)[1][1]
+                index = pop(queue)[1][1]
                 job = jobs[index]
                 starts[index] = start_us = max(since, now - job.ahead_us)
                 free_since[resource] = None
-                heapq.heappush(running, (start_us + job.duration_us, index))
+                push(running, (start_us + job.duration_us, index))
         if not running:
             return starts, now
         now = running[0][0]
         while running and running[0][0] == now:
-            job = jobs[heapq.heappop(running)[1]]
+            job = jobs[pop(running)[1]]
             free_since[job.resource] = now
             _finish(job, waiting, released)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from pimflow.search.part_prices import Part, PlacedPart
+from pimflow.search.part_prices import FREE, Part, PlacedPart
 from pimflow.search.run_parts import End, Shares, Where
 from pimflow.search.two_stages import Step, steps_of
 
@@ -64,11 +64,12 @@ def with_front(chains: Chains, end: End, place: int, where: Where, parts: Sequen
         is_alone = divided is None and not is_fused
         return _with_shares(chains, end, place, where, parts, held) if is_alone else None
     (first, second), (device, other_device) = parts, (where, where) if isinstance(where, str) else where
+    divided = divided if is_fused else None
+    if first is FREE and second is FREE:  # most fused nodes
+        same = held == chains.held and divided is chains.divided
+        return chains if same else Chains(chains.first, chains.second, held, divided)
     return Chains(
-        _in_front(chains.first, first, device, held),
-        _in_front(chains.second, second, other_device),
-        held,
-        divided if is_fused else None,
+        _in_front(chains.first, first, device, held), _in_front(chains.second, second, other_device), held, divided
     )
 
 
