@@ -20,6 +20,10 @@ from pimflow.records import dataclass
 Units = Mapping[str, Backend[Any, Any]]
 """The backends of a machine, by device."""
 
+_COMPRESSION = 3
+"""The level of gzip. Level 6 takes two and a half times as long for files that are a third smaller (55 instead of 83 kB
+for MobileNetV2)."""
+
 
 @dataclass(frozen=True)
 class _Use:
@@ -79,7 +83,7 @@ class ProgramTable:
             renumbered.append(numbers.setdefault(text, len(numbers)))
         nodes = {name: {"program": renumbered[use.program], "first": use.first} for name, use in self._uses.items()}
         document = f'{{"format":{json_text(form)},"programs":[{",".join(numbers)}],"nodes":{json_text(nodes)}}}'
-        return gzip.compress(document.encode(), compresslevel=6, mtime=0)
+        return gzip.compress(document.encode(), compresslevel=_COMPRESSION, mtime=0)
 
 
 def read_programs(path: Path, devices: Mapping[str, str], units: Units) -> dict[str, Any]:
