@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import accumulate, chain, product
 from operator import add
 from typing import NamedTuple
@@ -67,7 +67,7 @@ class _Scheme(NamedTuple):
         return self.order, self.held, self.prefetch, self.width > 0, self.window_block > 0, self.spread
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True, eq=False)  # not frozen, because a search lists thousands of them
 class Candidate:
     """A mapping, built on demand, with its estimated cycles.
 
@@ -82,14 +82,17 @@ class Candidate:
     cycles: float
     scheme: _Scheme
     kind: tuple[object, ...]
-    build: Callable[[], Mapping] = field(compare=False)
+    build: Callable[[], Mapping]
     buffer_parts: int = 1
+    _built: Mapping | None = field(default=None, init=False, repr=False)
 
-    @cached_property
+    @property
     def mapping(self) -> Mapping:
         """The mapping, built on first access."""
-        mapping = self.build()
-        return mapping if self.buffer_parts == 1 else replace(mapping, buffer_parts=self.buffer_parts)
+        if self._built is None:
+            mapping = self.build()
+            self._built = mapping if self.buffer_parts == 1 else replace(mapping, buffer_parts=self.buffer_parts)
+        return self._built
 
     @property
     def thinned(self) -> bool:
