@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
-from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pimflow.records import dataclass
@@ -17,7 +16,7 @@ if TYPE_CHECKING:
     from pimflow.targets import Gpu
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class GpuCost:
     """The cost of one node on the GPU: of one kernel, or of several one after the other.
 
@@ -41,15 +40,15 @@ class GpuCost:
     bytes: int = 0
     unknown: str = ""
 
-    @cached_property
+    @property
     def time_us(self) -> float:
         """Launches, and for each kernel the longer of computing and moving."""
         return self.launch_us + self.computing_us + self.moving_us
 
-    @cached_property
+    @property
     def energy_mj(self) -> float:
-        """The energy without static power."""
-        return sum(self.energy_parts_mj.values())
+        """The energy without static power: the sum of `energy_parts_mj`."""
+        return self.busy_mj + self.arithmetic_mj + self.l2_mj + self.dram_mj
 
     @property
     def time_parts_us(self) -> dict[str, float]:

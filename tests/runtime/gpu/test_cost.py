@@ -368,6 +368,13 @@ def test_operation_energy_binds_outside_matrix_products() -> None:
     assert gained == pytest.approx((1000.0 - GPU.energy.operation_pj) * 1e6 * 1e-9)
 
 
+def test_a_cost_is_the_sum_of_its_parts() -> None:
+    some = GpuCost(launch_us=1, computing_us=2, moving_us=4, busy_mj=8, arithmetic_mj=16, l2_mj=32, dram_mj=64)
+    assert some.time_us == sum(some.time_parts_us.values()) == 7
+    assert some.energy_mj == sum(some.energy_parts_mj.values()) == 120
+
+
+
 def test_static_energy_is_power_times_time() -> None:
     assert static_energy_mj(1000.0, GPU) == pytest.approx(GPU.energy.static_w)
 
