@@ -374,7 +374,6 @@ def test_a_cost_is_the_sum_of_its_parts() -> None:
     assert some.energy_mj == sum(some.energy_parts_mj.values()) == 120
 
 
-
 def test_static_energy_is_power_times_time() -> None:
     assert static_energy_mj(1000.0, GPU) == pytest.approx(GPU.energy.static_w)
 
