@@ -67,7 +67,7 @@ class _Scheme(NamedTuple):
         return self.order, self.held, self.prefetch, self.width > 0, self.window_block > 0, self.spread
 
 
-@dataclass(slots=True, eq=False)  # not frozen, because a search lists thousands of them
+@dataclass(slots=True)  # not frozen, because a search lists thousands of them
 class Candidate:
     """A mapping, built on demand, with its estimated cycles.
 
@@ -82,9 +82,9 @@ class Candidate:
     cycles: float
     scheme: _Scheme
     kind: tuple[object, ...]
-    build: Callable[[], Mapping]
+    build: Callable[[], Mapping] = field(compare=False)
     buffer_parts: int = 1
-    _built: Mapping | None = field(default=None, init=False, repr=False)
+    _built: Mapping | None = field(default=None, init=False, repr=False, compare=False)
 
     @property
     def mapping(self) -> Mapping:
