@@ -80,11 +80,11 @@ def runs_if_it_loads(graph: Graph) -> bool:
 
 
 def _is_sound(graph: Graph, node: Node) -> bool:
-    """Whether a node runs wherever its shapes fit, which the IR has checked."""
+    """Whether a node runs wherever its shapes fit, which the IR has checked; unknown if anything is empty."""
     values = [graph.value(name) for name in (*node.inputs, *node.outputs) if name]
-    if any(value.shape is None or value.dtype not in _FLOATS for value in values):
+    if any(value.shape is None or 0 in value.shape or value.dtype not in _FLOATS for value in values):
         return False
-    return node.op.is_contraction or isinstance(node.op, _SOUND)
+    return node.op.is_contraction or (isinstance(node.op, _SOUND) and node.kind != "Mod")  # which may need integers
 
 
 def check_original(

@@ -38,6 +38,9 @@ UNRUNNABLE = {  # ONNX Runtime loads all of these
     "index": single("Gather", (2, 4), [np.array([5])]),
     "places": single("ScatterElements", (2, 4), [np.array([[7]]), ones(1, 1)]),
     "transposed channels": single("ConvTranspose", (1, 3, 8, 8), [ones(4, 5, 3, 3)]),
+    "remainders": single("Mod", (4, 4), [ones(4, 4)]),
+    "no window": single("Conv", (1, 3, 2, 2), [ones(4, 3, 3, 3)]),
+    "no pixels": single("GlobalAveragePool", (1, 3, 0, 4)),
 }
 
 
