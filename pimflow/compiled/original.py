@@ -94,9 +94,9 @@ def run_original(source: ModelSource, loaded: Loaded, options: Options) -> None:
 
 def _note_run(source: ModelSource, loaded: Loaded, options: Options) -> None:
     """Records that the model runs; the digest of one with weights in other files does not cover those."""
-    runs = run_cache(options, runtime_version())
-    if loaded.has_external_data or not runs.is_enabled:  # without a cache, the digest would be computed for nothing
+    if loaded.has_external_data:
         return
+    runs = run_cache(options, runtime_version())
     for key in (_run_key(source, loaded, options), _request_key(source, options)):
         if not runs.has(*key):
             runs.put(*key)
