@@ -1,17 +1,19 @@
 """Frozen dataclasses that are cheap to define: a program has hundreds, and one run instantiates a third of them.
 
 For type checkers, `dataclass` is Python's own. Python compiles six methods of a frozen class when it is defined, which
-takes a quarter of a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are compiled when they are first
-looked up, and `__init__` bypasses the frozen `__setattr__` at lower cost. The functions of `dataclasses` work on these
-classes, and either kind may derive from the other. Classes with an `InitVar` are left to Python.
+takes a quarter of a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are made when they are first
+looked up, from the code of another class of the same form if there is one, and `__init__` bypasses the frozen
+`__setattr__` at lower cost. The functions of `dataclasses` work on these classes, and either kind may derive from the
+other. Classes with an `InitVar` are left to Python.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
+from functools import cache
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -94,13 +96,48 @@ class _LazyMethod:
         return method.__get__(instance, owner)
 
 
-def _compiled(cls: type[Any], name: str, arguments: str, body: str, **known: Any) -> FunctionType:
-    """Compile a method with `known` values bound, whose annotations are resolved in the module of its class."""
+def _method(
+    cls: type[Any], name: str, arguments: Sequence[str], body: str, names: Mapping[str, str], **known: Any
+) -> FunctionType:
+    """A method with `known` values bound, whose annotations are resolved in the module of its class.
+
+    Most classes have the form of another one, with other names of fields: each form is compiled once.
+
+    Args:
+        cls: the class.
+        name: the method's name.
+        arguments: its parameters, with a stand-in for each field.
+        body: its statements, likewise.
+        names: the fields' names by their stand-ins.
+        known: values by the names that the body has for them.
+    """
+    form = _form(f"def make({', '.join(known)}):\n def {name}({', '.join(arguments)}):\n  {body}\n return {name}")
+    made = form(**known)
+    code = made.__code__
+    of_cls = code.replace(
+        co_varnames=tuple([names.get(word, word) for word in code.co_varnames]),
+        co_names=tuple([names.get(word, word) for word in code.co_names]),
+        co_consts=tuple([names.get(word, word) if isinstance(word, str) else word for word in code.co_consts]),
+    )
+    return FunctionType(of_cls, getattr(sys.modules.get(cls.__module__), "__dict__", {}), name, None, made.__closure__)
+
+
+@cache
+def _form(source: str) -> Callable[..., FunctionType]:
+    """The function `make` of a source."""
     made: dict[str, Any] = {}
-    source = f"def make({', '.join(known)}):\n def {name}({arguments}):\n  {body}\n return {name}"
-    exec(source, getattr(sys.modules.get(cls.__module__), "__dict__", {}), made)
-    method: FunctionType = made["make"](**known)
-    return method
+    exec(source, made)
+    make: Callable[..., FunctionType] = made["make"]
+    return make
+
+
+def _stand_ins(some: Iterable[Field[Any]]) -> dict[str, str]:
+    """A name to stand for each field's name in the source of a form, by the field's name."""
+    return {field.name: f"_{place}" for place, field in enumerate(some)}
+
+
+def _inverse(stand_ins: Mapping[str, str]) -> dict[str, str]:
+    return {stand_in: name for name, stand_in in stand_ins.items()}
 
 
 class _Factory:
@@ -115,20 +152,30 @@ _FACTORY = _Factory()
 
 def _init(cls: type[Any]) -> FunctionType:
     every = fields(cls)
+    names = _stand_ins(every)
     placed = [field for field in every if field.init and not field.kw_only]
     named = [field for field in every if field.init and field.kw_only]
-    arguments = ["self", *(field.name for field in placed), *["*"] * bool(named), *(field.name for field in named)]
-    slots = {field.name: getattr(cls, field.name, None) for field in every}
-    setters = {f"__set_{name}": slot.__set__ for name, slot in slots.items() if isinstance(slot, MemberDescriptorType)}
-    steps = [_field_setter(field, setters) for field in every if field.init or field.default_factory is not MISSING]
-    method = _compiled(
+    slots = {names[field.name]: getattr(cls, field.name, None) for field in every}
+    setters = {f"_set{name}": slot.__set__ for name, slot in slots.items() if isinstance(slot, MemberDescriptorType)}
+    steps = [
+        _field_setter(field, names[field.name], setters)
+        for field in every
+        if field.init or field.default_factory is not MISSING
+    ]
+    method = _method(
         cls,
         "__init__",
-        ", ".join(arguments),
+        [
+            "self",
+            *(names[field.name] for field in placed),
+            *["*"] * bool(named),
+            *(names[field.name] for field in named),
+        ],
         "; ".join([*steps, *["self.__post_init__()"] * hasattr(cls, "__post_init__")]) or "pass",
-        __set=object.__setattr__,
-        __FACTORY=_FACTORY,
-        __factories={field.name: field.default_factory for field in every},
+        _inverse(names),
+        _set=object.__setattr__,
+        _FACTORY=_FACTORY,
+        _factories={field.name: field.default_factory for field in every},
         **setters,
     )
     method.__defaults__ = tuple(_defaults(placed).values())
@@ -137,12 +184,13 @@ def _init(cls: type[Any]) -> FunctionType:
     return method
 
 
-def _field_setter(field: Field[Any], setters: Mapping[str, Any]) -> str:
-    """The statement that sets a field to the given or made value; setting through a slot descriptor is faster."""
-    made, name = f"__factories[{field.name!r}]()", field.name
-    given = f"{made} if {name} is __FACTORY else {name}" if field.init else made
+def _field_setter(field: Field[Any], name: str, setters: Mapping[str, Any]) -> str:
+    """The statement that sets a field, for which `name` stands, to the given or made value; setting through a slot
+    descriptor is faster."""
+    made = f"_factories[{name!r}]()"
+    given = f"{made} if {name} is _FACTORY else {name}" if field.init else made
     value = name if field.default_factory is MISSING else given
-    return f"__set_{name}(self, {value})" if f"__set_{name}" in setters else f"__set(self, {name!r}, {value})"
+    return f"_set{name}(self, {value})" if f"_set{name}" in setters else f"_set(self, {name!r}, {value})"
 
 
 def _defaults(some: list[Field[Any]]) -> dict[str, Any]:
@@ -151,25 +199,27 @@ def _defaults(some: list[Field[Any]]) -> dict[str, Any]:
 
 
 def _repr(cls: type[Any]) -> FunctionType:
-    shown = ", ".join(f"{field.name}={{self.{field.name}!r}}" for field in fields(cls) if field.repr)
-    return _compiled(cls, "__repr__", "self", f"return self.__class__.__qualname__ + f'({shown})'")
+    names = _stand_ins(field for field in fields(cls) if field.repr)
+    shown = ", ".join(f"{{_begin{stand_in}}}{{self.{stand_in}!r}}" for stand_in in names.values())
+    begins = {f"_begin{stand_in}": f"{name}=" for name, stand_in in names.items()}
+    body = f"return self.__class__.__qualname__ + f'({shown})'"
+    return _method(cls, "__repr__", ["self"], body, _inverse(names), **begins)
 
 
 def _eq(cls: type[Any]) -> FunctionType:
-    names = [field.name for field in fields(cls) if field.compare]
+    names = _stand_ins(field for field in fields(cls) if field.compare)
     same = f"{_tuple('self', names)} == {_tuple('other', names)}"
-    return _compiled(
-        cls, "__eq__", "self, other", f"return {same} if other.__class__ is self.__class__ else NotImplemented"
-    )
+    body = f"return {same} if other.__class__ is self.__class__ else NotImplemented"
+    return _method(cls, "__eq__", ["self", "other"], body, _inverse(names))
 
 
 def _hash(cls: type[Any]) -> FunctionType:
-    names = [field.name for field in fields(cls) if (field.compare if field.hash is None else field.hash)]
-    return _compiled(cls, "__hash__", "self", f"return hash({_tuple('self', names)})")
+    names = _stand_ins(field for field in fields(cls) if (field.compare if field.hash is None else field.hash))
+    return _method(cls, "__hash__", ["self"], f"return hash({_tuple('self', names)})", _inverse(names))
 
 
-def _tuple(whose: str, names: list[str]) -> str:
-    return f"({''.join(f'{whose}.{name}, ' for name in names)})"
+def _tuple(whose: str, names: Mapping[str, str]) -> str:
+    return f"({''.join(f'{whose}.{name}, ' for name in names.values())})"
 
 
 _METHODS: Mapping[str, Callable[[type[Any]], FunctionType]] = {
