@@ -14,6 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from functools import cache
+from threading import RLock
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -35,34 +36,44 @@ def _define(cls: Any, names: tuple[str, ...], slots: bool) -> Any:
     """The frozen dataclass of a class, with the named methods where it does not define its own."""
     missing = [name for name in names if vars(cls).get(name) is None]
     cls.__doc__ = cls.__doc__ or cls.__name__  # without it, Python would compile `__init__` to show its signature here
-    cls = _with_fields(cls, slots)
-    cls.__dataclass_params__.frozen = True
+    if slots:
+        cls = _with_fields(cls, slots=True)
+        cls.__getstate__ = _state  # the default copy and pickle would set fields
+        cls.__setstate__ = _set_state
+    elif "__init__" not in missing or any(isinstance(value, Field) for value in vars(cls).values()):
+        _with_fields(cls)  # Fields stand in place of defaults, which may be read; and instances may not look them up
+    else:
+        cls.__dataclass_fields__ = _LazyFields(cls)
     cls.__setattr__ = _refuse_to_set
     cls.__delattr__ = _refuse_to_delete
-    if slots:  # the default copy and pickle would set fields
-        cls.__getstate__ = _state
-        cls.__setstate__ = _set_state
     for name in missing:
         setattr(cls, name, _LazyMethod(cls, name))
     return cls
 
 
-def _with_fields(cls: Any, slots: bool) -> Any:
+def _with_fields(cls: Any, *, slots: bool = False) -> Any:
     """The class as a dataclass of Python's without any methods.
 
     A frozen class and a non-frozen one may not derive from each other: Python checks the flags recorded on the bases.
     It would compile two methods for a frozen class, so frozen bases pass for non-frozen ones meanwhile.
     """
-    bases = [base.__dataclass_params__ for base in cls.__mro__[1:] if hasattr(base, "__dataclass_params__")]
-    thawed = bases if all(params.frozen for params in bases) else []
-    for params in thawed:
-        params.frozen = False
-    try:
-        mixed = len(thawed) < len(bases)
-        return dataclasses.dataclass(init=False, repr=False, eq=False, frozen=mixed, slots=slots)(cls)
-    finally:
+    with _THAWING:
+        bases = [base.__dataclass_params__ for base in cls.__mro__[1:] if hasattr(base, "__dataclass_fields__")]
+        thawed = bases if all(params.frozen for params in bases) else []
         for params in thawed:
-            params.frozen = True
+            params.frozen = False
+        try:
+            mixed = len(thawed) < len(bases)
+            made = dataclasses.dataclass(init=False, repr=False, eq=False, frozen=mixed, slots=slots)(cls)
+            made.__dataclass_params__.frozen = True
+            return made
+        finally:
+            for params in thawed:
+                params.frozen = True
+
+
+_THAWING = RLock()
+"""Held while bases pass for non-frozen ones."""
 
 
 def _refuse_to_set(self: Any, name: str, value: Any) -> NoReturn:
@@ -80,6 +91,17 @@ def _state(self: Any) -> list[Any]:
 def _set_state(self: Any, state: list[Any]) -> None:
     for field, value in zip(fields(self), state, strict=True):
         object.__setattr__(self, field.name, value)
+
+
+class _LazyFields:
+    """A placeholder for the fields of a class until their first lookup; threads that race find the same ones twice."""
+
+    def __init__(self, cls: type[Any]) -> None:
+        self._cls = cls
+
+    def __get__(self, instance: Any, owner: Any) -> Any:
+        _with_fields(self._cls)
+        return owner.__dataclass_fields__
 
 
 class _LazyMethod:

@@ -258,6 +258,60 @@ def test_a_method_is_compiled_when_it_is_first_looked_up() -> None:
     assert [name for name in compiled if inspect.isfunction(vars(cls)[name])] == ["__init__", "__eq__"]
 
 
+def test_fields_are_found_when_they_are_first_looked_up() -> None:
+    base = plain(records.dataclass)
+    derived_of_it: Any = records.dataclass(frozen=True)(
+        type("Made", (base,), {"__annotations__": {"c": "int"}, "c": 5})
+    )
+    found = [isinstance(vars(cls)["__dataclass_fields__"], dict) for cls in (base, derived_of_it)]
+    assert found == [False, False]
+    assert [field.name for field in dataclasses.fields(derived_of_it)] == ["a", "b", "c"]
+    assert isinstance(vars(base)["__dataclass_fields__"], dict)
+    assert dataclasses.fields(base) == dataclasses.fields(base(1))
+
+
+@BOTH
+def test_patterns_match_without_a_made_init(decorator: Decorator) -> None:
+    @decorator(frozen=True)
+    class Record:
+        a: int
+
+        def __init__(self) -> None:
+            object.__setattr__(self, "a", 7)
+
+    match Record():
+        case Record(number):  # type: ignore[misc]
+            assert number == 7
+        case _:
+            raise AssertionError
+
+
+@BOTH
+def test_defaults_are_read_of_the_class(decorator: Decorator) -> None:
+    assert every_field(decorator).hidden == 1
+    assert plain(decorator).b == ()
+
+
+def test_classes_that_differ_only_in_names_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources: list[str] = []
+
+    def compiled(source: str, known: dict[str, Any]) -> None:
+        sources.append(source)
+        exec(source, known)
+
+    def define(*names: str) -> Any:
+        return records.dataclass(frozen=True)(type("Made", (), {"__annotations__": dict.fromkeys(names, "int")}))
+
+    monkeypatch.setattr(records, "exec", compiled, raising=False)
+    many = [f"a{place}" for place in range(31)]  # more than any other class here has
+    one, other = define(*many)(*range(31)), define(*many[:30], "last")(*range(30), last=30)
+    assert len(sources) == 1
+    assert (one.a30, other.last) == (30, 30)
+    assert repr(other) == repr(one).replace("a30", "last")
+    assert (one == type(one)(*range(31)), other == type(other)(*range(30), last=30)) == (True, True)
+    assert len(sources) == 3
+
+
 def test_an_uncompiled_method_of_a_base_is_bound_to_the_caller() -> None:
     base = plain(records.dataclass)
     doubled: Any = type("Doubled", (base,), {"__init__": lambda self, a: super(doubled, self).__init__(2 * a)})
