@@ -30,10 +30,10 @@ from json.encoder import encode_basestring_ascii
 from numbers import Integral, Real
 from operator import attrgetter
 from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, NamedTuple, TypeVar, Union, overload
+from typing import Annotated, Any, BinaryIO, Literal, TypeVar, Union, overload
 
 from pimflow.errors import DataError, OptionError, choose_one
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 Number = bool | int | float | Literal["inf", "-inf", "nan"]
 """A number as JSON can hold it, too: infinities and NaN as words."""

@@ -1,16 +1,20 @@
-"""Frozen dataclasses that are cheap to define: a program has hundreds, and one run instantiates a third of them.
+"""Frozen dataclasses and named tuples that are cheap to define: a program has hundreds, and one run uses a third.
 
-For type checkers, `dataclass` is Python's own. Python compiles six methods of a frozen class when it is defined, which
-takes a quarter of a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are made when they are first
-looked up, from the code of another class of the same form if there is one, and `__init__` bypasses the frozen
-`__setattr__` at lower cost. The functions of `dataclasses` work on these classes, and either kind may derive from the
-other. Classes with an `InitVar` are left to Python.
+For type checkers, `dataclass` and `NamedTuple` are Python's own. Python compiles six methods of a frozen class when it
+is defined, which takes a quarter of a millisecond; here `__init__`, `__repr__`, `__eq__` and `__hash__` are made when
+they are first looked up, from the code of another class of the same form if there is one, and `__init__` bypasses the
+frozen `__setattr__` at lower cost. The functions of `dataclasses` work on these classes, and either kind may derive
+from the other. Classes with an `InitVar` are left to Python.
+
+Of a named tuple, Python compiles `__new__` and every annotation; here `__new__` is made likewise, and annotations stay
+as they are written.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, FrozenInstanceError, fields
 from functools import cache
@@ -18,11 +22,21 @@ from threading import RLock
 from types import FunctionType, MemberDescriptorType
 from typing import TYPE_CHECKING, Any, NoReturn
 
-__all__ = ["dataclass"]
+__all__ = ["NamedTuple", "dataclass"]
 
 if TYPE_CHECKING:
     from dataclasses import dataclass
+    from typing import NamedTuple
 else:
+
+    class _Definition(type):
+        """Makes a named tuple of the body of a class."""
+
+        def __new__(kind, name, bases, body):
+            return _named_tuple(name, body) if bases else super().__new__(kind, name, bases, body)
+
+    class NamedTuple(metaclass=_Definition):
+        """Like `typing.NamedTuple`."""
 
     def dataclass(cls=None, /, *, frozen=False, eq=True, repr=True, slots=False, **others):
         """Like `dataclasses.dataclass`, which makes the class if it is not frozen or asks for any other option."""
@@ -153,9 +167,9 @@ def _form(source: str) -> Callable[..., FunctionType]:
     return make
 
 
-def _stand_ins(some: Iterable[Field[Any]]) -> dict[str, str]:
-    """A name to stand for each field's name in the source of a form, by the field's name."""
-    return {field.name: f"_{place}" for place, field in enumerate(some)}
+def _stand_ins(names: Iterable[str]) -> dict[str, str]:
+    """What stands for each field in the source of a form, by the field's name."""
+    return {name: f"_{place}" for place, name in enumerate(names)}
 
 
 def _inverse(stand_ins: Mapping[str, str]) -> dict[str, str]:
@@ -174,7 +188,7 @@ _FACTORY = _Factory()
 
 def _init(cls: type[Any]) -> FunctionType:
     every = fields(cls)
-    names = _stand_ins(every)
+    names = _stand_ins(field.name for field in every)
     placed = [field for field in every if field.init and not field.kw_only]
     named = [field for field in every if field.init and field.kw_only]
     slots = {names[field.name]: getattr(cls, field.name, None) for field in every}
@@ -221,7 +235,7 @@ def _defaults(some: list[Field[Any]]) -> dict[str, Any]:
 
 
 def _repr(cls: type[Any]) -> FunctionType:
-    names = _stand_ins(field for field in fields(cls) if field.repr)
+    names = _stand_ins(field.name for field in fields(cls) if field.repr)
     shown = ", ".join(f"{{_begin{stand_in}}}{{self.{stand_in}!r}}" for stand_in in names.values())
     begins = {f"_begin{stand_in}": f"{name}=" for name, stand_in in names.items()}
     body = f"return self.__class__.__qualname__ + f'({shown})'"
@@ -229,14 +243,14 @@ def _repr(cls: type[Any]) -> FunctionType:
 
 
 def _eq(cls: type[Any]) -> FunctionType:
-    names = _stand_ins(field for field in fields(cls) if field.compare)
+    names = _stand_ins(field.name for field in fields(cls) if field.compare)
     same = f"{_tuple('self', names)} == {_tuple('other', names)}"
     body = f"return {same} if other.__class__ is self.__class__ else NotImplemented"
     return _method(cls, "__eq__", ["self", "other"], body, _inverse(names))
 
 
 def _hash(cls: type[Any]) -> FunctionType:
-    names = _stand_ins(field for field in fields(cls) if (field.compare if field.hash is None else field.hash))
+    names = _stand_ins(field.name for field in fields(cls) if (field.compare if field.hash is None else field.hash))
     return _method(cls, "__hash__", ["self"], f"return hash({_tuple('self', names)})", _inverse(names))
 
 
@@ -244,9 +258,76 @@ def _tuple(whose: str, names: Mapping[str, str]) -> str:
     return f"({''.join(f'{whose}.{name}, ' for name in names.values())})"
 
 
+def _new(cls: type[Any]) -> FunctionType:
+    """The `__new__` of a named tuple."""
+    named: Any = cls
+    names = _stand_ins(named._fields)
+    body = f"return _tuple(_cls, ({''.join(f'{stand_in}, ' for stand_in in names.values())}))"
+    method = _method(cls, "__new__", ["_cls", *names.values()], body, _inverse(names), _tuple=tuple.__new__)
+    method.__defaults__ = tuple(named._field_defaults.values())
+    method.__annotations__ = dict(named.__annotations__)
+    return method
+
+
 _METHODS: Mapping[str, Callable[[type[Any]], FunctionType]] = {
     "__init__": _init,
     "__repr__": _repr,
     "__eq__": _eq,
     "__hash__": _hash,
+    "__new__": _new,
 }
+
+
+class _NamedTuple(tuple[Any, ...]):
+    """What named tuples share."""
+
+    __slots__ = ()
+
+    if TYPE_CHECKING:
+        _fields: tuple[str, ...]
+
+    @classmethod
+    def _make(cls, items: Iterable[Any]) -> Any:
+        made = tuple.__new__(cls, items)
+        if len(made) != len(cls._fields):
+            raise TypeError(f"Expected {len(cls._fields)} arguments, got {len(made)}")
+        return made
+
+    def _replace(self, /, **changes: Any) -> Any:
+        made = self._make(map(changes.pop, self._fields, self))
+        if changes:
+            raise ValueError(f"Got unexpected field names: {list(changes)!r}")
+        return made
+
+    def _asdict(self) -> dict[str, Any]:
+        return dict(zip(self._fields, self, strict=True))
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({', '.join(f'{name}={value!r}' for name, value in self._asdict().items())})"
+
+    def __getnewargs__(self) -> tuple[Any, ...]:
+        return tuple(self)
+
+
+def _named_tuple(name: str, body: dict[str, Any]) -> type[Any]:
+    """The named tuple of a class body."""
+    names = tuple(body.get("__annotations__", ()))
+    defaults = {field: body.pop(field) for field in names if field in body}
+    if tuple(defaults) != names[len(names) - len(defaults) :]:
+        raise TypeError(f"a field of {name} without a default follows one that has a default")
+    known = {"__slots__": (), "_fields": names, "_field_defaults": defaults, "__match_args__": names}
+    made: Any = type(name, (_NamedTuple,), {**body, **known, **dict(zip(names, _getters(len(names)), strict=False))})
+    made.__new__ = _LazyMethod(made, "__new__")
+    return made  # type: ignore[no-any-return]
+
+
+def _getters(count: int) -> tuple[Any, ...]:
+    """Attributes that read the first, second, ... item of a tuple: at least this many."""
+    return _taken_from_python(32 * (1 + count // 32))
+
+
+@cache
+def _taken_from_python(count: int) -> tuple[Any, ...]:
+    names, define = [f"item{place}" for place in range(count)], typing.NamedTuple
+    made: Any = define("made", [(name, Any) for name in names])
+    return tuple([vars(made)[name] for name in names])

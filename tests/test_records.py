@@ -1,4 +1,4 @@
-"""Dataclasses that compile their methods lazily, compared with Python's own of the same body."""
+"""Dataclasses and named tuples that compile their methods lazily, compared with Python's own of the same body."""
 
 from __future__ import annotations
 
@@ -327,3 +327,85 @@ def test_unfrozen_classes_are_left_to_python() -> None:
     it.a = 2
     assert it == Open(2)
     assert inspect.isfunction(vars(Open)["__init__"])
+
+
+def point(kind: Any) -> Any:
+    class Point(kind):  # type: ignore[misc]
+        """A point."""
+
+        x: int
+        y: tuple[int, ...] = ()
+        name: str = "origin"
+
+        @property
+        def far(self) -> bool:
+            return bool(self.x > 10)
+
+        @classmethod
+        def at(cls, x: int) -> Any:
+            return cls(x, name="at")
+
+    return Point
+
+
+NAMED = pytest.mark.parametrize("kind", [records.NamedTuple, typing.NamedTuple], ids=["ours", "python"])
+
+
+def test_named_tuples_behave_like_pythons() -> None:
+    ours, pythons = point(records.NamedTuple), point(typing.NamedTuple)
+    assert str(inspect.signature(ours)) == "(x: 'int', y: 'tuple[int, ...]' = (), name: 'str' = 'origin')"
+    for name in ("_fields", "_field_defaults", "__match_args__", "__slots__", "__doc__"):
+        assert getattr(ours, name) == getattr(pythons, name), name
+    assert typing.get_type_hints(ours) == typing.get_type_hints(pythons)
+    for places, names in [((1,), {}), ((11, (2,)), {}), ((), {"name": "n", "x": 1}), ((1, (), "m"), {})]:
+        one, other = ours(*places, **names), pythons(*places, **names)
+        assert one == other == tuple(other)  # tuples of any kind are equal
+        assert (hash(one), repr(one), one.far) == (hash(other), repr(other), other.far)
+        assert (one.x, one.y, one.name) == (other.x, other.y, other.name)
+        assert one._asdict() == other._asdict()
+        assert repr(one._replace(x=7)) == repr(other._replace(x=7))
+        assert repr(ours._make(reversed(one))) == repr(pythons._make(reversed(other)))
+        assert not hasattr(one, "__dict__")
+    assert repr(ours.at(3)) == repr(pythons.at(3)) == "Point(x=3, y=(), name='at')"
+
+
+@NAMED
+def test_wrong_items_of_a_named_tuple_are_named(kind: Any) -> None:
+    cls = point(kind)
+    with pytest.raises(TypeError, match=r"__new__\(\) missing 1 required positional argument: 'x'"):
+        cls()
+    with pytest.raises(TypeError, match=r"__new__\(\) got an unexpected keyword argument 'z'"):
+        cls(1, z=2)
+    with pytest.raises(TypeError, match="Expected 3 arguments, got 1"):
+        cls._make([1])
+    with pytest.raises((ValueError, TypeError), match="Got unexpected field names: \\['z'\\]"):
+        cls(1)._replace(z=2)
+    with pytest.raises(AttributeError):
+        cls(1).x = 2
+    with pytest.raises(TypeError, match="default"):
+
+        class Made(kind):  # type: ignore[misc]
+            a: int = 1
+            b: int
+
+
+class KeptItems(records.NamedTuple):
+    a: int
+    b: str = "b"
+
+
+def test_a_named_tuple_is_copied_pickled_and_matched() -> None:
+    made = KeptItems(1)
+    for again in (copy.copy(made), copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert (again, type(again)) == (made, KeptItems)
+    match made:
+        case KeptItems(number, text):
+            assert (number, text) == (1, "b")
+
+
+def test_a_named_tuple_may_have_any_number_of_fields() -> None:
+    define: Any = type(records.NamedTuple)
+    for count in (0, 1, 31, 32, 33, 100):
+        names = [f"a{place}" for place in range(count)]
+        made = define("Made", (records.NamedTuple,), {"__annotations__": dict.fromkeys(names, "int")})(*range(count))
+        assert [getattr(made, name) for name in names] == list(range(count))

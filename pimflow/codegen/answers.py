@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from functools import cached_property
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 Parts = Mapping[str, float]
 """Amounts by part. A backend names its parts, always in the same order; they add up to the total."""

@@ -12,7 +12,7 @@ import mmap
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import BinaryIO
 
 import numpy as np
 import onnx
@@ -22,6 +22,7 @@ from pimflow.data import open_file
 from pimflow.ir import Array
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_name, numpy_dtype
 from pimflow.onnxio.wire import Field, UnknownForm, fields
+from pimflow.records import NamedTuple
 
 PROTOBUF_LIMIT_BYTES = 2**31 - 1
 """The maximum size of a protobuf message."""

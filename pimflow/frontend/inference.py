@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import onnx
@@ -40,6 +40,7 @@ from pimflow.onnxio.tensors import (
     type_proto,
     type_text,
 )
+from pimflow.records import NamedTuple
 
 SMALL_ELEMENTS = 1024
 """Constants up to this size are passed to shape inference (sizes, axes, scales); larger ones are data."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping
 from itertools import pairwise
-from typing import NamedTuple
 
 import onnx
 from onnx import AttributeProto
@@ -21,6 +20,7 @@ from pimflow.frontend.functions import FunctionKey, all_nodes, function_key
 from pimflow.ir import Array, Node, OnnxOp, Value
 from pimflow.onnxio.captures import subgraphs
 from pimflow.onnxio.tensors import brief, to_array
+from pimflow.records import NamedTuple
 
 MAX_NODES = 200_000
 """The maximum number of nodes of a model with functions inlined: a few that each call another twice exceed it."""

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import accumulate, pairwise
-from typing import NamedTuple
 
 from pimflow.ir import Array, Node, OnnxOp, Value
+from pimflow.records import NamedTuple
 
 MAX_ELEMENTS = 4096
 """Longer sequences are not followed: inserting one element after the other would take quadratic memory."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from pimflow.errors import GraphDataError, counted
+from pimflow.records import NamedTuple
 from pimflow.sparse import Graph
 from pimflow.sparse.relations import SEPARATOR, states_kinds
 from pimflow.sparse.sampling import EdgeType, Heterogeneous, InMemory

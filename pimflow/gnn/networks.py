@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
 from pimflow.ir import Builder, EdgeSoftmax, Gemm, Graph, Sddmm, Spmm
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.sparse import Graph as Edges
 from pimflow.sparse.sampling import Batch
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.ir.analysis.rows import Shape
 from pimflow.ir.graph import Value
 from pimflow.ir.ops.base import Op
+from pimflow.records import NamedTuple
 
 
 class TensorType(NamedTuple):

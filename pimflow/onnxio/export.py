@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import fields, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import onnx
@@ -44,6 +44,7 @@ from pimflow.onnxio.tensors import (
     to_tensor,
     value_info,
 )
+from pimflow.records import NamedTuple
 
 IR_VERSION = 10
 """The IR version written, unless the opset needs a later one. Node metadata needs 10."""

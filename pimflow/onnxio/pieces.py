@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import onnx
@@ -32,6 +32,7 @@ from pimflow.onnxio.session import (
 )
 from pimflow.onnxio.tensors import dtype_code
 from pimflow.onnxio.wire import Messages, UnknownForm, fields, messages
+from pimflow.records import NamedTuple
 
 if TYPE_CHECKING:
     from onnxruntime import RunOptions

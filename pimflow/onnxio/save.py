@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 import onnx
@@ -13,6 +12,7 @@ from google.protobuf.message import Message
 from pimflow.ir import Array, Graph
 from pimflow.onnxio.export import SMALL_TENSOR_BYTES, set_external, split_model
 from pimflow.onnxio.wire import Buffer, Messages, field
+from pimflow.records import NamedTuple
 
 SINGLE_FILE_LIMIT_BYTES = 256 << 20
 """Constants up to this total size are stored in the model: protobuf copies its content, and holds 2 GB at most."""

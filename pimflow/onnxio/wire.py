@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import mmap
 from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
 
 from google.protobuf.message import Message
+
+from pimflow.records import NamedTuple
 
 Buffer = bytes | bytearray | memoryview
 Source = bytes | mmap.mmap

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -35,7 +35,7 @@ from pimflow.passes.relations import (
     types_of_rows,
     unmarked,
 )
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 _COLUMNS: dict[type[Op], dict[int, int]] = {Spmm: {0: 2}, Sddmm: {0: 3}, GatherPairs: {0: 2, 1: 3}}
 """The operands that ops over edges read by an index, and the positions of the indices."""

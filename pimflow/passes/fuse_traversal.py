@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from pimflow.passes.relations import (
     types_of_rows,
     unmarked,
 )
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 _PAIRINGS = {"Add": "add", "Mul": "mul"}
 

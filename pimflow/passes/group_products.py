@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 import numpy as np
 
@@ -11,7 +11,7 @@ from pimflow.ir import Concat, Graph, Node, Slice, TypedLinear
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.relations import RowWriter
 from pimflow.passes.relations.joined import Product, product_of
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 
 @dataclass(frozen=True)

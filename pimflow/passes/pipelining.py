@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import leaving_values, node_rows, row_parts, run_refusal
@@ -24,7 +24,7 @@ from pimflow.passes.rowwise.base import RowwisePass
 from pimflow.passes.rowwise.parts import Layout, PartJob
 from pimflow.passes.rowwise.stages import Spans, rows_made
 from pimflow.passes.rowwise.writer import PartWriter
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 
 class _Share(NamedTuple):

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from pimflow.passes.relations import Ints, RowWriter, index_of, keeps_rows, pick
 from pimflow.passes.relations.heads import heads_in_rows
 from pimflow.passes.relations.joined import joined_products
 from pimflow.passes.relations.merged_sums import merged_stack, merged_sums, sum_of_stack
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 Weights = npt.NDArray[Any]
 

@@ -15,10 +15,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 from pimflow.data import TAG
 from pimflow.errors import OptionError
+from pimflow.records import NamedTuple
 
 _WORD = r'[^\s"{}\[\],=]+'
 _TOKEN = re.compile(rf'\s*(?:(?P<string>"(?:[^"\\\n]|\\.)*")|(?P<word>{_WORD})|(?P<mark>[{{}}\[\],=]))')

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 from pimflow.errors import ArgumentError, did_you_mean
 from pimflow.ir import (
@@ -22,6 +22,7 @@ from pimflow.ir import (
 )
 from pimflow.ir.analysis.regions import cut_subgraph, node_columns, node_k, node_rows
 from pimflow.ir.plan import Single, singles
+from pimflow.records import NamedTuple
 from pimflow.report.break_even import Slower, break_even_needs, compare_with_host, rewritten
 from pimflow.report.explanation import Alternative, Explanation, Need, Verdict
 from pimflow.report.measures import measure

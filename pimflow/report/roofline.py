@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from pimflow.codegen.answers import Roof
 from pimflow.ir import Graph, Node, Refusal
+from pimflow.records import NamedTuple
 from pimflow.report.tables import number, render_table, wrapped
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.work import value_bytes

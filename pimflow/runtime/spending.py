@@ -14,12 +14,12 @@ Static power is charged to the nodes in proportion to their shares.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from pimflow.codegen.answers import Copy, Parts, Transfer
 from pimflow.ir import Graph, Node
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.timeline import CHANNELS, NO_RESOURCE, Event, NodePrice, Timeline, build_timeline
 from pimflow.targets import Target
 

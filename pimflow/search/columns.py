@@ -11,9 +11,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pimflow.ir import Decision
+from pimflow.records import NamedTuple
 
 Loads = Mapping[str, float]
 """How long each resource is busy, in us."""

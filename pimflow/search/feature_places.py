@@ -13,7 +13,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import NamedTuple
 
 from pimflow.errors import OptionError, TargetError
 from pimflow.ir import Graph, Node, Plan, Refusal
@@ -21,7 +20,7 @@ from pimflow.ir.analysis.host_tables import reads_rows
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.options import Options
 from pimflow.passes import FuseEpilogues, MovementElimination, Pass, PassRecord, PlaceFeatures
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.features import tiers_of
 from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory

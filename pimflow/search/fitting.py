@@ -23,12 +23,12 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate, repeat
 from operator import attrgetter
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.search.pool import Entry, Pool, Taken
 
 Payload = TypeVar("Payload")

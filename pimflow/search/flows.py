@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Op, Refusal, RowPart, Shape
 from pimflow.ir.analysis.rows import row_count
+from pimflow.records import NamedTuple
 
 _MAX_ROWS = 4096
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from pimflow.ir import Graph, OnDevice
 from pimflow.ir.plan import Single
+from pimflow.records import NamedTuple
 from pimflow.search.part_prices import Part
 from pimflow.search.part_steps import Steps, with_copies
 

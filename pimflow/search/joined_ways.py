@@ -7,10 +7,11 @@ are compared without putting them together.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pimflow.ir import Decision, Parallel
 from pimflow.ir.plan import Single
+from pimflow.records import NamedTuple
 
 _END = -1
 """The number that stands for the end of a branch."""

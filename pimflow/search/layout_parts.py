@@ -8,11 +8,11 @@ concatenate values along other axes as was decided for the whole graph.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pimflow.ir import Concat, Graph, Node, RowPart
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.passes.rowwise.parts import PartJob
+from pimflow.records import NamedTuple
 
 
 class LayoutPart(NamedTuple):

@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cache, cached_property, partial
 from itertools import combinations, pairwise
-from typing import NamedTuple, Protocol
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 from pimflow.codegen.work import Work
@@ -18,7 +18,7 @@ from pimflow.ir import Graph, Node, Op, Refusal
 from pimflow.ir.analysis.regions import node_columns, node_k, node_part, node_rows
 from pimflow.ir.expansion import Expansion, expand, is_expandable
 from pimflow.ir.placement import ALL_CHANNELS
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.search import part_prices
 from pimflow.search.parts import (
     FEW_ROWS,

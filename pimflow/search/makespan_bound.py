@@ -31,13 +31,12 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import reduce
 from itertools import combinations
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Graph, Node
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.flows import Flow, flow_in
 from pimflow.search.least_times import Costs, LeastTimes, NodeTimes

@@ -28,13 +28,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import node_rows
+from pimflow.records import NamedTuple
 from pimflow.search.flows import flow_in
 from pimflow.search.least_times import LeastTimes, NodeTimes
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Hashable, Mapping, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pimflow.codegen.answers import Copy, EdgeDivision, Records, Transfer, UnitCost
 from pimflow.codegen.work import Work
@@ -17,7 +17,7 @@ from pimflow.ir.ops.base import RowPart
 from pimflow.ir.plan import has_all_channels
 from pimflow.ir.readout import Readout
 from pimflow.passes import ExplicitPadding
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.timeline import NodePrice
 from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.parts import extract_addition, extract_columns, extract_k, extract_rows, price_key, rows_read

@@ -5,9 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import NamedTuple
 
 from pimflow.ir import Node
+from pimflow.records import NamedTuple
 from pimflow.search.part_prices import FREE, Part, PlacedPart
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import field, replace
-from typing import NamedTuple, TypeVar
+from typing import TypeVar
 
 from pimflow.ir import Graph
 from pimflow.ir.analysis.content import content_of
@@ -27,7 +27,7 @@ from pimflow.passes import (
     ReorderLinear,
     SegmentGemm,
 )
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory.tiers import gigabytes
 from pimflow.search.fastest import Fastest

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import NamedTuple
 
 from pimflow.ir import Graph
 from pimflow.ir.analysis.tensor_layout import element_bytes
+from pimflow.records import NamedTuple
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import ALIGNMENT, MemoryPlan, plan_memory
 from pimflow.runtime.memory.tiers import gpu_bytes

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import NamedTuple
 
 from pimflow.ir import Graph, Node, Pipeline, Refusal, RowPart
 from pimflow.ir.analysis.regions import node_rows, readings, row_parts
 from pimflow.passes.rowwise.stages import Spans, StageRows
+from pimflow.records import NamedTuple
 from pimflow.search.layout_parts import keeps_places
 
 

@@ -8,8 +8,8 @@ counts as several parts, because others may run between them.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
+from pimflow.records import NamedTuple
 from pimflow.search.part_prices import FREE, Part, PlacedPart
 from pimflow.search.run_parts import End, Shares, Where
 from pimflow.search.two_stages import Step, steps_of

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import compress
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pimflow.ir import Pipeline
+from pimflow.records import NamedTuple
 from pimflow.search.part_prices import Part
 from pimflow.search.run_parts import End, Layer, RunParts, Shares, Where
 from pimflow.search.stage_chains import Chains, with_front

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.sparse.checks import Ints, Longs
 from pimflow.sparse.graph import Graph
 

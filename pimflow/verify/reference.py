@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +18,7 @@ from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal
 from pimflow.onnxio.session import GraphSession
 from pimflow.onnxio.tensors import numpy_dtype
 from pimflow.onnxio.widening import ACCURACY, EIGHT_BITS, NARROW, single_precision, widened
+from pimflow.records import NamedTuple
 from pimflow.runtime.execute.ort import NodeKernels, single_node_graph
 from pimflow.runtime.execute.unit_nodes import UnitExecutor
 from pimflow.verify.blocks import finite_pair, largest_error, largest_magnitude, parts

@@ -8,7 +8,7 @@ no further effect. So the bound stays narrow however deep or coarse the network 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from pimflow.ir import Array, Graph, Node
 from pimflow.ir.graph import topological_order
 from pimflow.onnxio.folding import is_random
 from pimflow.onnxio.widening import NARROW, single_precision, widened
+from pimflow.records import NamedTuple
 from pimflow.runtime.execute.nodes import NodeRun, run_nodes
 from pimflow.runtime.execute.ort import NodeKernels
 from pimflow.verify.blocks import Numbers, largest_magnitude, steps_off

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import argparse
 import inspect
-from typing import Any, NamedTuple
+from typing import Any
 
 from pimflow import gnn
 from pimflow.cli.output import Progress, show
 from pimflow.cli.parsing import Parser, add_json, add_target, positive_int, target_of, whole_number
 from pimflow.gnn.loop import OTHERS
+from pimflow.records import NamedTuple
 
 _DEFAULTS = {name: argument.default for name, argument in inspect.signature(gnn.epoch).parameters.items()}
 _NUMBERS = {

@@ -12,9 +12,9 @@ product); the result is a matrix of P pixels by O output channels, seen through 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple, Union
+from typing import Union
 
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 
 class Affine(NamedTuple):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, cast
+from typing import Any, ClassVar, Generic, TypeVar, cast
 
 from pimflow.codegen.newton.commands import Affine, Comp, GAct, GWrite, Item, Loop, ReadRes
 from pimflow.codegen.newton.im2col import Geometry
 from pimflow.codegen.newton.mapping import ChunkRun, Mapping
 from pimflow.codegen.newton.work_split import Visit, Visits
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.targets import PimSpec
 
 Made = TypeVar("Made")

@@ -7,14 +7,13 @@ a single `take` from a zero-padded array.
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.codegen.work import ConvProblem, MatrixProblem
 from pimflow.ir import Array
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.targets import PimSpec
 
 Positions = npt.NDArray[np.int64]

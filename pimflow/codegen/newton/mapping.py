@@ -8,10 +8,10 @@ pixel) units of a fill are divided among the channels, the same way for every fi
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, Literal
 
 from pimflow.data import Limits
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.targets import PimSpec
 
 Order = Literal["fills", "rows", "latch"]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.frontend.convert.site import CONVERSIONS, Site, Typed
 from pimflow.ir import Array, Graph, Node, OnnxOp, Refusal, Value
 from pimflow.ir.names import FreshNames
 from pimflow.ir.shapes import TensorType, infer
+from pimflow.records import NamedTuple
 
 
 class TypedForm(NamedTuple):

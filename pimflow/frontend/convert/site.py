@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import NamedTuple
 
 from pimflow.errors import GraphError
 from pimflow.ir import Array, AttributeValue, Node, OnnxOp, Op, Value
 from pimflow.ir.registry import Registry
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 FLOATS = frozenset({"float32", "float16", "bfloat16"})
 """Element types of the products and windows that the compiler reasons about; others stay opaque."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from pimflow.frontend.recovery.typed import Typed, TypedRows, match_typed, sizes
 from pimflow.frontend.structure import along_rows, compact, is_uniform
 from pimflow.ir import Elementwise, Node, Refusal, Reshape, SegmentReduce, Spmm
 from pimflow.ir.ops.sparse import Reduction
+from pimflow.records import NamedTuple
 
 REDUCTIONS = {"add": "sum", "max": "max", "min": "min"}
 """Our names of reductions, by ONNX's."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from pimflow.errors import ModelError
@@ -13,6 +11,7 @@ from pimflow.frontend.recovery.rewriter import OUT_OF_RANGE, SCATTERS, Ints, Rew
 from pimflow.frontend.recovery.typed import match_typed, write_product
 from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Graph, Node, Spmm
+from pimflow.records import NamedTuple
 
 SCATTER_OPSET = 16
 """The first opset in which ScatterElements can add; before, it keeps one of several updates."""

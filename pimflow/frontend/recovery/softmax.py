@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import numpy as np
 
 from pimflow.frontend.recovery.rewriter import SCATTERS, Rewriter, Rows, Segments
 from pimflow.frontend.structure import compact, is_uniform
 from pimflow.ir import EdgeSoftmax, Node
+from pimflow.records import NamedTuple
 
 
 class Softmax(NamedTuple):

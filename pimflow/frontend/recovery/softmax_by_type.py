@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 import numpy as np
 
 from pimflow.frontend.recovery.rewriter import Ints, Rewriter
 from pimflow.frontend.recovery.softmax import Softmax, destinations_of, match_softmax
 from pimflow.ir import Node
+from pimflow.records import NamedTuple
 
 
 class SoftmaxByType(NamedTuple):

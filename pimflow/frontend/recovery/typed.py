@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from pimflow.frontend.recovery.rewriter import Ints, Rewriter, Rows
 from pimflow.frontend.structure import along_rows
 from pimflow.ir import GatherRows, Node, Reshape, Transpose, TypedLinear
+from pimflow.records import NamedTuple
 from pimflow.sparse import by_id
 
 

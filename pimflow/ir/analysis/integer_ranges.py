@@ -7,7 +7,6 @@ The range of an index follows from the table that it reads: for a Gather from [3
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import NamedTuple
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from pimflow.ir.graph import Array, Graph, Node
 from pimflow.ir.ops.elementwise import Elementwise
 from pimflow.ir.ops.movement import MovementOp
 from pimflow.ir.ops.opaque import OnnxOp
+from pimflow.records import NamedTuple
 
 QUANTISED = frozenset({"int8", "uint8", "int4", "uint4", "int2", "uint2"})
 """Integer types that hold values, mostly quantised ones, rather than indices and counts."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
-from typing import NamedTuple
 from weakref import WeakKeyDictionary, ref
 
 from pimflow.ir.analysis.rows import row_count
@@ -15,6 +14,7 @@ from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops.base import RowPart
 from pimflow.ir.ops.contraction import Contraction, Conv2d
 from pimflow.ir.refusal import Refusal
+from pimflow.records import NamedTuple
 
 _NEAR = 2048
 """The maximum number of nodes of a run: 24 units, each with up to 64 nodes in its epilogue. Successive runs share most

@@ -11,9 +11,10 @@ Each op's own rule is a method of the op; this module has the arithmetic that th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from pimflow.ir.refusal import Refusal
+from pimflow.records import NamedTuple
 
 Shape = tuple[int, ...]
 Shapes = Sequence["Shape | None"]

@@ -11,10 +11,10 @@ from bisect import bisect_left, insort
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import field
 from operator import add, le, lt, sub
-from typing import Literal, NamedTuple
+from typing import Literal
 
 from pimflow.ir.analysis.tensor_layout import Index, is_contiguous
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 MIXED = "*"
 """The owner of a space that several regions of the program write."""

@@ -8,7 +8,6 @@ with its own cost. So a plan loses the benefit of the operator's fusion only if 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -22,6 +21,7 @@ from pimflow.ir.packed import Packed
 from pimflow.ir.refusal import Refusal
 from pimflow.ir.registry import Registry
 from pimflow.ir.shapes import infer
+from pimflow.records import NamedTuple
 
 CONTRIB = "com.microsoft"
 """ONNX Runtime's own operators."""

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,7 @@ from pimflow.ir.ops.opaque import OnnxOp
 from pimflow.ir.ops.window import same_pads, window_out
 from pimflow.ir.packed import dequantised
 from pimflow.ir.refusal import Refusal
+from pimflow.records import NamedTuple
 
 _COMPUTED = "weights are computed, PIM needs them in its banks before the run"
 

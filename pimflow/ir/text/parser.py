@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import MISSING, fields, replace
 from functools import cache
 from types import UnionType
-from typing import Any, Literal, NamedTuple, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Any, Literal, NoReturn, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from pimflow.errors import TextError, did_you_mean
 from pimflow.ir.graph import Array, Graph, Node, Value
@@ -16,6 +16,7 @@ from pimflow.ir.ops.base import OPS
 from pimflow.ir.ops.opaque import OpaqueAttribute
 from pimflow.ir.placement import UNPLACED, MovementVerdict, NarrowOperands, Placement
 from pimflow.ir.text.literals import BARE_NAME, Bits, digest, parse_array, type_text
+from pimflow.records import NamedTuple
 
 T = TypeVar("T")
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
 from pimflow.passes.relations.rows import Ints, types_of_rows
+from pimflow.records import NamedTuple
 
 
 class Rows(NamedTuple):

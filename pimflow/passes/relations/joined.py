@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from pimflow.ir import Concat, Elementwise, Gemm, Graph, Node, SegmentReduce, Spmm
 from pimflow.ir.ops.contraction import PRODUCT
 from pimflow.passes.relations.rows import RowWriter
+from pimflow.records import NamedTuple
 
 Weights = npt.NDArray[Any]
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from pimflow.ir import Concat, Elementwise, Graph, Node, OnnxOp, Reshape, Segmen
 from pimflow.passes.relations.all_edges import Rows, concatenated_rows
 from pimflow.passes.relations.chain_writer import ChainWriter, is_rowwise
 from pimflow.passes.relations.rows import Ints, RowWriter, keeps_rows, reduced_axes, unmarked
+from pimflow.records import NamedTuple
 
 
 class _Term(NamedTuple):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ from pimflow.ir.shapes import infer
 from pimflow.ir.text.literals import digest
 from pimflow.passes.base import PassResult
 from pimflow.passes.remove_dead_code import RemoveDeadCode
+from pimflow.records import NamedTuple
 
 Ints = npt.NDArray[Any]
 

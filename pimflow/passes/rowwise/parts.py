@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from pimflow.ir import Node, RowPart
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 
 
 class PartJob(NamedTuple):

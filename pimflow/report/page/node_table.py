@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple
 
 from pimflow.errors import counted
+from pimflow.records import NamedTuple
 from pimflow.report.page.markup import Markup, element, joined, shortened
 from pimflow.report.tables import number, significant
 

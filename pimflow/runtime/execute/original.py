@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,6 +28,7 @@ from pimflow.onnxio.session import (
     unaliased,
 )
 from pimflow.onnxio.tensors import NUMPY_NATIVE, dtype_code
+from pimflow.records import NamedTuple
 
 if TYPE_CHECKING:
     from onnxruntime import InferenceSession, OrtValue

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from pimflow.codegen.newton.commands import CommandCounts, Comp, GAct, GWrite
 from pimflow.codegen.newton.trace import LineParser, trace_lines
 from pimflow.errors import CommandOrderError, choice
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.profiles import GWRITE_LATENCIES, TimingProfile, timing_profile
 from pimflow.runtime.newton.timing.legality import first_out_of_range

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from pimflow.ir import Graph
 from pimflow.ir.analysis.host_tables import fetches
+from pimflow.records import NamedTuple
 from pimflow.runtime.memory.plan import MemoryPlan
 from pimflow.runtime.memory.tiers import gpu_bytes
 from pimflow.runtime.spending import SpendingCosts, schedule

@@ -22,9 +22,9 @@ from dataclasses import field
 from functools import cached_property
 from itertools import accumulate, chain
 from operator import itemgetter
-from typing import Literal, NamedTuple
+from typing import Literal
 
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.offload.channel import Channel, Kind, Queue, Transfer
 from pimflow.runtime.offload.trace import Trace
 

@@ -15,9 +15,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.offload.trace import Trace
 
 MAX_WIDTH = 64

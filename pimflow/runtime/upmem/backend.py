@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import prod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from pimflow.codegen.work import Work
 from pimflow.errors import DataError, OptionError
 from pimflow.ir import Array, Graph, Node, Refusal, Spmm
 from pimflow.ir.text.literals import digest
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.pricing import Aggregation, AggregationCost, Pricing, clusters_of
 from pimflow.runtime.upmem.quantize import BITS, Quantized, bits_for, overflow, quantized

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.codegen.upmem.partition import Longs, filled_before
+from pimflow.records import NamedTuple
 from pimflow.sparse import Graph, source_histogram
 
 _CACHED_PARTS = 8  # parts whose rows are cached: successive strategies use the same ones

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import fields
 from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
 
 import numpy as np
 
@@ -21,7 +20,7 @@ from pimflow.codegen.answers import SumOfParts
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets, cores_of, even_shares, tasklets_of
 from pimflow.codegen.upmem.strategy import Format, Strategy
 from pimflow.ir import Refusal
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.upmem.edge_parts import EdgeParts
 from pimflow.runtime.upmem.kernel import CoreModel, Floats, RowForm
 from pimflow.runtime.upmem.simulation import core_cycles, is_sampled

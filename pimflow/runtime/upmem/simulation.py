@@ -18,12 +18,13 @@ from collections.abc import Iterator
 from heapq import heappop, heappush
 from itertools import chain, cycle, islice
 from math import inf, lcm
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 
 from pimflow.codegen.upmem.partition import Cores, Longs, Tasklets
 from pimflow.codegen.upmem.strategy import Strategy
+from pimflow.records import NamedTuple
 from pimflow.runtime.upmem.kernel import CoreModel
 
 MAX_EVENTS = 3200

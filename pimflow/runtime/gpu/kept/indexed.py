@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from pimflow.ir import Array, OnnxOp
+from pimflow.records import NamedTuple
 from pimflow.runtime.gpu.work import Operands, element_width, value_bytes
 from pimflow.runtime.sparse_traffic import RowAccess, SparseWork
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from pimflow.codegen.newton.mapping import Order
 from pimflow.codegen.newton.work_split import best_split
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.profiles.base import VisitCosts
 
 

@@ -8,12 +8,12 @@ overlap. Refreshes are added as often as they are requested.
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import NamedTuple
 
 from pimflow.codegen.newton import Mapping
 from pimflow.codegen.newton.im2col import Geometry
 from pimflow.codegen.newton.mapping import Deal
 from pimflow.codegen.newton.work_split import Visit, deal_latched, deal_units
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.profiles.base import LeastVisits
 
 _ROUNDS = 2

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 from dataclasses import replace
 from functools import cached_property
 from itertools import accumulate
-from typing import NamedTuple
 
 from pimflow.codegen import MatrixProblem
 from pimflow.codegen.newton import Mapping
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.lowering import Outline, outline
 from pimflow.ir import Refusal
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.autotune.least import least_cycles
 from pimflow.runtime.newton.autotune.rebalance import rebalanced
 from pimflow.runtime.newton.cost import placement_cycles

@@ -12,13 +12,12 @@ from dataclasses import field, replace
 from functools import lru_cache, partial
 from itertools import accumulate, chain, product
 from operator import add
-from typing import NamedTuple
 
 from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.im2col import Geometry, geometry
 from pimflow.codegen.newton.mapping import Order, acts_before_fill
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.newton.autotune.estimate import fill_cycles, fill_load
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.targets import PimSpec

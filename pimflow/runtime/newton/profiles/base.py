@@ -9,8 +9,9 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from functools import cached_property
-from typing import ClassVar, NamedTuple
+from typing import ClassVar
 
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.energy import EnergyBreakdown
 from pimflow.runtime.newton.timing.result import StreamTiming
 from pimflow.runtime.newton.timing.rules import Rules

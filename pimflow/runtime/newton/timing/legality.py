@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import NamedTuple
 
 from pimflow.codegen.newton.commands import Affine, Command, Comp, GAct, GWrite, Item, Loop
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.timing.nest import Sequence, chain_of
 from pimflow.runtime.newton.timing.rules import IllegalCommand, Rules, State
 from pimflow.targets import PimSpec

@@ -6,8 +6,8 @@ Interning makes equal bodies one object, within a stream and across streams, so 
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import NamedTuple
 
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.timing.rules import NEVER, Rules, State, Step
 
 

@@ -11,9 +11,9 @@ Both profiles serve requests only at certain commands. `Step.threshold` says whe
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import NamedTuple
 
 from pimflow.codegen.newton.commands import Command, Comp, GAct, GWrite
+from pimflow.records import NamedTuple
 from pimflow.targets import PimSpec
 
 NEVER = -(1 << 60)  # the threshold of a command that never admits a refresh: no phase is this low

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import NamedTuple
 
 from pimflow.codegen.newton.commands import CommandCounts, CommandStream, Comp, GAct, GWrite, Item, Loop
 from pimflow.codegen.newton.emit import CommandEmitter
 from pimflow.codegen.newton.lowering import Outline, PimProgram
 from pimflow.errors import CommandOrderError, choice
+from pimflow.records import NamedTuple
 from pimflow.runtime.newton.profiles.base import GWRITE_LATENCIES, TimingProfile
 from pimflow.runtime.newton.timing.counts import Blocks, counted
 from pimflow.runtime.newton.timing.engine import MAX_CACHE_ENTRIES, Engine

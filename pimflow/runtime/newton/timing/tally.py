@@ -8,7 +8,7 @@ The first five fields are the cycles by part; they add up to the cycles of the c
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from pimflow.records import NamedTuple
 
 _WIDTH = 64
 _FIELD = (1 << _WIDTH) - 1
