@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from threading import Thread
 
 
 def cores() -> int:
@@ -31,15 +31,32 @@ def in_background(work: Callable[[], object], jobs: int | None) -> Iterator[Call
         del work  # what it needs may be freed
         yield lambda: None
         return
-    with ThreadPoolExecutor(1, initializer=leave_signals_to_main) as pool:
-        done = pool.submit(work)
-        del work  # what it needs may be freed when it is done
-        try:
-            yield lambda: _raise_error(done)
-        except Exception:
-            done.result()
-            raise
-        done.result()
+    errors: list[BaseException] = []
+    thread = Thread(target=_do, args=(work, errors))  # concurrent.futures takes longer to import than many runs take
+    thread.start()
+    del work  # what it needs may be freed when it is done
+    try:
+        yield lambda: _raise_first(errors)
+    except Exception:
+        thread.join()
+        _raise_first(errors)
+        raise
+    finally:
+        thread.join()
+    _raise_first(errors)
+
+
+def _do(work: Callable[[], object], errors: list[BaseException]) -> None:
+    leave_signals_to_main()
+    try:
+        work()
+    except BaseException as error:  # for the thread that waits for it
+        errors.append(error)
+
+
+def _raise_first(errors: list[BaseException]) -> None:
+    if errors:
+        raise errors[0]
 
 
 def leave_signals_to_main() -> None:
@@ -47,8 +64,3 @@ def leave_signals_to_main() -> None:
     for a file wakes up only for a signal that it receives itself."""
     if hasattr(signal, "pthread_sigmask"):  # not on Windows
         signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT, signal.SIGTERM))
-
-
-def _raise_error(done: Future[object]) -> None:
-    if done.done():
-        done.result()
