@@ -22,7 +22,8 @@ from pimflow.passes import (
     RemoveDeadCode,
     RemoveIdentity,
 )
-from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
+from pimflow.passes.differentiate import Differentiate, TrainingStep, training_step
+from pimflow.passes.parameters import parameters
 from pimflow.passes.tied_weights import with_tied_weights
 from pimflow.passes.whole_gelus import with_whole_gelus
 from pimflow.records import dataclass

@@ -7,7 +7,7 @@ from typing import ClassVar
 from pimflow.ir import Array, Graph, GraphEditor, Node, Refusal
 from pimflow.onnxio.folding import FOLD_LIMIT_BYTES, evaluate, packed_form
 from pimflow.passes.base import Pass, PassResult
-from pimflow.passes.differentiate import combines_learnt, is_trainable, is_unmasked, picks_rows
+from pimflow.passes.trainable import combines_learnt, is_trainable, is_unmasked, picks_rows
 from pimflow.records import dataclass
 
 

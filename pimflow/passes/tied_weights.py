@@ -12,10 +12,11 @@ from dataclasses import replace
 import numpy as np
 
 from pimflow.ir import Array, Gemm, Graph, Node, Transpose
-from pimflow.ir.gradients import Tape, is_float, renamed
+from pimflow.ir.analysis.tensor_layout import is_float
+from pimflow.ir.gradients import Tape, renamed
 from pimflow.ir.ops.contraction import PRODUCT
-from pimflow.passes.differentiate import is_trainable, picks_rows
 from pimflow.passes.remove_dead_code import RemoveDeadCode
+from pimflow.passes.trainable import is_trainable, picks_rows
 
 _SWAPPED = (1, 0)
 

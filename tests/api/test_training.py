@@ -20,7 +20,7 @@ from pimflow.ir import Array, Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.options import Options
 from pimflow.passes import RELATIONAL
-from pimflow.passes.differentiate import parameters as find_parameters
+from pimflow.passes.parameters import parameters as find_parameters
 from pimflow.report.training import Activations, Training
 from pimflow.runtime.offload.channel import Channel
 from pimflow.search.relational_form import Form

@@ -11,7 +11,7 @@ import pimflow
 from pimflow.errors import ModelError
 from pimflow.frontend import load_with_graph, unrolling
 from pimflow.ir import Graph
-from pimflow.passes.differentiate import parameters
+from pimflow.passes.parameters import parameters
 from support.gradients import check_gradients, with_inputs
 from support.values import assert_same_values
 

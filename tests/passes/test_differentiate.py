@@ -19,7 +19,8 @@ from pimflow.ir import Array, Builder, Gemm, Graph, MatMul, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.options import Options
 from pimflow.passes import FoldConstants, PassManager, RemoveDeadCode, RemoveIdentity
-from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, parameters, training_step
+from pimflow.passes.differentiate import Differentiate, Loss, Optimiser, training_step
+from pimflow.passes.parameters import parameters
 from pimflow.runtime.execute.ort import random_inputs
 from support.gradients import check_gradients, doubled, evaluator, with_inputs
 from support.onnx_models import model_of

@@ -7,7 +7,7 @@ import pytest
 from pimflow.ir import Builder, Elementwise, Gemm, Graph, MatMul, Spmm
 from pimflow.options import Options
 from pimflow.passes import GroupProducts, PassManager
-from pimflow.passes.differentiate import parameters
+from pimflow.passes.parameters import parameters
 from pimflow.runtime.costs import CostModel
 from pimflow.search.relational_form import relational_form
 from pimflow.targets import load_target

@@ -26,7 +26,8 @@ from pimflow.passes import (
     ScatterProducts,
     SegmentGemm,
 )
-from pimflow.passes.differentiate import Differentiate, parameters
+from pimflow.passes.differentiate import Differentiate
+from pimflow.passes.parameters import parameters
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest

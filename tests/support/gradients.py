@@ -18,7 +18,8 @@ from onnx.reference.op_run import OpRun
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.ir.verify import verify_graph
 from pimflow.onnxio.export import to_onnx
-from pimflow.passes.differentiate import Differentiate, TrainingStep, parameters, training_step
+from pimflow.passes.differentiate import Differentiate, TrainingStep, training_step
+from pimflow.passes.parameters import parameters
 from support.recurrences import RECURRENCES
 from support.values import run_in_ort
 

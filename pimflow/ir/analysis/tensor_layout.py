@@ -29,6 +29,11 @@ def element_bytes(dtype: str) -> int | None:
     return _WIDTHS.get(dtype)
 
 
+def is_float(dtype: str) -> bool:
+    """Whether an element type is one of floats, as values that have gradients are."""
+    return dtype.startswith("float") or dtype == "bfloat16"
+
+
 def axis_order(rank: int) -> Index:
     """The axes from outermost to innermost in memory."""
     return (0, 2, 3, 1) if rank == 4 else tuple(range(rank))

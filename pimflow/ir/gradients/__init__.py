@@ -31,7 +31,6 @@ from pimflow.ir.gradients.tape import (
     Rule,
     Tape,
     differentiates,
-    is_float,
     renamed,
     writes_out,
 )
@@ -55,7 +54,6 @@ __all__ = [
     "fused",
     "grid",
     "indexing",
-    "is_float",
     "losses",
     "movement",
     "normalization",

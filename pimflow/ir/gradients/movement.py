@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 
-from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, differentiates, integer, is_float, text
+from pimflow.ir.analysis.tensor_layout import is_float
+from pimflow.ir.gradients.tape import GRADIENTS, Gradients, Tape, differentiates, integer, text
 from pimflow.ir.graph import Node
 from pimflow.ir.ops.movement import Concat, Pad, Reshape, Slice, Transpose
 from pimflow.ir.ops.opaque import OnnxOp

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from pimflow.ir.analysis.rows import Shape
+from pimflow.ir.analysis.tensor_layout import is_float
 from pimflow.ir.graph import Array, Graph, Node, Value
 from pimflow.ir.names import FreshNames
 from pimflow.ir.ops.base import Op
@@ -113,11 +114,6 @@ def _onnx_gradient(tape: Tape, node: Node, op: OnnxOp, gradients: tuple[str, ...
         domain = f"{op.domain}." if op.domain else ""
         return Refusal(f"{domain}{op.op_type} has no gradient rule")
     return tape.unsized(node) or rule(tape, node, op, gradients)
-
-
-def is_float(dtype: str) -> bool:
-    """Whether values of an element type have gradients."""
-    return dtype.startswith("float") or dtype == "bfloat16"
 
 
 class Tape:

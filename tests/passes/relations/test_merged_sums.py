@@ -9,7 +9,8 @@ from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, Graph, Spmm
 from pimflow.passes import FuseTraversal, PassManager, RemoveDeadCode, SegmentGemm
-from pimflow.passes.differentiate import Differentiate, parameters, training_step
+from pimflow.passes.differentiate import Differentiate, training_step
+from pimflow.passes.parameters import parameters
 from support.relational import TypedEdges, attentions, by_destination, film, largest, loop, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
 from support.values import assert_same_values
