@@ -30,8 +30,12 @@ from pimflow.data import decode, encode
 from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import CLEANUP, RELATIONAL, FuseTraversal, Pass, PassManager, ScatterProducts, SegmentGemm
+from pimflow.passes import CLEANUP, Pass, PassManager
 from pimflow.passes.differentiate import Differentiate
+from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.relational import RELATIONAL
+from pimflow.passes.scatter_products import ScatterProducts
+from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory import plan_memory
 from pimflow.search.fastest import Fastest

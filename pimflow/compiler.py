@@ -21,8 +21,6 @@ from pimflow.ir.verify import verify_graph
 from pimflow.options import Debug, Fixed, OptionKeywords, Options, Shapes, takes_options
 from pimflow.passes import (
     CLEANUP,
-    COMPILATION,
-    RELATIONAL,
     FoldNoEdges,
     ManagerResult,
     NarrowProducts,
@@ -33,6 +31,7 @@ from pimflow.passes import (
     PlaceFeatures,
     notes_of,
     parse_pipeline,
+    passes_of_compilation,
     times_table,
 )
 from pimflow.report.network import Network
@@ -45,7 +44,6 @@ from pimflow.search.capacity import Places
 from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import receiver_of, silent
-from pimflow.search.relational_form import relational_form
 from pimflow.search.solver import bound_of, save_unit_records, solve
 from pimflow.verify.each_pass import EachPass
 
@@ -74,10 +72,12 @@ def program_of(graph: Graph, node: Node, machine: Machine) -> Any:
 
 def _pass_manager(passes: tuple[Pass, ...], options: Options) -> PassManager:
     """The manager of some of a compilation's passes. `disabled_passes` may name any pass of a compilation."""
-    return _manager(passes, options, COMPILATION)
+    return _manager(passes, options, passes_of_compilation)
 
 
-def _manager(passes: tuple[Pass, ...], options: Options, known: tuple[type[Pass], ...] = ()) -> PassManager:
+def _manager(
+    passes: tuple[Pass, ...], options: Options, known: Callable[[], tuple[type[Pass], ...]] = tuple
+) -> PassManager:
     debug = options.debug
     return PassManager(
         passes,
@@ -95,11 +95,20 @@ def clean_up(graph: Graph, machine: Machine, options: Options, *, is_trained: bo
     """The graph that the search sees: cleaned up, with low-precision products marked and relational layers and sums in
     their cheapest form; one that `is_trained` keeps sums of no edges, which are multiplied by parameters."""
     clean = tidy(graph, multiplies_narrow(machine.costs), options, is_trained=is_trained)
+    if any(node.op.is_sparse for node in clean.graph.nodes):
+        clean = _with_relational_form(clean, machine, options)
+    return _with_placed_tables(_with_ordered_sums(clean, machine, options), machine, options)
+
+
+def _with_relational_form(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:
+    """Brings relational layers into their cheapest form."""
+    from pimflow.passes.relational import RELATIONAL  # few models have such layers
+    from pimflow.search.relational_form import relational_form
+
     allowed = [kind for kind in RELATIONAL if kind.name not in options.disabled_passes]
     chosen = relational_form(clean.graph, machine.costs, options, allowed)
-    relational = _pass_manager(chosen.passes, options).run(clean.graph)
-    clean = replace(clean, graph=relational.graph, records=(*clean.records, *relational.records, *chosen.records))
-    return _with_placed_tables(_with_ordered_sums(clean, machine, options), machine, options)
+    made = _pass_manager(chosen.passes, options).run(clean.graph)
+    return replace(clean, graph=made.graph, records=(*clean.records, *made.records, *chosen.records))
 
 
 def _with_ordered_sums(clean: ManagerResult, machine: Machine, options: Options) -> ManagerResult:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from typing import Any, Generic, TypeVar
+
+from pimflow.records import dataclass
 
 Key = TypeVar("Key")
 Entry = TypeVar("Entry")
@@ -34,6 +37,18 @@ class Registry(Generic[Key, Entry]):
             raise ValueError(f"{self.what}: {_name(key)} is registered already")
         self._entries[key] = entry
 
+    def add_by_place(self, key: Key, place: str) -> None:
+        """Adds an entry of pimflow's that is imported when it is first looked up.
+
+        Args:
+            key: its key.
+            place: where it is, as in "package.module:name".
+
+        Raises:
+            ValueError: the key already has an entry.
+        """
+        self.add(key, _Elsewhere(place))  # type: ignore[arg-type]
+
     def register(self, *keys: Key) -> Callable[[Entry], Entry]:
         """A decorator that adds the decorated object under each of the keys.
 
@@ -50,7 +65,7 @@ class Registry(Generic[Key, Entry]):
 
     def get(self, key: Key) -> Entry | None:
         """The entry of a key; None if it has none."""
-        return self._entries.get(key)
+        return self[key] if key in self._entries else None
 
     def __getitem__(self, key: Key) -> Entry:
         """The entry of a key.
@@ -58,7 +73,10 @@ class Registry(Generic[Key, Entry]):
         Raises:
             KeyError: the key has none.
         """
-        return self._entries[key]
+        entry = self._entries[key]
+        if isinstance(entry, _Elsewhere):
+            entry = self._entries[key] = entry.load()
+        return entry
 
     def __contains__(self, key: object) -> bool:
         return key in self._entries
@@ -68,7 +86,22 @@ class Registry(Generic[Key, Entry]):
 
     def values(self) -> tuple[Entry, ...]:
         """All entries."""
-        return tuple(self._entries.values())
+        return tuple([self[key] for key in self])
+
+    def imported(self) -> tuple[Entry, ...]:
+        """The entries that are not still to be imported."""
+        return tuple([entry for entry in self._entries.values() if not isinstance(entry, _Elsewhere)])
+
+
+@dataclass(frozen=True)
+class _Elsewhere:
+    """Stands for an entry that is not imported yet."""
+
+    place: str
+
+    def load(self) -> Any:
+        module, _, name = self.place.partition(":")
+        return getattr(import_module(module), name)
 
 
 @contextmanager
@@ -85,7 +118,7 @@ def scratch_registrations() -> Iterator[None]:
 
 def outside_modules(*others: object) -> tuple[str, ...]:
     """The modules outside this package that registered objects, or any of `others`, come from: their names, sorted."""
-    entries = (*others, *(entry for registry in _REGISTRIES for entry in registry.values()))
+    entries = (*others, *(entry for registry in _REGISTRIES for entry in registry.imported()))
     modules = {getattr(entry, "__module__", "") for entry in entries}
     return tuple(sorted(module for module in modules if module and module.split(".")[0] != "pimflow"))
 

@@ -3,7 +3,6 @@
 from pimflow.passes.apply_plan import ApplyPlan, why_not
 from pimflow.passes.base import Pass, PassResult
 from pimflow.passes.column_split import ColumnSplit
-from pimflow.passes.compact_materialization import CompactMaterialization
 from pimflow.passes.device_placement import DevicePlacement
 from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
@@ -11,8 +10,6 @@ from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fold_no_edges import FoldNoEdges
 from pimflow.passes.fuse_epilogues import FuseEpilogues
-from pimflow.passes.fuse_traversal import FuseTraversal
-from pimflow.passes.group_products import GroupProducts
 from pimflow.passes.k_split import KSplit
 from pimflow.passes.manager import ManagerResult, PassManager, PassRecord, notes_of, times_table
 from pimflow.passes.md_dp_split import MdDpSplit
@@ -21,33 +18,25 @@ from pimflow.passes.narrow_products import NarrowProducts
 from pimflow.passes.order_aggregation import OrderAggregation
 from pimflow.passes.pipelines import (
     CLEANUP,
-    COMPILATION,
     PASSES,
     PIPELINES,
-    RELATIONAL,
-    RelationalPass,
     every_pass,
     parse_pipeline,
+    passes_of_compilation,
     place,
 )
 from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
-from pimflow.passes.reorder_linear import ReorderLinear
-from pimflow.passes.scatter_products import ScatterProducts
-from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
 
 __all__ = [
     "CLEANUP",
-    "COMPILATION",
     "PASSES",
     "PIPELINES",
-    "RELATIONAL",
     "ApplyPlan",
     "ColumnSplit",
-    "CompactMaterialization",
     "DevicePlacement",
     "EdgeSplit",
     "ExplicitPadding",
@@ -55,8 +44,6 @@ __all__ = [
     "FoldConstants",
     "FoldNoEdges",
     "FuseEpilogues",
-    "FuseTraversal",
-    "GroupProducts",
     "KSplit",
     "ManagerResult",
     "MdDpSplit",
@@ -69,16 +56,13 @@ __all__ = [
     "PassResult",
     "Pipelining",
     "PlaceFeatures",
-    "RelationalPass",
     "RemoveDeadCode",
     "RemoveIdentity",
-    "ReorderLinear",
-    "ScatterProducts",
-    "SegmentGemm",
     "UnfuseEpilogues",
     "every_pass",
     "notes_of",
     "parse_pipeline",
+    "passes_of_compilation",
     "place",
     "times_table",
     "why_not",

@@ -70,7 +70,8 @@ class PassManager(Pass):
         show: receives the text; needed if anything is to be shown.
         verify: verify the structure of the graph after every pass.
         check: compares values before and after every pass that changed the graph.
-        known: further passes that `disabled` and `print_*` may name: those of other managers of the same program.
+        known: finds further passes that `disabled` and `print_*` may name, those of other managers of the same program,
+            once something is named.
 
     Raises (on construction):
         OptionError: `disabled`, `print_before` or `print_after` name an unknown pass, or a required one is disabled.
@@ -86,11 +87,14 @@ class PassManager(Pass):
     show: Show | None = None
     verify: bool = True
     check: Check | None = None
-    known: tuple[type[Pass], ...] = ()
+    known: Callable[[], tuple[type[Pass], ...]] = tuple
 
     def __post_init__(self) -> None:
-        kinds = {kind.name: kind for kind in (*(type(leaf) for leaf in self._leaves()), *self.known)}
-        for name in (*self.disabled, *self.print_before, *self.print_after):
+        named = (*self.disabled, *self.print_before, *self.print_after)
+        if not named:
+            return
+        kinds = {kind.name: kind for kind in self._kinds()}
+        for name in named:
             if name not in kinds:
                 raise OptionError(f"unknown pass {name!r}", choose_one(name, kinds))
         for name in self.disabled:
@@ -99,6 +103,10 @@ class PassManager(Pass):
                 raise OptionError(
                     f"pass {name!r} is required and cannot be disabled", f"passes that can be disabled: {optional}"
                 )
+
+    def _kinds(self) -> tuple[type[Pass], ...]:
+        """The passes that may be named."""
+        return (*(type(leaf) for leaf in self._leaves()), *self.known())
 
     def _leaves(self) -> Iterator[Pass]:
         """All passes that are not managers, in order."""
@@ -143,7 +151,7 @@ class PassManager(Pass):
             show=self.show or outer.show,
             verify=self.verify or outer.verify,
             check=self.check or outer.check,
-            known=(*self.known, *outer.known, *(type(leaf) for leaf in outer._leaves())),
+            known=lambda: (*self.known(), *outer._kinds()),
         )
 
     def _run_one(self, child: Pass, graph: Graph) -> tuple[PassResult, float]:

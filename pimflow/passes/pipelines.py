@@ -15,17 +15,13 @@ from pimflow.ir.registry import Registry
 from pimflow.passes.apply_plan import ApplyPlan
 from pimflow.passes.base import Pass
 from pimflow.passes.column_split import ColumnSplit
-from pimflow.passes.compact_materialization import CompactMaterialization
 from pimflow.passes.device_placement import DevicePlacement
-from pimflow.passes.differentiate import Differentiate
 from pimflow.passes.edge_split import EdgeSplit
 from pimflow.passes.explicit_padding import ExplicitPadding
 from pimflow.passes.fold_batch_norm import FoldBatchNorm
 from pimflow.passes.fold_constants import FoldConstants
 from pimflow.passes.fold_no_edges import FoldNoEdges
 from pimflow.passes.fuse_epilogues import FuseEpilogues
-from pimflow.passes.fuse_traversal import FuseTraversal
-from pimflow.passes.group_products import GroupProducts
 from pimflow.passes.k_split import KSplit
 from pimflow.passes.manager import PassManager
 from pimflow.passes.md_dp_split import MdDpSplit
@@ -36,9 +32,6 @@ from pimflow.passes.pipelining import Pipelining
 from pimflow.passes.place_features import PlaceFeatures
 from pimflow.passes.remove_dead_code import RemoveDeadCode
 from pimflow.passes.remove_identity import RemoveIdentity
-from pimflow.passes.reorder_linear import ReorderLinear
-from pimflow.passes.scatter_products import ScatterProducts
-from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.passes.spec import Spec, read_specs
 from pimflow.passes.unfuse_attention import UnfuseAttention
 from pimflow.passes.unfuse_epilogues import UnfuseEpilogues
@@ -68,28 +61,13 @@ def place(plan: Plan, readouts: tuple[Readout, ...], symmetric_padding: tuple[st
     return (ApplyPlan(plan), UnfuseEpilogues(readouts, plan.host), ExplicitPadding(symmetric_padding))
 
 
-RelationalPass = SegmentGemm | ReorderLinear | CompactMaterialization | FuseTraversal | ScatterProducts | GroupProducts
-RELATIONAL: tuple[type[RelationalPass], ...] = (
-    SegmentGemm,
-    ReorderLinear,
-    CompactMaterialization,
-    FuseTraversal,
-    ScatterProducts,
-    GroupProducts,
-)
-"""The passes on relational layers, in an order in which each helps the later ones."""
+def passes_of_compilation() -> tuple[type[Pass], ...]:
+    """The passes of a compilation, in order."""
+    from pimflow.passes.relational import RELATIONAL  # they take long to import, and few compilations run them
 
-COMPILATION: tuple[type[Pass], ...] = (
-    *map(type, CLEANUP),
-    *RELATIONAL,
-    OrderAggregation,
-    PlaceFeatures,
-    NarrowProducts,
-    ApplyPlan,
-    UnfuseEpilogues,
-    ExplicitPadding,
-)
-"""The passes of a compilation, in order."""
+    relational, places = (*RELATIONAL, OrderAggregation), (PlaceFeatures, NarrowProducts)
+    return (*map(type, CLEANUP), *relational, *places, ApplyPlan, UnfuseEpilogues, ExplicitPadding)
+
 
 PIPELINES: Mapping[str, tuple[Pass, ...]] = {"cleanup": CLEANUP}
 """Pipelines that may be used like a pass in other pipelines, by name."""
@@ -113,20 +91,24 @@ for _kind in (
     UnfuseEpilogues,
     UnfuseAttention,
     OrderAggregation,
-    SegmentGemm,
-    ReorderLinear,
-    CompactMaterialization,
-    FuseTraversal,
-    ScatterProducts,
-    GroupProducts,
     PlaceFeatures,
     NarrowProducts,
     ExplicitPadding,
     RemoveIdentity,
     RemoveDeadCode,
-    Differentiate,
 ):
     PASSES.add(_kind.name, _kind)
+
+for _name, _place in {  # few compilations run them
+    "segment-gemm": "pimflow.passes.segment_gemm:SegmentGemm",
+    "reorder-linear": "pimflow.passes.reorder_linear:ReorderLinear",
+    "compact-materialization": "pimflow.passes.compact_materialization:CompactMaterialization",
+    "fuse-traversal": "pimflow.passes.fuse_traversal:FuseTraversal",
+    "scatter-products": "pimflow.passes.scatter_products:ScatterProducts",
+    "group-products": "pimflow.passes.group_products:GroupProducts",
+    "differentiate": "pimflow.passes.differentiate:Differentiate",
+}.items():
+    PASSES.add_by_place(_name, _place)
 
 
 def parse_pipeline(text: str) -> tuple[Pass, ...]:

@@ -15,18 +15,11 @@ from typing import TypeVar
 from pimflow.ir import Graph
 from pimflow.ir.analysis.content import content_of
 from pimflow.options import Options
-from pimflow.passes import (
-    RELATIONAL,
-    FuseEpilogues,
-    GroupProducts,
-    MovementElimination,
-    Pass,
-    PassRecord,
-    PassResult,
-    RelationalPass,
-    ReorderLinear,
-    SegmentGemm,
-)
+from pimflow.passes import FuseEpilogues, MovementElimination, Pass, PassRecord, PassResult
+from pimflow.passes.group_products import GroupProducts
+from pimflow.passes.relational import RELATIONAL, RelationalPass
+from pimflow.passes.reorder_linear import ReorderLinear
+from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.memory.tiers import gigabytes

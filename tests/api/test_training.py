@@ -19,8 +19,8 @@ from pimflow.errors import ModelError, OptionError, TargetError
 from pimflow.ir import Array, Builder
 from pimflow.onnxio.export import to_onnx
 from pimflow.options import Options
-from pimflow.passes import RELATIONAL
 from pimflow.passes.parameters import parameters as find_parameters
+from pimflow.passes.relational import RELATIONAL
 from pimflow.report.training import Activations, Training
 from pimflow.runtime.offload.channel import Channel
 from pimflow.search.relational_form import Form

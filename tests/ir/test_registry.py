@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from pimflow.ir.registry import Registry, scratch_registrations
@@ -34,6 +36,22 @@ def test_a_second_entry_under_a_key_is_an_error() -> None:
     with pytest.raises(ValueError, match="kinds: int is registered already"):
         kinds.add(int, 2)
     assert kinds.get(int) == 1
+
+
+def test_an_entry_by_its_place_is_imported_when_it_is_looked_up() -> None:
+    with scratch_registrations():
+        functions: Registry[str, object] = Registry("functions")
+        functions.add("one", 1)
+        functions.add_by_place("sqrt", "math:sqrt")
+        assert functions.imported() == (1,)
+        assert list(functions) == ["one", "sqrt"]
+        assert functions.get("other") is None
+        assert functions.get("sqrt") is functions["sqrt"] is math.sqrt
+        assert functions.imported() == functions.values() == (1, math.sqrt)
+        with pytest.raises(ValueError, match="functions: 'sqrt' is registered already"):
+            functions.add_by_place("sqrt", "math:sqrt")
+        functions.add_by_place("cos", "math:cos")
+        assert functions.values() == (1, math.sqrt, math.cos)
 
 
 def test_a_scope_removes_its_entries_even_after_an_error() -> None:

@@ -8,7 +8,8 @@ from hypothesis import given, settings
 
 from pimflow.errors import GraphError
 from pimflow.ir import Builder, Elementwise, GatherRows, Graph, MatMul, Sddmm, TypedLinear
-from pimflow.passes import CompactMaterialization, FuseTraversal
+from pimflow.passes.compact_materialization import CompactMaterialization
+from pimflow.passes.fuse_traversal import FuseTraversal
 from support.relational import LAYERS, Longs, TypedEdges, attention, random_edges, typed_edges
 from support.values import assert_same_values
 

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, GatherRows, Graph, SegmentReduce, TypedLinear
-from pimflow.passes import FuseTraversal, SegmentGemm
+from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.segment_gemm import SegmentGemm
 from support.relational import LAYERS, TypedEdges, matrices, random_edges, typed_edges
 from support.values import assert_same_values
 

@@ -6,7 +6,8 @@ import pytest
 
 from pimflow.ir import Builder, Elementwise, Gemm, Graph, MatMul, Spmm
 from pimflow.options import Options
-from pimflow.passes import GroupProducts, PassManager
+from pimflow.passes import PassManager
+from pimflow.passes.group_products import GroupProducts
 from pimflow.passes.parameters import parameters
 from pimflow.runtime.costs import CostModel
 from pimflow.search.relational_form import relational_form

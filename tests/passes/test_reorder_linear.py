@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, TypedLinear
-from pimflow.passes import CompactMaterialization, ReorderLinear
+from pimflow.passes.compact_materialization import CompactMaterialization
+from pimflow.passes.reorder_linear import ReorderLinear
 from support.relational import TypedEdges, attention, heads, random_edges, typed_edges
 from support.values import assert_same_values
 

@@ -7,7 +7,10 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Graph, Spmm, TypedLinear, TypedSpmm
-from pimflow.passes import FuseEpilogues, FuseTraversal, PassManager, ScatterProducts, SegmentGemm
+from pimflow.passes import FuseEpilogues, PassManager
+from pimflow.passes.fuse_traversal import FuseTraversal
+from pimflow.passes.scatter_products import ScatterProducts
+from pimflow.passes.segment_gemm import SegmentGemm
 from support.relational import LAYERS, TypedEdges, typed_edges
 from support.values import assert_same_values
 

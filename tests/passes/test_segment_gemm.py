@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, GatherRows, Gemm, Graph, MatMul, Spmm, Transpose, TypedLinear
-from pimflow.passes import SegmentGemm
 from pimflow.passes.differentiate import Differentiate
 from pimflow.passes.parameters import parameters
+from pimflow.passes.segment_gemm import SegmentGemm
 from support.relational import LAYERS, TypedEdges, by_destination, loop, matrices, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
 from support.values import assert_same_values

@@ -15,19 +15,15 @@ from pimflow.compiled import Machine
 from pimflow.frontend import load_with_graph
 from pimflow.ir import Graph
 from pimflow.options import Options
-from pimflow.passes import (
-    CLEANUP,
-    RELATIONAL,
-    CompactMaterialization,
-    FuseTraversal,
-    Pass,
-    PassManager,
-    ReorderLinear,
-    ScatterProducts,
-    SegmentGemm,
-)
+from pimflow.passes import CLEANUP, Pass, PassManager
+from pimflow.passes.compact_materialization import CompactMaterialization
 from pimflow.passes.differentiate import Differentiate
+from pimflow.passes.fuse_traversal import FuseTraversal
 from pimflow.passes.parameters import parameters
+from pimflow.passes.relational import RELATIONAL
+from pimflow.passes.reorder_linear import ReorderLinear
+from pimflow.passes.scatter_products import ScatterProducts
+from pimflow.passes.segment_gemm import SegmentGemm
 from pimflow.runtime.costs import CostModel
 from pimflow.runtime.gpu.cost import GpuCost
 from pimflow.search.fastest import Fastest

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given, settings
 
 from pimflow.ir import Builder, Elementwise, Graph, Spmm
-from pimflow.passes import FuseTraversal, PassManager, RemoveDeadCode, SegmentGemm
+from pimflow.passes import PassManager, RemoveDeadCode
 from pimflow.passes.differentiate import Differentiate, training_step
+from pimflow.passes.fuse_traversal import FuseTraversal
 from pimflow.passes.parameters import parameters
+from pimflow.passes.segment_gemm import SegmentGemm
 from support.relational import TypedEdges, attentions, by_destination, film, largest, loop, random_edges, typed_edges
 from support.sparse_graphs import edge_list, rows_of
 from support.values import assert_same_values
