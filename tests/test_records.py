@@ -88,6 +88,20 @@ def slotted(decorator: Decorator) -> Any:
     return Record
 
 
+def in_many_slots(decorator: Decorator) -> Any:
+    @decorator(frozen=True, slots=True)
+    class Record:
+        a: int
+        b: tuple[int, ...] = ()
+        named: int = field(default=5, kw_only=True)
+        fixed: int = field(init=False, default=4)
+
+        def __post_init__(self) -> None:
+            object.__setattr__(self, "fixed", self.a + self.named)
+
+    return Record
+
+
 def normalised(decorator: Decorator) -> Any:
     @decorator(frozen=True)
     class Record(Generic[Item]):
@@ -123,6 +137,7 @@ SHAPES: list[tuple[Callable[[Decorator], Any], list[tuple[tuple[Any, ...], dict[
     ),
     (derived, [((1,), {}), ((1, 3, 2), {}), ((1,), {"c": 4})]),
     (slotted, [((1,), {}), ((1, (2,), [3], 4), {}), ((1,), {"c": 4, "b": (2,)})]),
+    (in_many_slots, [((1,), {}), ((1, (2,)), {"named": 3}), ((), {"b": (2,), "a": 1})]),
     (normalised, [((1,), {}), ((1,), {"b": (2, 3)}), ((1,), {"b": (3, 2)})]),
     (same_alone, [((1,), {}), ((1,), {})]),
 ]
@@ -156,6 +171,7 @@ def test_classes_of_like_fields_are_not_equal(decorator: Decorator) -> None:
         (records.dataclass, plain),
         (records.dataclass, derived),
         (records.dataclass, slotted),
+        (records.dataclass, in_many_slots),
         (dataclasses.dataclass, plain),
         (dataclasses.dataclass, derived),
     ],
@@ -290,6 +306,22 @@ def test_patterns_match_without_a_made_init(decorator: Decorator) -> None:
 def test_defaults_are_read_of_the_class(decorator: Decorator) -> None:
     assert every_field(decorator).hidden == 1
     assert plain(decorator).b == ()
+
+
+@BOTH
+def test_a_class_may_derive_from_one_of_many_slots(decorator: Decorator) -> None:
+    base = in_many_slots(decorator)
+    assert type(base(1)) is base
+
+    class Derived(base):  # type: ignore[misc,valid-type]
+        @property
+        def double(self) -> int:
+            return int(2 * self.a)
+
+    made = Derived(3, named=4)
+    assert (type(made), made.double, made.fixed) == (Derived, 6, 7)
+    with pytest.raises(FrozenInstanceError):
+        made.a = 2
 
 
 def test_classes_that_differ_only_in_names_are_compiled_once(monkeypatch: pytest.MonkeyPatch) -> None:
