@@ -227,8 +227,8 @@ def _body_of_init(
 
 _FEW = 2
 """With more slots than this, an instance is one of a twin of its class, which is not frozen, while they are set: Python
-stores an attribute in a tenth of the time of a call that sets a slot, so that an instance of six slots is made in 0.6 of
-the time. Instances of derived classes cannot."""
+stores an attribute in a tenth of the time of a call that sets a slot, so that making one of six slots takes 0.6 of the
+time. Instances of derived classes cannot."""
 
 
 def _field_setter(field: Field[Any], name: str, setters: Mapping[str, Any]) -> str:
