@@ -292,8 +292,10 @@ def chunk_lengths(total: int, longest: int, slots: int, pixels: int) -> tuple[tu
 def _tails(rest: int, slots: int, pixels: int) -> list[tuple[int, ...]]:
     """For one to four chunks, the cut of `rest` with the fewest fills, if it has fewer than with fewer chunks."""
     best: list[tuple[int, ...]] = []
-    fewest = float("inf")
+    fewest, pixels = float("inf"), min(pixels, slots)  # no fill has more
     for parts in range(1, 5):
+        if fewest * 0.999 <= max(rest / slots, parts / pixels):  # without any loss
+            break
         cut = _least_fills(rest, parts, rest, slots, pixels)
         if cut and cut[0] < fewest * 0.999:
             fewest = cut[0]
