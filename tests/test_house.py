@@ -71,6 +71,10 @@ def test_newtons_terms_stay_in_its_rooms() -> None:
     assert len(named) <= 6, named
 
 
+def test_named_tuples_compile_their_methods_lazily() -> None:
+    assert files_with(re.compile(r"from typing import [^\n]*\bNamedTuple\b")) == ["records.py"]
+
+
 def test_frozen_dataclasses_compile_their_methods_lazily() -> None:
     """Nor may `pimflow.records` leave it to Python because of other options, except for the one class with an order."""
     others = files_with(re.compile(r"frozen=True, (?!eq=|repr=|slots=)"))
