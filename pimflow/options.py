@@ -221,7 +221,7 @@ class Options:
     )
     check: bool = field(
         default=True,
-        metadata=_meta("run the original and the written model once each, on seeded inputs", "--no-check", saved=False),
+        metadata=_meta("run the original and the written model once each", "--no-check", saved=False),
     )
     jobs: Annotated[int, Limits(least=1)] | None = field(
         default=None,
