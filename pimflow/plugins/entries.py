@@ -16,7 +16,7 @@ from pimflow.errors import PimflowError, PluginError, kind_of, printable
 from pimflow.records import dataclass
 
 if TYPE_CHECKING:
-    from importlib.metadata import Distribution, EntryPoint
+    from importlib.metadata import Distribution
 
 T = TypeVar("T")
 
@@ -140,19 +140,35 @@ def _plugins(path: tuple[str, ...]) -> tuple[Plugin, ...]:
 
     found: dict[tuple[str, str, str], Plugin] = {}
     for distribution in distributions(path=list(path)):
-        for entry in _entries(distribution):
+        for group, name, value in _entries(distribution):
             package = _package(distribution)
-            plugin = Plugin(entry.group, printable(entry.name.lower()), entry.value, package, distribution)
+            plugin = Plugin(group, printable(name.lower()), value, package, distribution)
             # An older version of a package may lie further down the path.
             found.setdefault((plugin.group, plugin.name, package.partition(" ")[0] or plugin.value), plugin)
     return tuple(found.values())
 
 
-def _entries(distribution: Distribution) -> list[EntryPoint]:
+def _entries(distribution: Distribution) -> list[tuple[str, str, str]]:
+    """(group, name, value) of a package's entry points in pimflow's groups. They are read line by line, as the backport
+    `importlib_metadata`, which replaces Python's own once anything imports it, has none of a package with a malformed
+    one."""
+    found: list[tuple[str, str, str]] = []
+    group = ""
+    for line in map(str.strip, _text(distribution).splitlines()):
+        name, sign, value = map(str.strip, line.partition("="))
+        if line.startswith("["):
+            group = line.strip("[]")
+        elif group in _WHAT and name and sign and not line.startswith("#"):
+            found.append((group, name, value))
+    return found
+
+
+def _text(distribution: Distribution) -> str:
+    """The file of a package's entry points; "" if it has none."""
     try:
-        return [entry for entry in distribution.entry_points if entry.group in _WHAT]
+        return distribution.read_text("entry_points.txt") or ""
     except Exception:  # errors in another package are not pimflow's concern
-        return []
+        return ""
 
 
 def _package(distribution: Distribution) -> str:

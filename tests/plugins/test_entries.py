@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ import pytest
 import pimflow
 from pimflow import plugins
 from pimflow.errors import PluginError
-from pimflow.plugins import PluginWarning
+from pimflow.plugins import PluginWarning, entries
 from support.cli import Capture, assert_one_line, run
 from support.plugins import Entries, install, install_example, python
 
@@ -206,6 +207,17 @@ def test_lists_omit_broken_plugins_with_a_warning(broken: Path, what: str, liste
     assert not bad & set(names)
     texts = [str(warning.message) for warning in caught]
     assert all(sum(f"{name!r} of bad-plugin 0.3" in text for text in texts) == 1 for name in bad)
+
+
+def test_one_malformed_entry_point_hides_no_other(broken: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The backport `importlib_metadata` replaces Python's own, and refuses all entry points of such a package."""
+
+    def refused(distribution: importlib.metadata.Distribution) -> None:
+        raise ValueError("invalid entry point")
+
+    monkeypatch.setattr(importlib.metadata.Distribution, "entry_points", property(refused))
+    found = {(plugin.group, plugin.name) for plugin in entries.installed(list(BROKEN))}
+    assert found == {(group, name) for group, named in BROKEN.items() for name in named}
 
 
 def test_a_plugin_with_a_name_of_pimflows_is_ignored_with_a_warning(broken: Path, capsys: Capture) -> None:
