@@ -161,6 +161,16 @@ def test_the_model_that_is_written_is_run_too(tmp_path: Path, monkeypatch: pytes
     assert not (tmp_path / "out").exists()
 
 
+def test_no_float_that_a_model_runs_on_is_zero() -> None:
+    """The places of what is not zero, of which there are as many as elements."""
+    nodes = [helper.make_node("NonZero", ["x"], ["places"]), helper.make_node("Reshape", ["places", "s"], ["y"])]
+    model = model_of(nodes, {"x": (50, 60)}, constants={"s": np.array([2, 3000])})
+    model.graph.output[0].type.tensor_type.elem_type = TensorProto.INT64
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert pimflow.compile(model, policy="gpu", use_cache=False).graph.nodes
+
+
 def reshaped_by_an_input() -> onnx.ModelProto:
     model = model_of([helper.make_node("Reshape", ["x", "s"], ["y"])], {"x": (2, 6), "s": (3,)})
     model.graph.input[1].type.tensor_type.elem_type = TensorProto.INT64

@@ -32,7 +32,7 @@ def in_background(work: Callable[[], object], jobs: int | None) -> Iterator[Call
         yield lambda: None
         return
     errors: list[BaseException] = []
-    thread = Thread(target=_do, args=(work, errors))  # concurrent.futures takes longer to import than many runs take
+    thread = Thread(target=_do, args=(work, errors))  # importing concurrent.futures takes 3 ms
     thread.start()
     del work  # what it needs may be freed when it is done
     try:
