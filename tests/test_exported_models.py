@@ -45,10 +45,13 @@ def check_outputs(name: str, folder: Path) -> None:
         np.testing.assert_allclose(got, want, rtol=0, atol=RTOL.get(name, 1e-4) * np.abs(want).max())
 
 
-@pytest.mark.parametrize(  # with few channels, more is shared
-    ("policy", "channels", "timing"), [("md-dp", 1, "strict"), ("auto", 2, "artifact"), ("auto", 16, "strict")]
-)
-@pytest.mark.parametrize("name", NAMES)
+RUNS = [  # with few channels, more is shared
+    *((name, policy, channels, "strict") for name in NAMES for policy, channels in (("md-dp", 1), ("auto", 16))),
+    *((name, "auto", 2, "artifact") for name in ("densenet", "half", "unet", "vit")),
+]
+
+
+@pytest.mark.parametrize(("name", "policy", "channels", "timing"), RUNS)
 def test_exported_model(name: str, policy: str, channels: int, timing: str, tmp_path: Path, capsys: Capture) -> None:
     folder = tmp_path / "out"
     machine = ("--pim-channels", str(channels), "--timing", timing)

@@ -43,7 +43,13 @@ def test_topology_is_fully_understood(name: str) -> None:
     assert len(graph.inputs) == 1, "initialisers that old models list as inputs are constants"
 
 
-@pytest.mark.parametrize("name", SMALL_LIGHT_MODELS)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=pytest.mark.long if name in ("densenet121", "resnet50") else ())
+        for name in SMALL_LIGHT_MODELS
+    ],
+)
 def test_values_and_round_trip(name: str) -> None:
     model = randomised_light_model(name, seed=7)
     graph = load_model(model)

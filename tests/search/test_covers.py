@@ -75,7 +75,7 @@ def test_after_any_changes_covers_are_those_from_scratch(data: st.DataObject) ->
 
 
 @given(st.data())
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_covers_at_other_costs_change_on_their_own(data: st.DataObject) -> None:
     """Few or many stretches at once: few changes are followed, for many all covers are found again."""
     size = data.draw(st.integers(4, 60))

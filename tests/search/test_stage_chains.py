@@ -21,7 +21,7 @@ from pimflow.targets import load_target
 from support.graphs import ConvNet, dense_block, fire_modules, inverted_residuals, random_net
 
 MACHINE = CostModel(load_target("pimflow"))
-GRAPHS = [inverted_residuals(2, 28), dense_block(3, 28), fire_modules(28), *map(random_net, range(6))]
+GRAPHS = [inverted_residuals(2, 28), dense_block(3, 28), fire_modules(28), *map(random_net, range(3))]
 
 
 def pipelines(graph: Graph) -> Iterator[Pipeline]:

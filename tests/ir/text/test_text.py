@@ -149,7 +149,7 @@ def graphs(draw: st.DrawFn) -> Graph:
     return Graph(draw(names), inputs, outputs, tuple(nodes), values, constants, opset)
 
 
-@settings(max_examples=150)
+@settings(max_examples=100)
 @given(graphs(), st.sampled_from([0, 3, 16, 1000]))
 def test_any_graph_parses_back_to_an_equal_one(graph: Graph, inline_elements: int) -> None:
     assert_round_trip(graph, inline_elements)

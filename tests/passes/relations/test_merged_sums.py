@@ -25,7 +25,7 @@ def over_edges(graph: Graph) -> list[str]:
     return sorted(node.kind for node in graph.nodes if node.kind in GATHERS)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(typed_edges())
 def test_functions_of_edges_are_computed_for_all_relations_at_once(edges: TypedEdges) -> None:
     graph = film(edges)
@@ -41,7 +41,7 @@ def test_functions_of_edges_are_computed_for_all_relations_at_once(edges: TypedE
     assert_same_values(graph, FuseTraversal().run(made.graph).graph)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(typed_edges())
 def test_relations_whose_results_are_summed_directly(edges: TypedEdges) -> None:
     graph = film(edges, "max")
@@ -51,7 +51,7 @@ def test_relations_whose_results_are_summed_directly(edges: TypedEdges) -> None:
     assert_same_values(graph, made)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(typed_edges())
 @pytest.mark.parametrize("stack", ["", "ReduceSum", "ReduceMean"])
 @pytest.mark.parametrize("projected", [False, True])
@@ -64,7 +64,7 @@ def test_attention_in_relations_of_several_tables(projected: bool, stack: str, e
         assert [over_edges(made).count(kind) for kind in ("EdgeSoftmax", "Spmm")] == [1, 1]
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=15)
 @given(typed_edges())
 @pytest.mark.parametrize("pairing", ["Add", "Mul"])
 def test_products_of_shared_and_separate_tables_share_one_kernel(pairing: str, edges: TypedEdges) -> None:

@@ -39,7 +39,7 @@ def assert_runs(graph: Graph) -> MemoryPlan:
 
 
 @given(moving_graphs())
-@settings(max_examples=150)
+@settings(max_examples=100)
 def test_random_graphs_give_the_same_values_in_the_arena(graph: Graph) -> None:
     assert_runs(graph)
     assert_runs(MovementElimination().run(graph).graph)

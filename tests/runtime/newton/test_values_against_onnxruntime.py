@@ -36,7 +36,7 @@ def test_newton_mappings(problem: MatrixProblem, pim: PimSpec, pick: int) -> Non
     check(problem, mappings[pick % len(mappings)], pim)
 
 
-@settings(max_examples=80)
+@settings(max_examples=50)
 @given(problems(), machines(), st.sampled_from(["artifact", "strict"]), st.integers(0, 99))
 def test_mappings_of_the_space(problem: MatrixProblem, pim: PimSpec, timing: str, pick: int) -> None:
     space = candidates(problem, timing_profile(pim, timing))

@@ -51,7 +51,7 @@ class Unbounded(StrictProfile):
         """Nothing is known."""
 
 
-@settings(max_examples=12, print_blob=True)
+@settings(max_examples=6, print_blob=True)
 @given(problem=problems(), pim=st.one_of(st.just(PIM), timed_machines()))
 @example(problem=ConvProblem(1, 20, 1, 11, 5, (4, 4), (2, 1), (0, 0, 1, 0)), pim=PIM)
 def test_pruning_by_bounds_loses_nothing(problem: MatrixProblem, pim: PimSpec) -> None:

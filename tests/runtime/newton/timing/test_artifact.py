@@ -43,7 +43,7 @@ def assert_equals_oracle(program: CommandStream, latency: str, reopens: bool, **
     assert min(dataclasses.astuple(timing.parts)) >= 0
 
 
-@settings(max_examples=120, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(
     nests(stray=True),
     st.sampled_from(("hidden", "exposed")),

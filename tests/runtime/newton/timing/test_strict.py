@@ -76,19 +76,19 @@ machines = st.fixed_dictionaries({name: st.sampled_from(values) for name, values
 )
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(nests(), st.sampled_from(("hidden", "exposed")))
 def test_equals_oracle(program: CommandStream, latency: str) -> None:
     assert_equals_oracle(program, PIM, latency)
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(nests(stray=True), st.sampled_from(("hidden", "exposed")))
 def test_refuses_what_the_oracle_refuses(program: CommandStream, latency: str) -> None:
     assert_equals_oracle(program, PIM, latency)
 
 
-@settings(max_examples=100, suppress_health_check=list(HealthCheck))
+@settings(max_examples=60, suppress_health_check=list(HealthCheck))
 @given(nests(buffers=2), machines, st.sampled_from(("hidden", "exposed")), st.sampled_from((2, 4, 32)))
 def test_equals_oracle_on_other_machines(program: CommandStream, pim: PimSpec, latency: str, size: int) -> None:
     assert_equals_oracle(program, dataclasses.replace(pim, buffers_per_channel=2, result_bytes=size), latency)
