@@ -172,6 +172,7 @@ class PartPrices:
         self._numbers: dict[str, int] = {}
         self._shared: dict[Hashable, Part] = {}
         self._kernels: dict[tuple[str, str], bool] = {}
+        self._placed: dict[tuple[str, str], Node] = {}
         self._members = members_by_root(graph)
 
     def of_node(self, placed: OnDevice) -> Part:
@@ -207,24 +208,16 @@ class PartPrices:
         """Some columns of a node, the first or the last."""
         key = (node.name, -1, count, device, choice if device != self._host else "")
         if key not in self._parts:
-            subgraph = extract_columns(self._graph, node, count)
-            placed = subgraph.nodes[0].placed(device=device, fused_into=None)
-            if device == self._host:
-                self._parts[key] = self._padded_part(subgraph, placed)
-            else:
-                self._parts[key] = self._unit_part(subgraph, placed, device, choice)
+            subgraph = extract_columns(self._graph, self._alone(node, device), count)
+            self._parts[key] = self._only_part(subgraph, device, choice)
         return self._parts[key]
 
     def of_k(self, node: Node, start: int, stop: int, device: str, choice: str) -> Part:
         """A sum over some of a node's inner elements or input channels."""
         key = (self._kind(node), start, stop, device, choice)
         if key not in self._shared:
-            subgraph = extract_k(self._graph, node, start, stop)
-            placed = subgraph.nodes[0].placed(device=device, fused_into=None)
-            if device == self._host:
-                self._shared[key] = self._host_part(subgraph, [placed])
-            else:
-                self._shared[key] = self._unit_part(subgraph, placed, device, choice)
+            subgraph = extract_k(self._graph, self._alone(node, device), start, stop)
+            self._shared[key] = self._only_part(subgraph, device, choice)
         return self._shared[key]
 
     def of_addition(self, node: Node) -> Part:
@@ -263,7 +256,8 @@ class PartPrices:
         """Some rows of a node, cached for all nodes with the same `price_key` and all rows that read equally many."""
         if any(map(callable, part.spans)) or content_of(self._graph, node):
             return self._part_of(node, part, rows, device, choice)
-        key = (self._kind(node), part.op, rows[1] - rows[0], rows_read(part), device, choice)
+        op = None if part.op is node.op else part.op
+        key = (self._kind(node), op, rows[1] - rows[0], rows_read(part), device, choice)
         known = self._shared.get(key)
         if known is None:
             known = self._shared[key] = self._part_of(node, part, rows, device, choice)
@@ -280,21 +274,32 @@ class PartPrices:
         """Some rows of a node on a device; free, but not `complete`, for a movement that has not been classified."""
         if node.op.is_movement and node.placement.movement is None:
             return UNKNOWN
-        if rows is None and device == self._host and not any(uneven_padding(node.op)):
-            return self._host_part(self._graph, [node.placed(device=device, fused_into=None)])
-        subgraph = self._graph if rows is None else extract_rows(self._graph, node, part, rows)
-        placed = (node if rows is None else subgraph.nodes[0]).placed(device=device, fused_into=None)
+        if rows is not None:
+            return self._only_part(extract_rows(self._graph, self._alone(node, device), part, rows), device, choice)
+        placed = node.placed(device=device, fused_into=None)
         if device != self._host:
-            return self._unit_part(subgraph, placed, device, choice)
-        if rows is None:
-            subgraph = cut_subgraph(self._graph, [node.name])
-        return self._padded_part(subgraph, placed)
+            return self._unit_part(self._graph, placed, device, choice)
+        if not any(uneven_padding(node.op)):
+            return self._host_part(self._graph, [placed])
+        return self._padded_part(cut_subgraph(self._graph, [node.name]).replace(nodes=[placed]))
 
-    def _padded_part(self, subgraph: Graph, placed: Node) -> Part:
-        """A node on the host with the movements that its padding may need."""
-        if not any(uneven_padding(placed.op)):
-            return self._host_part(subgraph, [placed])
-        subgraph = ExplicitPadding(self._costs.symmetric_padding).run(subgraph.replace(nodes=[placed])).graph
+    def _alone(self, node: Node, device: str) -> Node:
+        """A node of the graph on a device, regardless of fusion."""
+        key = (node.name, device)
+        if key not in self._placed:
+            self._placed[key] = node.placed(device=device, fused_into=None)
+        return self._placed[key]
+
+    def _only_part(self, subgraph: Graph, device: str, choice: str) -> Part:
+        """The only node of a graph, on its device."""
+        (node,) = subgraph.nodes
+        if device != self._host:
+            return self._unit_part(subgraph, node, device, choice)
+        return self._padded_part(subgraph) if any(uneven_padding(node.op)) else self._host_part(subgraph, [node])
+
+    def _padded_part(self, subgraph: Graph) -> Part:
+        """The only node of a graph, on the host, with the movements that its padding may need."""
+        subgraph = ExplicitPadding(self._costs.symmetric_padding).run(subgraph).graph
         priced = [item for item in subgraph.nodes if not item.op.is_movement or item.placement.movement is not None]
         return self._host_part(subgraph, priced, complete=len(priced) == len(subgraph.nodes))
 
