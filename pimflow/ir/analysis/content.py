@@ -30,6 +30,8 @@ def content_arrays(graph: Graph, node: Node) -> Mapping[int, Array]:
     An index that is an Expand of a constant is represented by that constant.
     """
     operands = _content_operands(node)
+    if not operands:
+        return {}
     sources = {index: _index_source(graph, node, name) for index, name in operands.items()}
     return {index: graph.constants[name] for index, name in sources.items() if name in graph.constants}
 

@@ -8,7 +8,6 @@ the work. Bytes count every operand once: repeated reads come from cache (their 
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field, replace
 from typing import Any, Literal
@@ -266,10 +265,10 @@ class Operands:
     @property
     def bytes(self) -> int:
         """Bytes of all operands and results, each counted once."""
-        types = Counter((value.elements, value.dtype) for value in (*self.inputs, *self.outputs))
-        return sum(
-            count * elements * element_width(dtype, self.element_bytes) for (elements, dtype), count in types.items()
-        )
+        elements: dict[str, int] = {}
+        for value in (*self.inputs, *self.outputs):
+            elements[value.dtype] = elements.get(value.dtype, 0) + value.elements
+        return sum([number * element_width(dtype, self.element_bytes) for dtype, number in elements.items()])
 
 
 GPU_WORK: OpRules[Callable[[Any, Operands], NodeWork | None]] = OpRules("work on the GPU")
