@@ -1,8 +1,7 @@
 """The mapping space of one problem: a few dozen candidates with their estimated cycles.
 
-A candidate is a way to cut K into chunks, a loop order, and a partition of the channels into groups. The fills of
-every chunk are shared among the groups so that all end at the same time. Chunks whose length divides the buffer fill it
-without loss, so K is cut in the way that needs the fewest fills, and into more chunks only where that saves fills.
+A candidate is a scheme (how K is cut into chunks, the loop order, the buffering) and a partition of the channels into
+groups. The fills of every chunk are shared among the groups so that all end at the same time.
 """
 
 from __future__ import annotations
@@ -10,60 +9,21 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
 from functools import lru_cache, partial
-from itertools import accumulate, chain, product
+from itertools import accumulate
 from operator import add
 
-from pimflow.codegen import ConvProblem, MatmulProblem, MatrixProblem
+from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
 from pimflow.codegen.newton.im2col import Geometry, geometry
-from pimflow.codegen.newton.mapping import Order, acts_before_fill
+from pimflow.codegen.newton.mapping import acts_before_fill
 from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.newton.autotune.estimate import fill_cycles, fill_load
+from pimflow.runtime.newton.autotune.schemes import Chunks, Scheme, schemes
 from pimflow.runtime.newton.profiles.base import TimingProfile, VisitCosts
 from pimflow.targets import PimSpec
 
-Chunks = tuple[tuple[int, int, int], ...]
-"""(columns, pixels per fill, count) of consecutive equal chunks."""
-
 _FEWER = 4  # how many pixels fewer than fit into a fill to try, at most
-_MANY_PIXELS = 64  # the best cut of K does not depend on further pixels
 _MAX_GROUPS = 8  # partitions into more groups than this have equal groups
-
-
-class _Scheme(NamedTuple):
-    """Everything about a candidate except its channel groups.
-
-    Args:
-        chunks: how K is cut.
-        order: as in `Mapping`.
-        held: buffers of a channel filled at a time.
-        prefetch: whether a buffer is filled while COMPs read another.
-        width: tiles side by side in a row; 0 for one tile, replicated for every pixel of a fill.
-        copied: whether each tile of a row has its own copy of the pixels in the buffer, for machines whose COMP cannot
-            pair any slot with any column.
-        pitch: distance of two windows in an im2win strip, in slots; 0 if there is no strip.
-        window_block: as in `Mapping`.
-        spread: whether each channel group has its own weight groups.
-        early: whether a GWRITE issues before the READRES of the previous fill.
-        thinned: whether fills hold fewer pixels than fit.
-    """
-
-    chunks: Chunks
-    order: Order
-    held: int = 1
-    prefetch: bool = False
-    width: int = 0
-    copied: bool = False
-    pitch: int = 0
-    window_block: int = 0
-    spread: bool = False
-    early: bool = True
-    thinned: bool = False
-
-    @property
-    def kind(self) -> tuple[object, ...]:
-        """The properties on which the error of an estimate depends: loop order, buffering and weight layout."""
-        return self.order, self.held, self.prefetch, self.width > 0, self.window_block > 0, self.spread
 
 
 @dataclass(slots=True)  # not frozen, because a search lists thousands of them
@@ -79,7 +39,7 @@ class Candidate:
     """
 
     cycles: float
-    scheme: _Scheme
+    scheme: Scheme
     kind: tuple[object, ...]
     build: Callable[[], Mapping] = field(compare=False)
     buffer_parts: int = 1
@@ -120,90 +80,33 @@ def _candidates(problem: MatrixProblem, profile: TimingProfile) -> list[Candidat
     shape = geometry(problem, pim)
     placing = _placing_cycles(problem, pim)
     found: list[Candidate] = []
-    schemes = _all_schemes(problem, shape, pim, costs)
+    listed = _all_schemes(problem, shape, pim, costs)
     if costs.early > costs.plain:
-        schemes = (scheme._replace(early=False) for scheme in schemes)
-    for scheme in schemes:
+        listed = (scheme._replace(early=False) for scheme in listed)
+    for scheme in listed:
         found.extend(_grouped(scheme, shape, pim, costs, placing))
         if shape.groups > 1:
             found.extend(_grouped(scheme._replace(spread=True), shape, pim, costs, placing))
     return found
 
 
-def _all_schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> Iterator[_Scheme]:
+def _all_schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> Iterator[Scheme]:
     """Schemes with full fills, and those of their variants with fewer pixels per fill that may be better."""
-    for scheme in _schemes(problem, shape, pim):
+    for scheme in schemes(problem, shape, pim):
         yield scheme
         if scheme.order != "latch" and not scheme.copied and not scheme.pitch:
             yield from _thinned(scheme, shape, pim, costs)
 
 
-def _schemes(problem: MatrixProblem, shape: Geometry, pim: PimSpec) -> Iterator[_Scheme]:
-    slots = pim.buffer_columns if pim.any_slot_any_column else min(pim.buffer_columns, pim.columns)
-    longest = min(slots, pim.columns)
-    cuts = chunk_lengths(shape.slots, longest, slots, min(shape.pixels, _MANY_PIXELS))
-    for chunks in chain.from_iterable(_packings(cut, slots, shape, problem) for cut in cuts):
-        yield from _orders_and_widths(chunks, pim)
-        for width in _copied_widths(chunks, longest, shape, pim):
-            yield _Scheme(chunks, "fills", width=width, copied=True)
-    if shape.slots > longest:
-        yield _Scheme(_pack(cuts[0], slots, 1, shape.ragged), "latch")
-    if pim.any_slot_any_column and isinstance(problem, ConvProblem):
-        yield from _strips(problem, pim)
-
-
-def _orders_and_widths(chunks: Chunks, pim: PimSpec) -> Iterator[_Scheme]:
-    orders: tuple[Order, ...] = ("rows", "fills")
-    for width, order in product(_widths(chunks, pim), orders):
-        for buffering in _buffering(order, pim):
-            yield _Scheme(chunks, order, *buffering, width)
-
-
-def _widths(chunks: Chunks, pim: PimSpec) -> list[int]:
-    """Values of `width`: 0 if a replicated tile fits; as many tiles side by side as fit, if COMP pairs freely."""
-    widths = [0] if max(columns * pixels for columns, pixels, _ in chunks) <= pim.columns else []
-    aside = pim.columns // max(columns for columns, _, _ in chunks)
-    useful = aside > 1 or any(pixels > 1 for _, pixels, _ in chunks)
-    return [*widths, aside] if pim.any_slot_any_column and useful else widths
-
-
-def _copied_widths(chunks: Chunks, slots: int, shape: Geometry, pim: PimSpec) -> list[int]:
-    """How many tiles to place side by side if the buffer has room for all pixels and copies of them.
-
-    As many as fit, or the fewest that take no more rounds, so that the last round uses more channels.
-    """
-    if any(pixels != shape.pixels for _, pixels, _ in chunks):
-        return []
-    most = min(shape.tiles, *(slots // (columns * pixels) for columns, pixels, _ in chunks))
-    if most < 2:
-        return []
-    rounds = -(-shape.tiles // (most * pim.channels))
-    return sorted({most, -(-shape.tiles // (rounds * pim.channels))} - {1})
-
-
-def _buffering(order: Order, pim: PimSpec) -> Iterator[tuple[int, bool]]:
-    """(buffers held, prefetch): any number filled together, or, with open rows, one refilled while another is read."""
-    for held in range(1, pim.fills_per_channel + 1):
-        yield held, False
-        if order == "rows" and held > 1:
-            yield held, True
-
-
-def _packings(cut: tuple[int, ...], slots: int, shape: Geometry, problem: MatrixProblem) -> list[Chunks]:
-    """A cut of K with pixels packed into fills: as many as fit, and fewer if replicating the weights costs time."""
-    limits = [shape.pixels]
-    if isinstance(problem, MatmulProblem) and not problem.constant_rhs:
-        limits += [limit for limit in (4, 1) if limit < shape.pixels]
-    return list(dict.fromkeys(_pack(cut, slots, limit, shape.ragged) for limit in limits))
-
-
-def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> list[_Scheme]:
+def _thinned(scheme: Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) -> list[Scheme]:
     """Variants of a scheme with fewer pixels per fill than fit: the best estimates for each number of equal groups.
 
     Fewer may be better: five pixels on two channels are split into three and two, and a last fill that is not full
     also leaves channels idle.
     """
-    most = max(pixels for _, pixels, _ in scheme.chunks)
+    most = max([pixels for _, pixels, _ in scheme.chunks])
+    if most == 1:
+        return []
     units = {pixels: _units(shape, scheme, pixels) for pixels in range(max(most - _FEWER, 1), most + 1)}
     found: set[int] = set()
     sizes = tuple([pim.channels // groups for groups in range(1, min(pim.buffers, pim.channels) + 1)])
@@ -216,7 +119,7 @@ def _thinned(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts) 
 
 @lru_cache(maxsize=4096)
 def _fewer_cycles(
-    scheme: _Scheme, tiles: int, sizes: tuple[int, ...], costs: VisitCosts
+    scheme: Scheme, tiles: int, sizes: tuple[int, ...], costs: VisitCosts
 ) -> tuple[list[tuple[int, float]], ...]:
     """(pixels, cycles of a fill) for as many pixels as fit and for a few fewer, on groups of each size."""
     columns, most, _ = max(scheme.chunks, key=lambda chunk: chunk[1])
@@ -234,93 +137,6 @@ def _limited(chunks: Chunks, pixels: int) -> Chunks:
     return tuple((columns, min(own, pixels), count) for columns, own, count in chunks)
 
 
-def _pack(cut: tuple[int, ...], slots: int, limit: int, ragged: bool) -> Chunks:
-    chunks: list[tuple[int, int, int]] = []
-    for index, columns in enumerate(cut):
-        pixels = max(1, min(slots // columns, limit))
-        alone = ragged and index == len(cut) - 1
-        if chunks and not alone and chunks[-1][:2] == (columns, pixels):
-            chunks[-1] = (columns, pixels, chunks[-1][2] + 1)
-        else:
-            chunks.append((columns, pixels, 1))
-    return tuple(chunks)
-
-
-def _strips(problem: ConvProblem, pim: PimSpec) -> Iterator[_Scheme]:
-    """im2win strips: neighbouring windows share the input columns that both cover, so more fit into a buffer."""
-    height, width = problem.kernel
-    channels = problem.in_channels // problem.groups
-    orders: tuple[Order, ...] = ("rows", "fills")
-    if width <= problem.strides[1] or problem.dilations[1] != 1:
-        return
-    for blocks in range(1, channels + 1):
-        block, rest = divmod(channels, blocks)
-        columns, odd = divmod(block * height * width, pim.multipliers)
-        pitch, uneven = divmod(block * height * problem.strides[1], pim.multipliers)
-        if rest or odd or uneven or columns > min(pim.columns, pim.buffer_columns):
-            continue
-        pixels = min((pim.buffer_columns - columns) // pitch + 1, problem.out_w)
-        chunks, aside = ((columns, pixels, blocks),), pim.columns // columns
-        for order in orders:
-            for buffering in _buffering(order, pim):
-                yield _Scheme(chunks, order, *buffering, aside, False, pitch, block)
-
-
-@lru_cache(maxsize=4096)
-def chunk_lengths(total: int, longest: int, slots: int, pixels: int) -> tuple[tuple[int, ...], ...]:
-    """Ways to cut `total` slots of K: whole buffers, then one to four chunks; each has fewer fills than the way before.
-
-    With few pixels there is nothing to pack; equal chunks for several channel groups are then included as well.
-    """
-    full, rest = divmod(total, longest)
-    whole = (longest,) * full
-    if not rest:
-        cuts = [whole]
-    else:
-        cuts = [whole + tail for tail in _tails(rest, slots, pixels)]
-        if full:
-            more = [whole[:-1] + tail for tail in _tails(rest + longest, slots, pixels) if max(tail) <= longest]
-            cuts += [cut for cut in more if len(cut) <= full + 1][:1]
-    if pixels < 8 and total <= 4 * longest:
-        for parts in range(2, 5):
-            if parts <= total <= parts * longest:
-                sizes = [total * (index + 1) // parts - total * index // parts for index in range(parts)]
-                cuts.append(tuple(sorted(sizes, reverse=True)))
-    return tuple(dict.fromkeys(cuts))
-
-
-def _tails(rest: int, slots: int, pixels: int) -> list[tuple[int, ...]]:
-    """For one to four chunks, the cut of `rest` with the fewest fills, if it has fewer than with fewer chunks."""
-    best: list[tuple[int, ...]] = []
-    fewest, pixels = float("inf"), min(pixels, slots)  # no fill has more
-    for parts in range(1, 5):
-        if fewest * 0.999 <= max(rest / slots, parts / pixels):  # without any loss
-            break
-        cut = _least_fills(rest, parts, rest, slots, pixels)
-        if cut and cut[0] < fewest * 0.999:
-            fewest = cut[0]
-            best.append(cut[1])
-    return best
-
-
-@lru_cache(maxsize=1 << 15)
-def _least_fills(rest: int, parts: int, largest: int, slots: int, pixels: int) -> tuple[float, tuple[int, ...]] | None:
-    """(fills per pixel, chunks, longest first) of the best cut of `rest` into `parts` chunks of at most `largest`."""
-    if parts == 1:
-        if rest > min(largest, slots):
-            return None
-        return 1 / min(slots // rest, pixels), (rest,)
-    best: tuple[float, tuple[int, ...]] | None = None
-    for first in range(min(largest, slots, rest - parts + 1), -(-rest // parts) - 1, -1):
-        tail = _least_fills(rest - first, parts - 1, first, slots, pixels)
-        if tail is None:
-            continue
-        fills = 1 / min(slots // first, pixels) + tail[0]
-        if best is None or fills < best[0] - 1e-9:
-            best = fills, (first, *tail[1])
-    return best
-
-
 def _placing_cycles(problem: MatrixProblem, pim: PimSpec) -> float:
     """Cycles to write one slot of weights into all banks of a channel; 0 if the weights are constant."""
     if not isinstance(problem, MatmulProblem) or problem.constant_rhs:
@@ -336,7 +152,7 @@ class _Prices(NamedTuple):
     each: tuple[float, ...]
 
 
-def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
+def _grouped(scheme: Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, placing: float) -> Iterator[Candidate]:
     """Candidates that combine a scheme with the best partitions of the channels into groups."""
     prices = _prices(scheme, shape.tiles, shape.row_pixels if scheme.pitch else 0, pim.channels, costs, placing)
     kind = scheme.kind
@@ -355,7 +171,7 @@ def _grouped(scheme: _Scheme, shape: Geometry, pim: PimSpec, costs: VisitCosts, 
         yield Candidate(cycles * shape.groups, scheme, kind, partial(_mapping, scheme, shape, sizes, counts, pim))
 
 
-def _cycles_by_size(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
+def _cycles_by_size(scheme: Scheme, prices: tuple[_Prices, ...], units: Sequence[int]) -> list[float]:
     """Cycles of all chunks by number of channels in a group, given the units of each chunk class.
 
     If no chunk has a one-time cost and all have the same number of units, the best partitions of the channels do not
@@ -369,7 +185,7 @@ def _cycles_by_size(scheme: _Scheme, prices: tuple[_Prices, ...], units: Sequenc
     return whole
 
 
-def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
+def _spread(scheme: Scheme, shape: Geometry, sizes: Sequence[int], each: Sequence[float], pim: PimSpec) -> Candidate:
     """Deals the weight groups to the channel groups; `each` holds the cycles of one weight group on each of them."""
     spent = [0.0] * len(sizes)
     counts = _share_class(shape.groups, 1, [0.0] * len(sizes), each, spent)
@@ -377,7 +193,7 @@ def _spread(scheme: _Scheme, shape: Geometry, sizes: Sequence[int], each: Sequen
 
 
 def _spread_mapping(
-    scheme: _Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[int], pim: PimSpec
+    scheme: Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[int], pim: PimSpec
 ) -> Mapping:
     runs = tuple(_run(scheme, chunk, chunk[2]) for chunk in scheme.chunks)
     shares = tuple(Share(index, 0, shape.pixels) for index in range(len(runs)))
@@ -392,7 +208,7 @@ def _spread_mapping(
 
 @lru_cache(maxsize=8192)
 def _prices(
-    scheme: _Scheme, tiles: int, row_pixels: int, channels: int, costs: VisitCosts, placing: float
+    scheme: Scheme, tiles: int, row_pixels: int, channels: int, costs: VisitCosts, placing: float
 ) -> tuple[_Prices, ...]:
     """The prices of each chunk class. They do not depend on the number of output rows, so layers share them."""
     found = []
@@ -404,7 +220,7 @@ def _prices(
 
 
 def _price(
-    scheme: _Scheme,
+    scheme: Scheme,
     chunk: tuple[int, int, int],
     tiles: int,
     row_pixels: int,
@@ -463,7 +279,7 @@ def _one_group(rates: Sequence[float], channels: int) -> list[tuple[float, tuple
 
 
 def _share_fills(
-    scheme: _Scheme, units: Sequence[int], pixels: int, prices: tuple[_Prices, ...], sizes: Sequence[int]
+    scheme: Scheme, units: Sequence[int], pixels: int, prices: tuple[_Prices, ...], sizes: Sequence[int]
 ) -> tuple[float, list[list[int]]]:
     """(estimated cycles, fills of each group by chunk class), with the groups ending as close together as possible."""
     spent = [0.0] * len(sizes)
@@ -479,7 +295,7 @@ def _share_fills(
     return max(spent), counts
 
 
-def _units(shape: Geometry, scheme: _Scheme, pixels: int) -> int:
+def _units(shape: Geometry, scheme: Scheme, pixels: int) -> int:
     """Units of one chunk that can be shared out: fills, or output rows of strips (which a share does not cut)."""
     return shape.pixels // shape.row_pixels if scheme.pitch else -(-shape.pixels // pixels)
 
@@ -500,8 +316,12 @@ def _share_class(
 
 def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> list[int]:
     """Integers n that add up to `total` and make start + n * each as even as possible."""
-    if len(each) == 1:
+    number = len(each)
+    if number == 1:
         return [total]
+    if each.count(each[0]) == start.count(start[0]) == number:
+        least, more = divmod(total, number)
+        return [least + 1] * more + [least] * (number - more)
     groups = list(zip(start, each, strict=True))
     active, level = groups, 0.0
     while active:
@@ -519,7 +339,7 @@ def _water_level(total: int, each: Sequence[float], start: Sequence[float]) -> l
 
 
 def _mapping(
-    scheme: _Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[Sequence[int]], pim: PimSpec
+    scheme: Scheme, shape: Geometry, sizes: Sequence[int], counts: Sequence[Sequence[int]], pim: PimSpec
 ) -> Mapping:
     runs: list[ChunkRun] = []
     shares: list[list[Share]] = [[] for _ in sizes]
@@ -536,14 +356,12 @@ def _mapping(
     return _with_groups(scheme, tuple(runs), groups, pim)
 
 
-def _run(scheme: _Scheme, chunk: tuple[int, int, int], count: int) -> ChunkRun:
+def _run(scheme: Scheme, chunk: tuple[int, int, int], count: int) -> ChunkRun:
     columns, pixels, _ = chunk
     return ChunkRun(columns, pixels, count, scheme.pitch, scheme.width if scheme.copied else 1)
 
 
-def _with_groups(
-    scheme: _Scheme, runs: tuple[ChunkRun, ...], groups: tuple[ChannelGroup, ...], pim: PimSpec
-) -> Mapping:
+def _with_groups(scheme: Scheme, runs: tuple[ChunkRun, ...], groups: tuple[ChannelGroup, ...], pim: PimSpec) -> Mapping:
     return Mapping(
         "auto",
         runs,
