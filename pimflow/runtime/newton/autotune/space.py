@@ -6,11 +6,14 @@ groups. The fills of every chunk are shared among the groups so that all end at 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import field, replace
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from itertools import accumulate
-from operator import add
+
+import numpy as np
+import numpy.typing as npt
 
 from pimflow.codegen import MatmulProblem, MatrixProblem
 from pimflow.codegen.newton import ChannelGroup, ChunkRun, Mapping, Share
@@ -249,16 +252,15 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     most = min(groups, _MAX_GROUPS)
     best = _one_group(rates, channels)
     found = [best[channels][1]]
-    falling = rates[:0:-1]  # of the last group, largest first
+    last = np.array((-math.inf, *rates[1:]))[_last_sizes(channels)]  # none has no channels
     for number in range(2, most + 1):
-        following = list(best)
+        first = channels if number == most else number  # the last number has to use all
         before = [rate for rate, _ in best]
-        for used in range(channels if number == most else number, channels + 1):  # the last number has to use all
-            with_last = list(map(add, before, falling[channels - used :]))  # by channels of the other groups
-            most_rate = max(with_last)
-            if most_rate > before[used] * 1.0001:
-                others = with_last.index(most_rate)
-                following[used] = most_rate, (*best[others][1], used - others)
+        following = list(best)
+        for used, others in enumerate((last[first:] + before).argmax(axis=1).tolist(), first):
+            rate = before[others] + rates[used - others]
+            if rate > before[used] * 1.0001:
+                following[used] = rate, (*best[others][1], used - others)
         if following == best:
             break
         best = following
@@ -268,6 +270,14 @@ def partitions(rates: tuple[float, ...], channels: int, groups: int) -> tuple[tu
     if groups > most:
         found += [(channels // count,) * count for count in range(most + 1, groups + 1) if channels % count == 0]
     return tuple(found)
+
+
+@cache
+def _last_sizes(channels: int) -> npt.NDArray[np.intp]:
+    """[channels in use, channels of the other groups]: channels of the last group; 0 if the others use all or more."""
+    used = np.arange(channels + 1)
+    sizes: npt.NDArray[np.intp] = np.maximum(used[:, None] - used, 0)
+    return sizes
 
 
 def _one_group(rates: Sequence[float], channels: int) -> list[tuple[float, tuple[int, ...]]]:

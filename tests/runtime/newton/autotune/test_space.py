@@ -88,3 +88,18 @@ def test_problems_that_share_schemes_have_candidates_of_their_own(
         assert listed(problem) == found
         most = max(run.pixels for _, mapping in found for run in mapping.runs)
         assert most == min(problem.pixels, machine.columns)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=1, max_size=10), st.integers(1, 5))
+def test_no_partition_into_as_many_groups_is_faster(rates: list[float], groups: int) -> None:
+    channels, rate = len(rates), (0.0, *rates)
+
+    def most(left: int, groups: int, largest: int) -> float:
+        sizes = range(1, min(left, largest) + 1) if groups else ()
+        return max([0.0, *(rate[size] + most(left - size, groups - 1, size) for size in sizes)])
+
+    found = space.partitions(rate, channels, min(groups, channels))
+    for number in range(1, min(groups, channels) + 1):
+        best = max(sum(rate[size] for size in sizes) for sizes in found if len(sizes) <= number)
+        assert most(channels, number, channels) / 1.0001**number <= best
+    assert all(sum(sizes) <= channels and list(sizes) == sorted(sizes, reverse=True) for sizes in found)
