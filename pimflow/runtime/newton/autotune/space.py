@@ -214,17 +214,30 @@ def _prices(
     scheme: Scheme, tiles: int, row_pixels: int, channels: int, costs: VisitCosts, placing: float
 ) -> tuple[_Prices, ...]:
     """The prices of each chunk class. They do not depend on the number of output rows, so layers share them."""
-    found = []
-    for chunk in scheme.chunks:
-        own = [_price(scheme, chunk, tiles, row_pixels, size, costs, placing) for size in range(1, channels + 1)]
-        once, each = zip(*own, strict=True)
-        found.append(_Prices((0.0, *once), (0.0, *each)))
-    return tuple(found)
+    alike = scheme._replace(chunks=(), window_block=0, spread=False, early=True, thinned=False)
+    chunks = [(columns, pixels) for columns, pixels, _ in scheme.chunks]
+    return tuple([_chunk_prices(alike, chunk, tiles, row_pixels, channels, costs, placing) for chunk in chunks])
+
+
+@lru_cache(maxsize=8192)
+def _chunk_prices(
+    scheme: Scheme,
+    chunk: tuple[int, int],
+    tiles: int,
+    row_pixels: int,
+    channels: int,
+    costs: VisitCosts,
+    placing: float,
+) -> _Prices:
+    """The prices of a chunk class, given as (columns, pixels per fill); `scheme` is without chunks."""
+    own = [_price(scheme, chunk, tiles, row_pixels, size, costs, placing) for size in range(1, channels + 1)]
+    once, each = zip(*own, strict=True)
+    return _Prices((0.0, *once), (0.0, *each))
 
 
 def _price(
     scheme: Scheme,
-    chunk: tuple[int, int, int],
+    chunk: tuple[int, int],
     tiles: int,
     row_pixels: int,
     size: int,
@@ -232,7 +245,7 @@ def _price(
     placing: float,
 ) -> tuple[float, float]:
     """(cycles once per chunk, cycles per unit) on a group of `size` channels."""
-    columns, pixels, _ = chunk
+    columns, pixels = chunk
     load = fill_load(tiles, pixels, columns, size, max(scheme.width, 1))
     copies = scheme.width if scheme.copied else 1
     slots = (copies * pixels - 1) * (scheme.pitch or columns) + columns
