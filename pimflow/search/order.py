@@ -10,9 +10,9 @@ Hence
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import accumulate
+from itertools import accumulate, chain
 
 from pimflow.ir import Graph, Node
 from pimflow.records import dataclass
@@ -34,6 +34,16 @@ class Unit:
     def anchor(self) -> Node:
         """The node that the others are fused into."""
         return self.nodes[0]
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """The names of its nodes."""
+        return tuple([node.name for node in self.nodes])
+
+
+def names_of(units: Iterable[Unit]) -> tuple[str, ...]:
+    """The names of all nodes of some units, in order."""
+    return tuple(chain.from_iterable([unit.names for unit in units]))
 
 
 @dataclass(frozen=True)

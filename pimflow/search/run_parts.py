@@ -299,8 +299,9 @@ def _shares(rows: Spans, counts: Sequence[int], device: str, host: str) -> Share
 
 def _reads(made: RowPart | None, operands: Sequence[int], rows: tuple[int, int]) -> bool:
     """Whether a part is known to read some of the given rows of one of its operands."""
+    start, stop = rows
     spans = _spans(made, operands) if made else []
-    return any(max(span[0], rows[0]) < min(span[1], rows[1]) for span in spans)
+    return bool([span for span in spans if max(span[0], start) < min(span[1], stop)])
 
 
 def _spans(part: RowPart, operands: Sequence[int]) -> list[tuple[int, int]]:

@@ -160,7 +160,7 @@ def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
 
 
 def _have_copies(parts: Sequence[Part]) -> bool:
-    return any(part.before or part.after for part in parts)
+    return bool([part for part in parts if part.before or part.after])
 
 
 def _devices(where: tuple[str, ...] | Shares) -> Sequence[str]:

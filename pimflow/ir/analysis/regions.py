@@ -113,7 +113,7 @@ def readings(graph: Graph) -> Readings:
 def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Refusal:
     if len(node.outputs) != 1:
         return Refusal(f"{node.name}: {node.kind} has {len(node.outputs)} outputs")
-    for name in (node.inputs[index] for index in node.op.cut_operands if index < len(node.inputs)):
+    for name in [node.inputs[index] for index in node.op.cut_operands if index < len(node.inputs)]:
         if name and name not in graph.constants:
             return Refusal(f"{node.name}: {name!r} is computed, and its parts have to be constants")
     shapes = [graph.values[name].shape if name else None for name in node.inputs]

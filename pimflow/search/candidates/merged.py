@@ -20,7 +20,7 @@ from pimflow.search.candidates.branches import whole
 from pimflow.search.candidates.divided import changing_devices
 from pimflow.search.candidates.pipelines import cuttable, equal_stages, is_run
 from pimflow.search.chain import Interval
-from pimflow.search.order import Unit
+from pimflow.search.order import Unit, names_of
 from pimflow.search.policy import Space
 
 Chosen = Sequence[Interval[tuple[Decision, ...]]]
@@ -227,7 +227,7 @@ class Merger:
     def _before(self, segment: _Segment) -> Iterator[_Segment]:
         """The first units, cut at any unit, in the stages that they have in the segment."""
         staged = len(segment.stage_rows) > 1
-        made = self._scene.rows_made(_names(segment.units), segment.stage_rows) if staged else {}
+        made = self._scene.rows_made(names_of(segment.units), segment.stage_rows) if staged else {}
         if isinstance(made, Refusal):
             return
         for cut in range(1, len(segment.units)):
@@ -278,7 +278,7 @@ class Merger:
         self, units: Sequence[Unit], shares: Sequence[Sequence[float]], stage_rows: tuple[int, ...], device: str
     ) -> Iterator[Candidate]:
         """The pipeline in which units have these shares on the host, if both devices work on it."""
-        names, destination = _names(units), self._destinations[device]
+        names, destination = names_of(units), self._destinations[device]
         made = self._scene.rows_made(names, stage_rows)
         if isinstance(made, Refusal):
             return
@@ -301,10 +301,6 @@ class Merger:
         by_stage = _in_stages(shares, len(rows))
         counts = tuple([round(share * count) for share, count in zip(by_stage, rows, strict=True)])
         return None if counts == rows or not self._scene.can_run(unit.anchor, destination) else counts
-
-
-def _names(units: Sequence[Unit]) -> tuple[str, ...]:
-    return tuple([node.name for unit in units for node in unit.nodes])
 
 
 def _counts(spans: Spans) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from pimflow.ir import Conv2d, Decision, Pipeline
 from pimflow.ir.analysis.regions import GrowingRun, node_rows
 from pimflow.search.candidates.base import Candidate, Destination, Scene, is_heavy
 from pimflow.search.chain import Interval
-from pimflow.search.order import Unit
+from pimflow.search.order import Unit, names_of
 from pimflow.search.policy import Policy, Space
 
 SHORT_RUN = 4
@@ -179,16 +179,13 @@ def _pipelines(
         yield _pipeline(run, placed, stage_rows, destination, bottom_first=bottom_first)
 
 
-def _names(run: Sequence[Unit]) -> tuple[str, ...]:
-    return tuple([node.name for unit in run for node in unit.nodes])
-
-
 def placed_on(scene: Scene, run: Sequence[Unit], devices: Sequence[str]) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The nodes of a run, and their devices: fused nodes stay on the host."""
     where: list[str] = []
     for unit, device in zip(run, devices, strict=True):
-        where += (device, *[scene.host] * (len(unit.nodes) - 1))
-    return _names(run), tuple(where)
+        where.append(device)
+        where += [scene.host] * (len(unit.nodes) - 1)
+    return names_of(run), tuple(where)
 
 
 def _pipeline(
