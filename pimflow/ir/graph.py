@@ -118,7 +118,9 @@ class Graph:
 
     def __post_init__(self) -> None:
         for name in ("values", "constants", "opset", "packed"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+            given = getattr(self, name)
+            if type(given) is not MappingProxyType:  # such as those of another graph
+                object.__setattr__(self, name, MappingProxyType(dict(given)))
 
     def __reduce__(self) -> tuple[type[Graph], tuple[Any, ...]]:
         """For copy and pickle: the fields, with plain dictionaries instead of read-only views of them."""

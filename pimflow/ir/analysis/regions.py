@@ -116,8 +116,9 @@ def _node_part(graph: Graph, node: Node, start: int, stop: int) -> RowPart | Ref
     for name in [node.inputs[index] for index in node.op.cut_operands if index < len(node.inputs)]:
         if name and name not in graph.constants:
             return Refusal(f"{node.name}: {name!r} is computed, and its parts have to be constants")
-    shapes = [graph.values[name].shape if name else None for name in node.inputs]
-    part = node.op.part_rows(shapes, graph.values[node.outputs[0]].shape, start, stop)
+    values = graph.values
+    shapes = [values[name].shape if name else None for name in node.inputs]
+    part = node.op.part_rows(shapes, values[node.outputs[0]].shape, start, stop)
     return part.at(node.name) if isinstance(part, Refusal) else part
 
 
