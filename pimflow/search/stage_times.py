@@ -48,7 +48,7 @@ class _Node(NamedTuple):
     @property
     def is_current(self) -> bool:
         """Whether none of its parts has been priced since it was made."""
-        return all(part.pending is not None for part in self.pending)
+        return not [part for part in self.pending if part.pending is None]
 
 
 class StageTimes:
@@ -138,11 +138,9 @@ class StageTimes:
 
 
 def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
-    pending = [part for part in parts if part.pending is not None]
     if isinstance(where, str) and layer.in_every_stage and not _have_copies(parts):
-        us = [part.us - part.avoidable_us for part in parts]
-        busy = ((where, sum([some for some in us if some > 0])),) if max(us) > 0 else ()
-        return _Node(min(us), busy, parts, pending)
+        return _on_one_device(parts, where)
+    pending = [part for part in parts if part.pending is not None]
     made = [True] * len(parts) if isinstance(where, Shares) or layer.in_every_stage else list(map(bool, layer.made))
     own = list(compress(parts, made))
     devices = [where] * len(own) if isinstance(where, str) else list(compress(_devices(where), made))
@@ -157,6 +155,20 @@ def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:
                 us[at] += copy.us
                 busy_us[resource] = busy_us.get(resource, 0.0) + copy.us
     return _Node(min(us), tuple(busy_us.items()), parts, pending)
+
+
+def _on_one_device(parts: Sequence[Part], device: str) -> _Node:
+    """A node with a part in every stage and no copies; this is most of them."""
+    least_us, busy_us, pending = math.inf, 0.0, []
+    for part in parts:
+        us = part.us - part.avoidable_us
+        if us < least_us:
+            least_us = us
+        if us > 0:
+            busy_us += us
+        if part.pending is not None:
+            pending.append(part)
+    return _Node(least_us, ((device, busy_us),) if busy_us > 0 else (), parts, pending)
 
 
 def _have_copies(parts: Sequence[Part]) -> bool:
