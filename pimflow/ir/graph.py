@@ -195,7 +195,8 @@ class Graph:
 
     def out_values(self, node: Node) -> tuple[Value, ...]:
         """The values a node makes (unused optional outputs left out)."""
-        return tuple(self.values[name] for name in node.outputs if name)
+        values = self.values
+        return tuple([values[name] for name in node.outputs if name])
 
     def is_constant(self, name: str) -> bool:
         """Whether a value is a constant of the graph."""

@@ -12,7 +12,7 @@ from pimflow.codegen.host import HostBackend
 from pimflow.ir import Array, Conv2d, Graph, Node, Op, Value
 from pimflow.ir.analysis.content import Content, content_arrays, content_of
 from pimflow.ir.analysis.tensor_layout import element_bytes
-from pimflow.records import dataclass
+from pimflow.records import NamedTuple, dataclass
 from pimflow.runtime.gpu.convolutions import Lowered, Sizes, lowered
 from pimflow.runtime.gpu.cost import GpuCost, gpu_cost, movement_cost, scaled, sequence_cost, static_energy_mj
 from pimflow.runtime.gpu.measured import MeasuredTable
@@ -30,8 +30,7 @@ _MANY_OPERANDS = 32
 and a node is priced some ten times."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Kernel:
+class _Kernel(NamedTuple):
     """What a GPU cost depends on: op, operand shapes and types, and the content of the operands that the op names."""
 
     op: Op
