@@ -97,6 +97,8 @@ def _with(placement: Placement, fields: tuple[tuple[str, Any], ...]) -> Placemen
 class Graph:
     """A program: nodes in topological order over named values.
 
+    Dictionaries are copied; read-only views, such as those of another graph, are kept.
+
     Args:
         name: the model's name.
         inputs, outputs: names of graph inputs and outputs, in order. Constants are not inputs.
