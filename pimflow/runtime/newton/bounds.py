@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.newton.im2col import Geometry, geometry
@@ -72,9 +73,15 @@ def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
 
 
 def _interrupted(shape: Geometry, profile: TimingProfile) -> float:
-    last = profile.least_gaps(shape.last_slot_elements)
-    full = profile.least_gaps(shape.slot_elements) if shape.ragged else last
+    last = _gaps(profile, shape.last_slot_elements)
+    full = _gaps(profile, shape.slot_elements) if shape.ragged else last
     return max(_between_visits(shape, profile, full, last), _between_fills(shape, profile, last))
+
+
+@lru_cache(maxsize=256)
+def _gaps(profile: TimingProfile, slot_elements: int) -> LeastGaps:
+    """`profile.least_gaps`: problems differ in few sizes of the last slot."""
+    return profile.least_gaps(slot_elements)
 
 
 def _between_visits(shape: Geometry, profile: TimingProfile, full: LeastGaps, last: LeastGaps) -> float:
@@ -119,9 +126,12 @@ def _with_readings(cycles: float, results: float, pauses: float, pause: float, g
     A READRES may coincide with a refresh, or with one of `pauses` interruptions of at least `pause` cycles each, which
     are already counted.
     """
-    total = cycles
+    total, before = cycles, -1.0
     for _ in range(_ROUNDS):
         refreshes = total // gaps.refresh_interval
+        if refreshes == before:
+            break
+        before = refreshes
         readings = max(0.0, results - 1 - refreshes)
         together = min(pauses, readings) * min(pause, gaps.result)
         total = cycles + refreshes * gaps.refresh + readings * gaps.result - together
