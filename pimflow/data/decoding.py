@@ -1,283 +1,24 @@
-"""One strict codec for frozen dataclasses and named tuples: to the plain data that JSON and TOML hold, and back.
-
-Either becomes a mapping of its fields; any other tuple becomes a list; numbers, text, booleans and None stay the same.
-With `tagged`, every such mapping has its class's name under "type", so that a field may hold one of several classes.
-
-Reading follows the types of the fields and is strict. An unknown or missing key, or a value of the wrong type or
-outside its `Limits`, is a `DataError` that names the path to it, as in 'pim.timing.strict.t_faw' or 'gpu.tiles[0]'.
-`open_file` and `read_file` read the files that such data come from; `read_argument` reads what callers in Python write.
-
-The types are those that plain data can hold: bool, int, float, str, None, Literal, tuples, mappings with text keys,
-dataclasses, named tuples, unions of these, and Any. An integer is accepted as a float, and stays an integer where both
-are allowed; True is not a number. A class whose keys depend on its data provides its own conversion,
-`from_data(data, read)` and `to_data()`.
-"""
+"""Reads plain data as the records that their types describe; errors name the path to what is wrong."""
 
 from __future__ import annotations
 
-import dataclasses
-import errno
-import json
 import math
 import os
 import reprlib
-import stat
 import types
 import typing
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, cached_property
-from json.encoder import encode_basestring_ascii
 from numbers import Integral, Real
-from operator import attrgetter
-from pathlib import Path
-from typing import Annotated, Any, BinaryIO, Literal, TypeVar, Union, overload
+from typing import Annotated, Any, Literal, TypeVar, Union, overload
 
+from pimflow.data.forms import TAG, Limits, fields_of, is_record
 from pimflow.errors import DataError, OptionError, choose_one
-from pimflow.records import NamedTuple, dataclass
-
-Number = bool | int | float | Literal["inf", "-inf", "nan"]
-"""A number as JSON can hold it, too: infinities and NaN as words."""
 
 T = TypeVar("T")
-V = TypeVar("V")
 Read = Callable[[Any], Any]
-Write = Callable[[Any], Any]
 Nested = Callable[..., Any]
 """(form, data, *path): passed to `from_data`, to read data nested inside its own data; `path` leads there."""
-TAG = "type"
-NOT_DATA: Mapping[str, Any] = {"data": False}
-"""Metadata of a field that is not part of the data: it is not written, and reading gives its default."""
-
-
-MAX_TEXT_BYTES = 64 << 20
-"""Size limit of a text file, written by a person or a program: far more than any needs, and far less than memory."""
-
-
-def open_file(path: str | Path) -> BinaryIO:
-    """Open a regular file for reading. A FIFO would block, and a device may never end.
-
-    Raises:
-        OSError: it cannot be opened, or is not a regular file; `strerror` says which.
-    """
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
-    except ValueError as error:  # NUL in the name
-        raise OSError(errno.EINVAL, str(error), str(path)) from None
-    if stat.S_ISREG(os.fstat(handle).st_mode):
-        return os.fdopen(handle, "rb")
-    os.close(handle)
-    raise OSError(errno.EINVAL, "it is not a regular file", str(path))
-
-
-def read_file(path: str | Path, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
-    """Read all bytes of a regular file.
-
-    Raises:
-        OSError: as for `open_file`; or it is larger than `max_bytes`.
-    """
-    with open_file(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        data = b"" if size > max_bytes else file.read()
-    if max(size, len(data)) > max_bytes:
-        raise OSError(errno.EFBIG, f"it is larger than {max_bytes:,} bytes", str(path))
-    return data
-
-
-def is_folder(path: Path) -> bool:
-    """Whether there is a folder at a path. A path that the system does not take (a name too long, a NUL) has none."""
-    try:
-        return path.is_dir()
-    except (OSError, ValueError):
-        return False
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The range of a number, which must also be finite, as in `Annotated[int, Limits(least=1)]`.
-
-    Args:
-        least: the smallest value allowed.
-        most: the largest value allowed.
-        above: every value must be larger than this.
-    """
-
-    least: float | None = None
-    most: float | None = None
-    above: float | None = None
-
-    def hold(self, value: float) -> bool:
-        """Whether a number is within the limits."""
-        low = (self.least is None or value >= self.least) and (self.above is None or value > self.above)
-        return low and (self.most is None or value <= self.most)
-
-    def __str__(self) -> str:
-        if self.least is not None and self.most is not None:
-            return f"between {self.least} and {self.most}"
-        words = (
-            (f"above {self.above}", self.above),
-            (f"{self.least} or more", self.least),
-            (f"{self.most} or less", self.most),
-        )
-        return " and ".join(word for word, limit in words if limit is not None)
-
-
-class Table(Mapping[str, V]):
-    """An immutable, hashable mapping that keeps its order, for fields of hashed records."""
-
-    __slots__ = ("_items",)
-
-    def __init__(self, items: Mapping[str, V]) -> None:
-        self._items = dict(items)
-
-    def __getitem__(self, key: str) -> V:
-        return self._items[key]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._items)
-
-    def __len__(self) -> int:
-        return len(self._items)
-
-    def __hash__(self) -> int:
-        return hash(tuple(self._items.items()))
-
-    def __repr__(self) -> str:
-        return f"Table({self._items!r})"
-
-
-def encode(item: Any, *, tagged: bool = False) -> Any:
-    """The plain data of a tree of dataclasses, tuples, mappings and plain values.
-
-    Fields keep their order; those that a class does not take when it is made, or marks as `NOT_DATA`, are left out.
-
-    Raises:
-        TypeError: something else is in the tree.
-    """
-    return _writer(item.__class__, tagged)(item)
-
-
-def encode_json(item: Any, *, tagged: bool = False) -> str:
-    """`encode` as JSON text without blanks, written directly, in less than half the time.
-
-    Raises:
-        TypeError: as for `encode`.
-    """
-    return _text_writers(tagged)[item.__class__](item)
-
-
-def record_form(cls: type[Any], *, tagged: bool = False) -> str:
-    """The text that `encode_json` makes of a record of a class, with "%s" for the text of each field."""
-    tag = [f"{json_text(TAG)}:{json_text(cls.__name__)}"] if tagged else []
-    return f"{{{','.join([*tag, *(f'{json_text(field.name)}:%s' for field in _fields(cls))])}}}"
-
-
-class _TextWriters(dict[type[Any], Callable[[Any], str]]):
-    """The writers of the text of items, by class; each is made on first use."""
-
-    def __init__(self, tagged: bool) -> None:
-        flags = {True: "true", False: "false"}
-        super().__init__({int: int.__repr__, str: encode_basestring_ascii, bool: flags.__getitem__})
-        self._tagged = tagged
-
-    def __missing__(self, form: type[Any]) -> Callable[[Any], str]:
-        made = self[form] = self._made(form)
-        return made
-
-    def _made(self, form: type[Any]) -> Callable[[Any], str]:
-        if _is_record(form) and not hasattr(form, "to_data"):
-            return self._record_writer(form)
-        if issubclass(form, (tuple, list)):
-            return lambda item: f"[{','.join([self[entry.__class__](entry) for entry in item])}]"
-        return lambda item: json_text(encode(item, tagged=self._tagged))
-
-    def _record_writer(self, cls: type[Any]) -> Callable[[Any], str]:
-        names, form = [field.name for field in _fields(cls)], record_form(cls, tagged=self._tagged)
-        fields = attrgetter(*names) if len(names) > 1 else lambda item: [getattr(item, name) for name in names]
-        return lambda item: form % tuple([self[value.__class__](value) for value in fields(item)])
-
-
-@cache
-def _text_writers(tagged: bool) -> _TextWriters:
-    return _TextWriters(tagged)
-
-
-def json_text(data: Any) -> str:
-    """Plain data as JSON without blanks."""
-    return json.dumps(data, separators=(",", ":"))
-
-
-def number_in_words(number: Number) -> Number:
-    """The number, as a word if JSON has no number for it."""
-    if not isinstance(number, float) or math.isfinite(number):
-        return number
-    return "nan" if math.isnan(number) else "inf" if number > 0 else "-inf"
-
-
-@cache
-def _writer(form: type[Any], tagged: bool) -> Write:
-    """The writer of items of one class, cached because a large model's streams have hundreds of thousands of items."""
-    if issubclass(form, (bool, int, str, type(None))) or form is float:
-        return _as_it_is
-    if issubclass(form, Real):  # numpy's number types
-        return int if issubclass(form, Integral) else float
-    if _is_record(form) and not hasattr(form, "to_data"):
-        return _record_writer(form, tagged)
-    if issubclass(form, (tuple, list)):
-        return lambda item: [
-            entry if entry.__class__ in _PLAIN else _writer(entry.__class__, tagged)(entry) for entry in item
-        ]
-    if issubclass(form, Mapping):
-        return lambda item: {key: _writer(value.__class__, tagged)(value) for key, value in item.items()}
-    if hasattr(form, "to_data"):
-        return lambda item: encode(item.to_data(), tagged=tagged)
-    raise TypeError(f"a {form.__name__} has no form as plain data")
-
-
-_PLAIN = frozenset((bool, int, str, float, type(None)))
-"""The classes of most items, recognised without looking up a writer."""
-
-
-def _as_it_is(item: Any) -> Any:
-    return item
-
-
-def _record_writer(cls: type[Any], tagged: bool) -> Write:
-    names = tuple(f.name for f in _fields(cls))
-    tag = {TAG: cls.__name__} if tagged else {}
-
-    def write(item: Any) -> dict[str, Any]:
-        data: dict[str, Any] = dict(tag)
-        for name in names:
-            value = getattr(item, name)
-            data[name] = value if value.__class__ in _PLAIN else _writer(value.__class__, tagged)(value)
-        return data
-
-    return write
-
-
-class _Field(NamedTuple):
-    """A field that is part of the data, and whether it is required."""
-
-    name: str
-    needed: bool
-
-
-def _is_record(form: Any) -> bool:
-    """Whether `form` is a dataclass or a named tuple."""
-    return dataclasses.is_dataclass(form) or hasattr(form, "_field_defaults")
-
-
-def _fields(cls: type[Any]) -> tuple[_Field, ...]:
-    """The fields of a dataclass or a named tuple that are part of the data."""
-    if not dataclasses.is_dataclass(cls):
-        named: Any = cls
-        return tuple(_Field(name, name not in named._field_defaults) for name in named._fields)
-    missing = dataclasses.MISSING
-    return tuple(
-        _Field(f.name, f.default is missing and f.default_factory is missing)
-        for f in dataclasses.fields(cls)
-        if f.init and f.metadata.get("data", True)
-    )
 
 
 @overload
@@ -413,7 +154,7 @@ def _reader(form: Any, tagged: bool) -> Read:
         return _mapping(_reader(arguments[1], tagged))
     if hasattr(form, "from_data"):
         return lambda data: form.from_data(data, _nested)
-    if _is_record(form):
+    if is_record(form):
         return _Record(typing.cast("type[Any]", form), tagged)
     return _SCALARS[form]
 
@@ -539,11 +280,11 @@ class _Record:
     @cached_property
     def _fields(self) -> dict[str, Read]:
         forms = typing.get_type_hints(self._cls, include_extras=True)
-        return {f.name: _reader(forms[f.name], self._tagged) for f in _fields(self._cls)}
+        return {f.name: _reader(forms[f.name], self._tagged) for f in fields_of(self._cls)}
 
     @cached_property
     def _needed(self) -> tuple[str, ...]:
-        return tuple(f.name for f in _fields(self._cls) if f.needed)
+        return tuple(f.name for f in fields_of(self._cls) if f.needed)
 
     def __call__(self, data: Any) -> Any:
         if not isinstance(data, Mapping):
@@ -594,7 +335,7 @@ def _kind_of_form(form: Any) -> str:
     if origin is Literal:
         return _kind_of_data(arguments[0])
     plain = origin or form
-    if _is_record(plain):
+    if is_record(plain):
         return "a table"
     return next(word for kind, word in _KINDS if issubclass(plain, kind))
 
@@ -621,7 +362,7 @@ def _one_kind(forms: list[Any], tagged: bool) -> Read:
         return _reader(forms[0], tagged)
     if set(forms) == {int, float}:
         return lambda data: data if type(data) is int else _float(data)
-    if not all(map(_is_record, forms)):
+    if not all(map(is_record, forms)):
         raise TypeError(f"data cannot tell {forms} from each other")
     records = {form.__name__: _reader(form, tagged) for form in forms}
     names = tuple(records)
