@@ -157,22 +157,24 @@ class CellIndex:
             self._boxes = {cells.box for cells in self._cells}
         if box in self._boxes:  # the common case
             return True
-        missing = box.volume
-        for cells in self._candidates(box):
+        near = self._candidates(box)
+        for cells in near:
             if cells.box.holds(box):
                 return True
+        missing = box.volume
+        for cells in near:
             shared = cells.box.overlap(box)
             if shared is not None:
                 missing -= shared.volume
         return not missing
 
-    def _candidates(self, box: Box) -> Iterable[Cells]:
+    def _candidates(self, box: Box) -> Sequence[Cells]:
         if len(self._cells) <= _FEW:
             return self._cells
         self._settle()
         start = bisect_left(self._order, (box.lo[self._axis] - self._longest + 1, 0))
         end = bisect_left(self._order, (box.hi[self._axis], 0))
-        return (self._cells[number] for _, number in self._order[start:end])
+        return [self._cells[number] for _, number in self._order[start:end]]
 
     def _settle(self) -> None:
         """Sorts in the cells that are not sorted yet."""
