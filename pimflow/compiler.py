@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pimflow.bundle.source import ModelSource, model_source
 from pimflow.compiled import CompiledModel, Machine
 from pimflow.compiled.original import read_for_passes, read_model, run_original
+from pimflow.compiled.stamp_cache import StampCache
 from pimflow.errors import ArgumentError, kind_of, printable
 from pimflow.frontend import Loaded
 from pimflow.ir import Graph, Node, Refusal
@@ -44,7 +45,7 @@ from pimflow.search.capacity import Places
 from pimflow.search.feature_places import feature_places
 from pimflow.search.pricing import rewrites
 from pimflow.search.progress import receiver_of, silent
-from pimflow.search.solver import bound_of, save_unit_records, solve
+from pimflow.search.solver import bound_of, cache_of, save_unit_records, solve
 from pimflow.verify.each_pass import EachPass
 
 if TYPE_CHECKING:
@@ -163,6 +164,7 @@ def compile_with(source: ModelSource, options: Options, progress: ProgressSink =
     progress(f"load {source.name}")
     if source.path is not None:
         with suppress(OSError):  # the reader says why
+            source.recall(StampCache(cache_of(options)).seen)
             _ = source.sha256  # before it is read: a file that changes meanwhile is noticed
     loaded = read_model(source, options)
     progress(f"run {source.name}")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
+import onnx
 import pytest
 
 import pimflow
@@ -111,6 +113,42 @@ def test_a_known_output_is_replaced_without_reading_it(
         read.append(path.stat().st_ino)
         return sha256_of(path)
 
-    monkeypatch.setattr("pimflow.bundle.manifest.sha256_of", noted)
+    for module in ("manifest", "stamps"):
+        monkeypatch.setattr(f"pimflow.bundle.{module}.sha256_of", noted)
     compiled.save(out)
     assert (before in read) is not use_cache
+
+
+@pytest.mark.parametrize("use_cache", [True, False])
+def test_a_model_that_an_earlier_run_read_is_not_hashed_again(
+    use_cache: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIMFLOW_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr("pimflow.bundle.stamps._SETTLED_NS", -1)  # files are old at once
+    model = tmp_path / "toy.onnx"
+    pimflow_zoo.export("toy", model)
+    hashed: list[str] = []
+
+    def noted(path: Path) -> str:
+        hashed.append(path.name)
+        return sha256_of(path)
+
+    monkeypatch.setattr("pimflow.bundle.stamps.sha256_of", noted)
+
+    def run(name: str) -> str:
+        """Compiles like a process of its own, and returns the recorded digest."""
+        monkeypatch.setattr("pimflow.bundle.stamps._digests", {})
+        hashed.clear()
+        pimflow.compile(model, policy="gpu", use_cache=use_cache).save(tmp_path / name)
+        config = json.loads((tmp_path / name / "config.json").read_text())
+        return str(config["original_sha256"])
+
+    first = run("first")
+    assert hashed == ["toy.onnx"]
+    assert run("second") == first
+    assert hashed == ([] if use_cache else ["toy.onnx"])
+    changed = onnx.load(model)
+    changed.producer_name = "another"
+    onnx.save(changed, model)
+    assert run("third") == sha256_of(model) != first
+    assert hashed == ["toy.onnx"]

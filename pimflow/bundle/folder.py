@@ -9,8 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 
 from pimflow.bundle.files import parent_folders
-from pimflow.bundle.manifest import NOTHING_SEEN, is_output, read_manifest, stamps, write_manifest
+from pimflow.bundle.manifest import is_output, read_manifest, stamps, write_manifest
 from pimflow.bundle.scratch import MAX_NAME_BYTES, NEW, parent_lock, put_in_place, scratch_folder
+from pimflow.bundle.stamps import NOTHING_SEEN
 from pimflow.errors import OutputError
 
 _ANOTHER = "choose another output folder with -o"

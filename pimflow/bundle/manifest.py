@@ -8,8 +8,6 @@ from __future__ import annotations
 import hashlib
 import os
 import stat
-import sys
-import time
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from functools import cached_property
@@ -18,7 +16,8 @@ from types import MappingProxyType
 from typing import Any
 
 from pimflow.bundle.files import json_text, read_json, sha256_of, write_json
-from pimflow.data import decode, encode, open_file
+from pimflow.bundle.stamps import NOTHING_SEEN, STAMPS_LAST, changed_ns, digest_of, stamp_of
+from pimflow.data import decode, encode
 from pimflow.errors import DataError
 from pimflow.records import dataclass
 from pimflow.version import format_of
@@ -27,13 +26,6 @@ MANIFEST = "manifest.json"
 VERIFICATION = "verification.json"
 _SEAL = "sha256"
 _FORMAT = format_of("output")
-_SETTLED_NS = 3_000_000_000
-"""The next change of a file older than this changes its timestamp, which advances at least every 2 s on any file
-system."""
-_digests: dict[str, str] = {}
-"""The digests of files that this process has read, by stamp."""
-NOTHING_SEEN: Mapping[str, str] = MappingProxyType({})
-"""An empty set of known digests."""
 
 
 @dataclass(frozen=True)
@@ -98,43 +90,9 @@ class Manifest:
             if name == VERIFICATION:
                 return _is_sealed(path)
             listed = self.files.get(name)
-            return listed is not None and listed == _File(status.st_size, _digest(path, seen))
+            return listed is not None and listed == _File(status.st_size, digest_of(path, seen))
         except FileNotFoundError:  # removed in the meantime
             return False
-
-
-def _digest(path: Path, seen: Mapping[str, str]) -> str:
-    """The digest of a file. It is not read again as long as its stamp is unchanged: an output that is replaced is
-    checked before the work, before and after it is moved aside, and before it is removed.
-
-    Args:
-        path: of the file.
-        seen: digests by stamp.
-
-    Raises:
-        OSError: it cannot be read.
-    """
-    with open_file(path) as file:  # opening a file makes network file systems refresh its timestamps
-        status = os.fstat(file.fileno())
-    stamp = _stamp(status)
-    if stamp in seen:
-        _digests[stamp] = seen[stamp]
-    if stamp not in _digests:
-        digest = sha256_of(path)
-        if time.time_ns() - _changed_ns(status) < _SETTLED_NS:  # another change could leave the same timestamp
-            return digest
-        _digests[stamp] = digest
-    return _digests[stamp]
-
-
-def _stamp(status: os.stat_result) -> str:
-    """A stamp, as 32 hex digits, that any change of the file changes, even if it is renamed, copied or backdated."""
-    parts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns)
-    return hashlib.blake2b(repr(parts).encode(), digest_size=16).hexdigest()
-
-
-def _changed_ns(status: os.stat_result) -> int:
-    return max(status.st_mtime_ns, status.st_ctime_ns)
 
 
 def stamps(folder: Path) -> dict[str, str]:
@@ -145,14 +103,14 @@ def stamps(folder: Path) -> dict[str, str]:
         OSError: something cannot be read.
     """
     manifest = read_manifest(folder)
-    if manifest is None or sys.platform == "win32":  # on Windows anybody can set the time of change
+    if manifest is None or not STAMPS_LAST:
         return {}
     written_ns = (folder / MANIFEST).stat().st_ctime_ns
     statuses = {name: (folder / name).stat() for name in manifest.files}
     return {
-        _stamp(status): manifest.files[name].sha256
+        stamp_of(status): manifest.files[name].sha256
         for name, status in statuses.items()
-        if _changed_ns(status) < written_ns
+        if changed_ns(status) < written_ns
     }
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from pimflow.bundle.files import sha256_of
+from pimflow.bundle.stamps import NOTHING_SEEN, digest_of, recall, stamps_of
 from pimflow.errors import ArgumentError, ModelError, OptionError, did_you_mean, kind_of
 from pimflow.onnxio.export import ModelContent, SplitModel
 from pimflow.records import dataclass
@@ -90,7 +92,28 @@ class ModelSource:
             return str(pimflow_zoo.SHA256[self.zoo])
         vars(self)["_stamp"] = self._stamp_now()
         content = self.as_file()
-        return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else sha256_of(Path(str(content)))
+        return hashlib.sha256(content).hexdigest() if isinstance(content, bytes) else digest_of(Path(str(content)))
+
+    def recall(self, seen: Mapping[str, str]) -> None:
+        """Takes the digest of a file from an earlier run if the file has not changed since.
+
+        Args:
+            seen: digests by stamp, from `stamps` of earlier runs.
+
+        Raises:
+            OSError: the file cannot be read.
+        """
+        if self.path is not None and seen:
+            recall(self._place(self.path), seen)
+
+    @property
+    def stamps(self) -> Mapping[str, str]:
+        """The digest by the stamp of the file, for later runs, if the file is still the one that was read."""
+        if self.path is None or self._stamp_now() != vars(self).get("_stamp"):
+            return NOTHING_SEEN
+        with suppress(OSError):  # it was removed a moment ago
+            return stamps_of(self._place(self.path))
+        return NOTHING_SEEN
 
     @property
     def is_whole(self) -> bool:

@@ -1,4 +1,5 @@
-"""Remembers the files that earlier runs wrote to output folders, so that unchanged ones need not be read."""
+"""Remembers the models that earlier runs read and the files that they wrote to output folders, so that the digests of
+unchanged ones need not be computed again."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ _MAX_BYTES = 128 << 10
 
 
 class StampCache:
-    """Digests of the files that were written to output folders, by their stamps.
+    """Digests of models, and of the files that were written to output folders, by their stamps.
 
     Args:
         cache: the cache folder; None for no cache.

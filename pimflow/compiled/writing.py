@@ -72,6 +72,7 @@ def save(model: CompiledResult, folder: str | Path, progress: Tell = silent) -> 
         with in_background(partial(_check, model, scratch / PROGRAM, stored, digests), model.options.jobs):
             _save_records(model, scratch, digests, progress)
             progress("checking what was written")
+    stamps.seen.update(model.source.stamps)
     stamps.save()
     return folder
 

@@ -490,14 +490,15 @@ def reads(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         found.append(path.name)
         return sha256_of(path)
 
-    monkeypatch.setattr("pimflow.bundle.manifest.sha256_of", noted)
+    for module in ("manifest", "stamps"):
+        monkeypatch.setattr(f"pimflow.bundle.{module}.sha256_of", noted)
     return found
 
 
 @pytest.fixture
 def all_old(monkeypatch: pytest.MonkeyPatch) -> None:
     """Treat all files as old."""
-    monkeypatch.setattr("pimflow.bundle.manifest._SETTLED_NS", -1)
+    monkeypatch.setattr("pimflow.bundle.stamps._SETTLED_NS", -1)
 
 
 @pytest.mark.usefixtures("all_old")
