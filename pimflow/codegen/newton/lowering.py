@@ -54,22 +54,27 @@ class PimProgram:
     mapping: Mapping
     pim: PimSpec
     shape: Geometry
-    classes: tuple[StreamClass, ...]  # contain no idle channels
+    channel_classes: tuple[tuple[int, ...], ...]  # as in `StreamClass`; contain no idle channels
     rows: int  # of every bank, occupied by its weights in the fullest channel
     first_row: int = 0  # of every bank, where the weights begin; streams count rows from here
     origin: PimProgram | None = field(default=None, compare=False, repr=False)  # the same elsewhere; has the streams
     # used instead of its own streams
-    other_streams: tuple[CommandStream, ...] | None = field(default=None, compare=False, repr=False)
+    other_streams: tuple[CommandStream, ...] | None = field(default=None, repr=False)
 
-    @property
-    def channel_classes(self) -> tuple[tuple[int, ...], ...]:
-        """The channels of every stream class."""
-        return tuple(entry.channels for entry in self.classes)
+    @cached_property
+    def classes(self) -> tuple[StreamClass, ...]:
+        """The stream classes, created once, wherever the weights are stored."""
+        if self.other_streams is not None:
+            return tuple(StreamClass(stream, (stream.channel,)) for stream in self.other_streams if stream.body)
+        if self.origin is not None:
+            return self.origin.classes
+        lowering = _Lowering(self.mapping, self.shape, self.pim)
+        return tuple(StreamClass(lowering.stream(channels[0]), channels) for channels in self.channel_classes)
 
     @property
     def channel_groups(self) -> tuple[tuple[int, ...], ...]:
         """Channels that share a global buffer, without idle ones."""
-        busy = {channel for entry in self.classes for channel in entry.channels}
+        busy = {channel for channels in self.channel_classes for channel in channels}
         groups, first = [], 0
         for group in self.mapping.groups:
             groups.append(tuple(channel for channel in range(first, first + group.channels) if channel in busy))
@@ -91,12 +96,12 @@ class PimProgram:
     def nests(self, emitter: EmitterOf[Made]) -> dict[int, tuple[Made, ...]]:
         """By busy channel, the loop nest that `lower` gave it, built by the given kind of emitter."""
         lowering = _Lowering(self.mapping, self.shape, self.pim)
-        return {channel: lowering.nest(channel, emitter) for entry in self.classes for channel in entry.channels}
+        return {channel: lowering.nest(channel, emitter) for channels in self.channel_classes for channel in channels}
 
     def marked_nests(self, emitter: EmitterOf[Made]) -> Iterator[tuple[tuple[Made, ...], dict[int, tuple[int, ...]]]]:
         """Loop nests with marks in place of tiles, and the tiles of every busy channel that executes them, which are
         mostly all that channels differ in. The mark of tile n of a channel, counted from 1, is n * `MARK`."""
-        busy = (channel for entry in self.classes for channel in entry.channels)
+        busy = (channel for channels in self.channel_classes for channel in channels)
         return _Lowering(self.mapping, self.shape, self.pim).marked_nests(busy, emitter)
 
     def at(self, first_row: int) -> PimProgram:
@@ -105,8 +110,8 @@ class PimProgram:
 
     def with_streams(self, streams: tuple[CommandStream, ...]) -> PimProgram:
         """The same program with other streams, one per channel: those read back from a file, or changed by hand."""
-        classes = tuple(StreamClass(stream, (stream.channel,)) for stream in streams if stream.body)
-        return replace(self, classes=classes, other_streams=streams)
+        classes = tuple((stream.channel,) for stream in streams if stream.body)
+        return replace(self, channel_classes=classes, other_streams=streams)
 
     @cached_property
     def layout(self) -> WeightLayout:
@@ -160,9 +165,8 @@ class Outline:
         return self._lowering.comps(channel)
 
     def program(self) -> PimProgram:
-        """The program: the outline with its streams."""
-        classes = tuple(StreamClass(self._lowering.stream(channels[0]), channels) for channels in self.channel_classes)
-        return PimProgram(self.problem, self.mapping, self.pim, self.shape, classes, self.rows)
+        """The program, which creates its streams when they are first read."""
+        return PimProgram(self.problem, self.mapping, self.pim, self.shape, self.channel_classes, self.rows)
 
 
 def lower(problem: MatrixProblem, mapping: Mapping, pim: PimSpec) -> PimProgram | Refusal:

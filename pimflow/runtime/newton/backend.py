@@ -392,7 +392,7 @@ class NewtonBackend(MatrixBackend[NewtonProgram]):
 
     def identity_key(self, program: NewtonProgram) -> Hashable:
         """A key that is equal for programs that differ only in their first row."""
-        streams = program.streams if isinstance(program, SpmmProgram) else program.classes
+        streams = program.streams if isinstance(program, SpmmProgram) else program.channel_classes
         return tuple(map(id, (program.problem, program.mapping, program.pim, streams)))
 
     def content_key(self, program: NewtonProgram) -> str | None:
