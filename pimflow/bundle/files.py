@@ -79,8 +79,9 @@ def _line_chunks(document: Mapping[str, Any]) -> Iterator[str]:
     yield "}" if document else "{}"
 
 
-_compact_json = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
-_spaced_json = json.JSONEncoder(allow_nan=False).encode
+# Documents are trees, so none is searched for cycles.
+_compact_json = json.JSONEncoder(allow_nan=False, check_circular=False, separators=(",", ":")).encode
+_spaced_json = json.JSONEncoder(allow_nan=False, check_circular=False).encode
 
 
 def write_records(path: Path, document: Any, depth: int) -> None:

@@ -74,7 +74,11 @@ def _text_writers(tagged: bool) -> _TextWriters:
 
 def json_text(data: Any) -> str:
     """Plain data as JSON without blanks."""
-    return json.dumps(data, separators=(",", ":"))
+    return _compact(data)
+
+
+_compact = json.JSONEncoder(check_circular=False, separators=(",", ":")).encode
+"""Made once: `json.dumps` makes an encoder for every call with separators. Data are trees, without cycles."""
 
 
 def number_in_words(number: Number) -> Number:
