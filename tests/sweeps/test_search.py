@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import pytest
 
 import pimflow
 from pimflow.errors import OptionError
+from pimflow.sweeps.result import SweepResult
 
 GRID: dict[str, Any] = {
     "models": ["zoo:toy"],
@@ -36,10 +38,15 @@ def volume(points: list[tuple[float, float]], corner: tuple[float, float]) -> fl
     return area
 
 
+@cache
+def whole_grid() -> SweepResult:
+    return pimflow.sweep(GRID, jobs=1)
+
+
 @pytest.mark.parametrize("sampler", ["nsga2", "tpe", "random"])
 def test_a_search_finds_most_of_the_front_in_a_part_of_the_grid(sampler: str) -> None:
     pytest.importorskip("optuna")
-    whole = pimflow.sweep(GRID, jobs=1)
+    whole = whole_grid()
     search = {"trials": 25, "sampler": sampler, "seed": 3}
     part = pimflow.sweep({**GRID, "search": search}, jobs=1)
     assert len(part) == 25 < len(whole) == 60

@@ -18,7 +18,7 @@ SPEC = machine(cores=130, ranks=8)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("vertices", "edges", "features"), [(400, 3000, 64), (3000, 36_000, 16)])
+@pytest.mark.parametrize(("vertices", "edges", "features"), [(400, 3000, 64), (1500, 18_000, 16)])
 def test_its_pick_is_near_the_best(kind: str, vertices: int, edges: int, features: int) -> None:
     tuner = Tuner(SPEC, KINDS[kind](vertices, edges), Aggregation(features, "int32"))
     ranking, all_exact = tuner.rank(), tuner.exhaustive()
