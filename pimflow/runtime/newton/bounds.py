@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import lru_cache
 
 from pimflow.codegen import ConvProblem, MatrixProblem
 from pimflow.codegen.newton.im2col import Geometry, geometry
@@ -73,15 +72,9 @@ def interrupted_cycles(problem: MatrixProblem, profile: TimingProfile) -> float:
 
 
 def _interrupted(shape: Geometry, profile: TimingProfile) -> float:
-    last = _gaps(profile, shape.last_slot_elements)
-    full = _gaps(profile, shape.slot_elements) if shape.ragged else last
+    last = profile.gaps(shape.last_slot_elements)
+    full = profile.gaps(shape.slot_elements) if shape.ragged else last
     return max(_between_visits(shape, profile, full, last), _between_fills(shape, profile, last))
-
-
-@lru_cache(maxsize=256)
-def _gaps(profile: TimingProfile, slot_elements: int) -> LeastGaps:
-    """`profile.least_gaps`: problems differ in few sizes of the last slot."""
-    return profile.least_gaps(slot_elements)
 
 
 def _between_visits(shape: Geometry, profile: TimingProfile, full: LeastGaps, last: LeastGaps) -> float:

@@ -173,6 +173,17 @@ class TimingProfile(ABC):
         """`least_visits`, cached."""
         return self.least_visits()
 
+    def gaps(self, slot_elements: float) -> LeastGaps:
+        """`least_gaps`, cached: problems differ in few sizes of the last slot."""
+        known = self._gaps.get(slot_elements)
+        if known is None:
+            known = self._gaps[slot_elements] = self.least_gaps(slot_elements)
+        return known
+
+    @cached_property
+    def _gaps(self) -> dict[float, LeastGaps]:
+        return {}
+
     def placement_cycles(self, stored_bytes: int) -> int:
         """Cycles to write an activation operand into the banks of one channel, before its stream can start.
 
