@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from functools import cache, cached_property, partial
-from itertools import combinations, pairwise
+from itertools import combinations
 from typing import Protocol
 from weakref import WeakKeyDictionary
 
@@ -29,11 +29,13 @@ from pimflow.search.parts import (
     extract_row_parts,
     price_key,
 )
+from pimflow.search.share_times import DividedTimes, PartTimes, ShareTimes
 
 SLACK = 0.002
 """The tolerance, as a share, for underestimating a rate, so that only a few shares have to be priced."""
-_PART_SIZES = 8
-"""The number of ranges for the size of the smaller part of a node; each range is bounded by its ends."""
+_PLACES, _DIFFERENT = 16, 1.05
+"""A stretch of counts longer than one part in `_PLACES` of a node is looked into if the prices of its ends differ by
+this factor."""
 GROWTH = 1.05
 """Each priced share is at least this factor larger than the previous one, whatever `SLACK` says."""
 
@@ -56,20 +58,20 @@ class Costs(part_prices.Costs, Protocol):
 class DeviceTimes(NamedTuple):
     """The minimum time of a node on a device.
 
-    `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies. `row_us` is one row,
-    `first_us` one row with its copies, and `least_us` the smallest share of rows, columns or K with its copies. If a
-    unit computes only the product of an operator, `beside_us` is the host's time for the rest, and `around_us` the
-    longest chain of that rest through the product.
+    `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies. `first_us` is one row with
+    its copies, and `least_us` the smallest share of rows, columns or K with its copies. If a unit computes only the
+    product of an operator, `beside_us` is the host's time for the rest, and `around_us` the longest chain of that rest
+    through the product. `rows` has every number of rows, without copies; None if they are not computed apart.
     """
 
     device: str
     whole_us: float
     link_us: float
-    row_us: float
     first_us: float
     least_us: float
     beside_us: float = 0.0
     around_us: float = 0.0
+    rows: ShareTimes | None = None
 
     @property
     def path_us(self) -> float:
@@ -79,11 +81,12 @@ class DeviceTimes(NamedTuple):
 
 @dataclass(frozen=True)
 class NodeTimes:
-    """The minimum times of a node on all devices that can run it, the host first; whether it can be divided; and
-    whether it can be in one decision with nodes that it reads or that read it."""
+    """The minimum times of a node on all devices that can run it, the host first; whether it can be divided, or only
+    by rows; and whether it can be in one decision with nodes that it reads or that read it."""
 
     on_devices: tuple[DeviceTimes, ...]
     divided: bool
+    only_rows: bool
     flows: bool
 
     @cached_property
@@ -95,6 +98,17 @@ class NodeTimes:
         counts = range(2, len(times) + 1)
         shared = (_shared_us(some) for count in counts for some in combinations(self.on_devices, count))
         return min([*times, *shared])
+
+    @cached_property
+    def alone_us(self) -> float:
+        """The time of the whole node in a decision of its own."""
+        return max(self.whole_us, self.rows.alone_us) if self.rows and self.only_rows else self.whole_us
+
+    @cached_property
+    def rows(self) -> DividedTimes | None:
+        """The times of its rows; None if they are not computed apart."""
+        host, *units = (None if least.rows is None else PartTimes.of(least.rows) for least in self.on_devices)
+        return None if host is None else DividedTimes(host, tuple(filter(None, units)))
 
     @cached_property
     def first_us(self) -> float:
@@ -114,6 +128,14 @@ class _Price(NamedTuple):
 
     run_us: float
     link_us: float
+
+
+class _Division(NamedTuple):
+    """A node divided along one dimension: its smallest share, all of it in any number of shares, and every share."""
+
+    smallest: _Price
+    whole: _Price
+    shares: ShareTimes
 
 
 _KNOWN: WeakKeyDictionary[Costs, dict[bool, dict[Hashable, NodeTimes]]] = WeakKeyDictionary()
@@ -137,7 +159,6 @@ class LeastTimes:
         self._host = costs.target.host
         self._divides_sums = costs.target.units[self._host].divides_sums
         self._known = _KNOWN.setdefault(costs, {}).setdefault(self._busy, {})
-        self._divided: dict[Hashable, float] = {}
         self._choices = {device: sorted({unit.default_choice, *unit.choices}) for device, unit in costs.units.items()}
 
     def whole_us(self, node: Node, device: str) -> float:
@@ -153,57 +174,25 @@ class LeastTimes:
     def of(self, node: Node) -> NodeTimes:
         """A node's times. They are 0 for fused nodes, movements and copies from the host."""
         if node.placement.fused_into is not None or node.op.is_movement or node.placement.access is not None:
-            nothing = DeviceTimes(self._host, 0.0, 0.0, 0.0, 0.0, 0.0)
-            return NodeTimes((nothing,), divided=False, flows=_flows(self._graph, node))
+            nothing = DeviceTimes(self._host, 0.0, 0.0, 0.0, 0.0)
+            return NodeTimes((nothing,), divided=False, only_rows=False, flows=_flows(self._graph, node))
         key = price_key(self._graph, node)
         if key not in self._known:
             self._known[key] = self._times(node)
         return self._known[key]
-
-    def divided_us(self, node: Node) -> float | None:
-        """The host's minimum time for a node in two parts or more; None if it has no rows to divide.
-
-        With three parts or more, the two smallest have at most two thirds of the rows, and the others have at most the
-        best rate.
-        """
-        rows = self._rows_apart(node)
-        if rows < 2:
-            return None
-        key = price_key(self._graph, node)
-        if key not in self._divided:
-            self._divided[key] = self._in_parts_us(node, rows)
-        return self._divided[key]
-
-    def _rows_apart(self, node: Node) -> int:
-        """The number of a node's rows; 1 if they cannot be computed apart."""
-        return node_rows(self._graph, node) if self.of(node).flows else 1
-
-    def _in_parts_us(self, node: Node, rows: int) -> float:
-        whole_us, measured_us = self.whole_us(node, self._host), self._costs.measured_us(node.op)
-        if node.op.is_sparse or whole_us <= 0:
-            return whole_us
-
-        def part_us(count: int) -> float:
-            return min(self._rows(self._host, node, rows, count).run_us, measured_us)
-
-        sizes = sorted({max(1, rows // 2 * step // _PART_SIZES) for step in range(_PART_SIZES)})
-        spans = [(first, beyond - 1) for first, beyond in pairwise((*sizes, rows // 2 + 1))]
-        shares = [(part_us(first), last) for first, last in spans]
-        in_two = min(us + part_us(rows - last) for us, last in shares)
-        in_more = shares[0][0] + min(us + (1 - min(2 * last / rows, 2 / 3)) * whole_us for us, last in shares)
-        return max(whole_us, min(in_two, in_more))
 
     def _times(self, node: Node) -> NodeTimes:
         devices = (self._host, *self._costs.units)
         flows = _flows(self._graph, node)
         if node.op.is_sparse:
             least = tuple(filter(None, (self._sparse(device, node) for device in devices)))
-            return NodeTimes(least, divided=False, flows=flows)
+            return NodeTimes(least, divided=False, only_rows=False, flows=flows)
         rows = node_rows(self._graph, node) if flows else 1
         columns = self._columns(node, rows)
         inner = self._inner(node)
         least = tuple(filter(None, (self._dense(device, node, rows, columns, inner) for device in devices)))
-        return NodeTimes(least, divided=max(rows, columns, inner) > 1, flows=flows)
+        others = max(columns, inner)
+        return NodeTimes(least, divided=max(rows, others) > 1, only_rows=others <= 1, flows=flows)
 
     def _columns(self, node: Node, rows: int) -> int:
         """The number of columns that the search may divide; 1 if it does not divide them."""
@@ -229,7 +218,6 @@ class LeastTimes:
             0.0 if divisions else whole.link_us,
             0.0,
             0.0,
-            0.0,
         )
 
     def _dense(self, device: str, node: Node, rows: int, columns: int, inner: int) -> DeviceTimes | None:
@@ -241,29 +229,42 @@ class LeastTimes:
         whole = self._whole(device, node)
         if whole is None:
             return None
-        run_us, link_us = row_us, _ = whole
-        first_us = least_us = run_us + link_us
+        by_rows, by_columns, by_inner = None, None, None
+        least = whole
         if rows > 1:
-            price = cache(partial(self._rows, device, node, rows))
-            row_us, first_us = price(1).run_us, sum(price(1))
-            least_us = min(least_us, first_us)
-            if not node.op.is_elementwise:
-                run_us, link_us = map(min, zip(whole, _least_share(price, whole, rows), strict=True))
+            by_rows = self._by_rows(device, node, rows, whole)
+            least = _lowest(least, by_rows.whole)
         if columns > 1:
             price = cache(lambda count: self._part(device, extract_columns(self._graph, node, count)))
-            least_us = min(least_us, sum(price(1)))
-            by_columns = _least_share(price, whole, columns)
-            run_us, link_us = min(run_us, by_columns.run_us), min(link_us, by_columns.link_us)
+            by_columns = _division(price, whole, whole, columns)
+            least = _lowest(least, by_columns.whole)
         if inner > 1:
             price = cache(lambda count: self._part(device, extract_k(self._graph, node, 0, count)))
-            least_us = min(least_us, sum(price(1)))
-            run_us, link_us = _least_share(price, _Price(run_us, link_us), inner)
+            by_inner = _division(price, whole, least, inner)
+            least = by_inner.whole
+        divisions = (by_rows, by_columns, by_inner)
+        first_us = sum(whole if by_rows is None else by_rows.smallest)
+        least_us = min([sum(whole), *(sum(division.smallest) for division in divisions if division)])
+        run_us, shares = least.run_us, by_rows and by_rows.shares
         if device == self._host:
-            measured_us = self._costs.measured_us(node.op)
-            run_us, row_us, first_us, least_us = (min(us, measured_us) for us in (run_us, row_us, first_us, least_us))
+            most_us = self._costs.measured_us(node.op)
+            run_us, first_us, least_us = (min(us, most_us) for us in (run_us, first_us, least_us))
+            shares = shares and shares.at_most(most_us)
         beside_us, around_us = (0.0, 0.0) if device == self._host else self._rest_us(node)
-        first_us, least_us = min(first_us, run_us + link_us), min(least_us, run_us + link_us)
-        return DeviceTimes(device, run_us, link_us, min(row_us, run_us), first_us, least_us, beside_us, around_us)
+        first_us, least_us = min(first_us, run_us + least.link_us), min(least_us, run_us + least.link_us)
+        return DeviceTimes(device, run_us, least.link_us, first_us, least_us, beside_us, around_us, shares)
+
+    def _by_rows(self, device: str, node: Node, rows: int, whole: _Price) -> _Division:
+        """The rows of a node, more than one."""
+        price = cache(partial(self._rows, device, node, rows))
+        if node.op.is_elementwise:
+            shares = ShareTimes(((1, price(1).run_us), (rows, whole.run_us)), whole.run_us / rows)
+            return _Division(price(1), whole, shares)
+        division = _division(price, whole, whole, rows)
+        if device != self._host:  # its rates hardly differ
+            return division
+        least_us = _between(lambda count: price(count).run_us, division.shares.least_us)
+        return division._replace(shares=division.shares._replace(least_us=least_us))
 
     def _rest_us(self, node: Node) -> tuple[float, float]:
         """The host's minimum time for everything in an operator except its product: the sum, and the longest chain
@@ -340,35 +341,61 @@ class LeastTimes:
         return _Price(run_us, sum(copy.time_us for copy in copies if not copy.resource))
 
 
-def _least_share(price: Callable[[int], _Price], whole: _Price, size: int) -> _Price:
-    """A lower bound on the time of all `size` rows or columns, in any number of parts.
+def _lowest(one: _Price, other: _Price) -> _Price:
+    return _Price(*map(min, zip(one, other, strict=True)))
+
+
+def _division(price: Callable[[int], _Price], whole: _Price, least: _Price, size: int) -> _Division:
+    """A node in any number of parts along one dimension.
 
     Args:
-        price: the price of a number of them; non-decreasing.
-        whole: the price of all of them, or a lower bound on it.
-        size: their number, more than one.
+        price: the price of a number of rows, columns or elements of K; non-decreasing.
+        whole: the price of all of them in one part.
+        least: the lowest price of the node that is known so far.
+        size: the number of all of them, more than one.
     """
-    run_us = _least_rate(lambda count: price(count).run_us, whole.run_us, size)
-    return _Price(run_us, _least_rate(lambda count: price(count).link_us, whole.link_us, size))
+    run_us, priced = _least_rate(lambda count: price(count).run_us, least.run_us, size)
+    link_us, _ = _least_rate(lambda count: price(count).link_us, least.link_us, size)
+    return _Division(price(1), _Price(run_us, link_us), ShareTimes((*priced, (size, whole.run_us)), run_us / size))
 
 
-def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> float:
-    """A lower bound on the price of any count times `size` over that count; too low by at most `SLACK` or one step of
-    `GROWTH`.
+def _least_rate(price: Callable[[int], float], whole_us: float, size: int) -> tuple[float, list[tuple[int, float]]]:
+    """A lower bound on the price of any count times `size` over that count, and the counts that were priced; the bound
+    is too low by at most `SLACK` or one step of `GROWTH`.
 
     No larger count has a lower price, so one price covers all counts up to the one at which it would give a better rate
     than the best so far.
     """
     best = least = whole_us
-    count = 1
-    while count < size and least > 0:
+    priced: list[tuple[int, float]] = []
+    lasts: list[int] = []
+    while least > 0 and (count := lasts[-1] + 1 if lasts else 1) < size:
         us = price(count)
+        priced.append((count, us))
         best = min(best, us * size / count)
         last = max(int(us * size / (best * (1 - SLACK))) if best else size, int(count * GROWTH), count)
-        last = min(last, size - 1)
-        least = min(least, us * size / last)
-        count = last + 1
-    return least
+        lasts.append(min(last, size - 1))
+        least = min(least, us * size / lasts[-1])
+    falling_us = math.inf
+    for (_, us), last in zip(reversed(priced), reversed(lasts), strict=True):
+        falling_us = min(falling_us, us)  # should a kernel for more of them be faster
+        least = min(least, falling_us * size / last)
+    return least, priced
+
+
+def _between(price: Callable[[int], float], priced: Sequence[tuple[int, float]]) -> tuple[tuple[int, float], ...]:
+    """Counts and their prices, with more counts wherever the prices differ much over a long stretch."""
+    apart = max(priced[-1][0] // _PLACES, 1)
+    *left, last = priced
+    found = [last]
+    while left:
+        (count, us), (next_count, next_us) = left[-1], found[-1]
+        if next_count - count > apart and next_us > us * _DIFFERENT:
+            middle = (count + next_count) // 2
+            left.append((middle, price(middle)))
+        else:
+            found.append(left.pop())
+    return tuple(found[::-1])
 
 
 def _longest_through(expansion: Expansion, kernels: Mapping[str, float]) -> float:

@@ -41,6 +41,7 @@ from pimflow.search.epilogues import members_by_root, own_kernels
 from pimflow.search.flows import Flow, flow_in
 from pimflow.search.least_times import Costs, LeastTimes, NodeTimes
 from pimflow.search.meeting_bound import meeting_bound
+from pimflow.search.node_costs import NodeCosts
 
 Array = npt.NDArray[np.float64]
 
@@ -103,11 +104,14 @@ def makespan_bound(graph: Graph, costs: Costs, host_us: float) -> MakespanBound:
         costs: the cost model in PIM mode.
         host_us: the time of the host alone, with all memory channels.
     """
-    load_us, weights = _load(graph, costs)
-    least = LeastTimes(graph, costs)
-    times = {node.name: least.of(node) for node in graph.nodes}
+    busy, times = (
+        {node.name: least.of(node) for node in graph.nodes}
+        for least in (LeastTimes(graph, costs, busy=True), LeastTimes(graph, costs))
+    )
+    behind = _behind(graph, busy, costs)
+    load_us, weights = _load(costs, busy, behind)
     path_us, path = _critical_path(graph, times)
-    meeting_us, meeting = meeting_bound(graph, times, _behind(graph, times, costs), least)
+    meeting_us, meeting = meeting_bound(graph, NodeCosts(busy, times, behind))
     transfers = costs.least_transfers_us(graph)
     transfer_us = sum(transfers.values(), 0.0)
     parts = (load_us, path_us, meeting_us, transfer_us, host_us)
@@ -133,42 +137,39 @@ def _bottlenecks(shares: Mapping[str, float]) -> tuple[Bottleneck, ...]:
     return tuple(found)
 
 
-def _behind(
-    graph: Graph, times: Mapping[str, NodeTimes], costs: Costs, *, busy: bool = False
-) -> dict[tuple[str, str], float]:
-    """By node and unit, a lower bound on the host's time if the unit computes the node: for the epilogue, and for the
-    rest of an operator if only its product runs on the unit. `busy` is that of `LeastTimes`.
+def _behind(graph: Graph, busy: Mapping[str, NodeTimes], costs: Costs) -> dict[tuple[str, str], float]:
+    """By node and unit, a lower bound on how long the host is busy if the unit computes the node: for the epilogue, and
+    for the rest of an operator if only its product runs on the unit.
 
     An elementwise node takes a launch plus time in proportion to its size: no share of it has a better rate than all of
     it.
     """
-    found = {(name, least.device): least.beside_us for name, time in times.items() for least in time.on_devices}
+    found = {(name, least.device): least.beside_us for name, time in busy.items() for least in time.on_devices}
     host = costs.target.host
     for root, members in members_by_root(graph).items():
         for device in costs.units:
             own = own_kernels(graph, root, members, device, costs.readouts, host)
             kernels = [graph.node(name).placed(device=host, fused_into=None) for name in members if own[name]]
-            epilogue_us = sum(_alone_us(graph, node, costs, busy) for node in kernels)
+            epilogue_us = sum(_busy_us(graph, node, costs) for node in kernels)
             found[root, device] = found.get((root, device), 0.0) + epilogue_us
     return found
 
 
-def _alone_us(graph: Graph, node: Node, costs: Costs, busy: bool) -> float:
-    """A lower bound on the host's time for a node in a kernel of its own."""
-    alone_us = costs.node_cost(graph, node).time_us - costs.avoidable_us(graph, node, busy=busy)
+def _busy_us(graph: Graph, node: Node, costs: Costs) -> float:
+    """A lower bound on how long the host is busy with a node in a kernel of its own."""
+    alone_us = costs.node_cost(graph, node).time_us - costs.avoidable_us(graph, node, busy=costs.queues_launches)
     return min(alone_us, costs.measured_us(node.op))
 
 
-def _load(graph: Graph, costs: Costs) -> tuple[float, dict[str, float]]:
+def _load(
+    costs: Costs, busy: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float]
+) -> tuple[float, dict[str, float]]:
     """The load balance, and each node's contribution to it at the optimal prices of the resources."""
-    least = LeastTimes(graph, costs, busy=True)
-    times = {node.name: least.of(node) for node in graph.nodes}
-    names = [name for name, time in times.items() if any(least.whole_us for least in time.on_devices)]
+    names = [name for name, time in busy.items() if any(least.whole_us for least in time.on_devices)]
     if not names:
         return 0.0, {}
     resources = (costs.target.host, *costs.units, *map(_link, costs.units))
-    behind = _behind(graph, times, costs, busy=True)
-    loads = _loads({name: times[name] for name in names}, behind, resources)
+    loads = _loads({name: busy[name] for name in names}, behind, resources)
     loads = loads[:, :, loads.any(axis=(0, 1))]  # nothing is gained by a price of the others
     prices = _best_prices(loads)
     weights = (loads @ prices).min(axis=1)

@@ -15,19 +15,19 @@ and every row of every node behind it needs some of its rows (each through other
   a whole: all of its parts run before anything behind it, as in a decision of its own.)
 - the other nodes between two waists run between those, in decisions of their own or in decisions with waists.
 
-A run of waists in one decision, and the nodes between the first and the last of them, keep each device busy for at
-least the time that their best rates give. For any prices of device time that add up to one, the run takes at least the
-total cost of its nodes, each where it is cheapest; so do nodes between two waists, and, at the same prices, those of
-them that are in the run's decision together with those that are not. The minimum over all ways to cut the waists and
-what is between them into single ones and runs is computed position by position. For the run that ends at a position, it
-uses the price, from a fixed set, at which the cheapest start of the run costs most; so the result is no larger than
-with the best price for each start.
+For any prices of device time that add up to one, a run of waists in one decision takes at least what its nodes cost,
+each where it is cheapest (`node_costs`), plus what devices wait for before their first waist and behind their last one
+(`run_bound`); so do nodes between two waists, and, at the same prices, those of them that are in the run's decision
+together with those that are not. The minimum over all ways to cut the waists and what is between them into single ones
+and runs is computed position by position. For the run that ends at a position, it uses the price, from a fixed set, at
+which the cheapest start of the run costs most; so the result is no larger than with the best price for each start.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
+from types import MappingProxyType
 
 import numpy as np
 import numpy.typing as npt
@@ -36,12 +36,11 @@ from pimflow.ir import Graph, Node
 from pimflow.ir.analysis.regions import node_rows
 from pimflow.records import NamedTuple
 from pimflow.search.flows import flow_in
-from pimflow.search.least_times import LeastTimes, NodeTimes
+from pimflow.search.least_times import NodeTimes
+from pimflow.search.node_costs import PRICES, NodeCosts
+from pimflow.search.run_bound import Runs, Ways, costs_of_run
 
 Array = npt.NDArray[np.float64]
-
-PRICES = np.linspace(0.0, 1.0, 65)
-"""The prices of the host's time; the rest, up to one, is divided among the units."""
 
 
 class _Step(NamedTuple):
@@ -50,52 +49,22 @@ class _Step(NamedTuple):
     Args:
         alone_us: its time in decisions without other steps.
         alone: what each node contributes to that.
-        costs: the cost of each node in a decision with other steps, at all prices; None for a waist that cannot be in
-            one, as it has only one part.
+        ways: its costs in a decision with other steps; None for a waist that cannot be in one, as it has only one part.
+        together: for nodes between two waists, the cost of each in such a decision, at all prices.
         follows: whether it is a waist that may be in the decision of the step before it.
-        balanced: its cost in a decision with those that follow it, or that it follows, at all prices; None if there can
-            be none.
     """
 
     alone_us: float
     alone: Mapping[str, float]
-    costs: Mapping[str, Array] | None
+    ways: Ways | None
+    together: Mapping[str, Array] = MappingProxyType({})
     follows: bool = False
-    balanced: Array | None = None
 
 
-class _Lead(NamedTuple):
-    """A waist in a decision of its own, and those that follow it.
-
-    Args:
-        start: the position of the first.
-        alone_us: the time of the first alone.
-        balanced: the cost of all of them, at all prices.
-    """
-
-    start: int
-    alone_us: float
-    balanced: Array
-
-    @property
-    def time_us(self) -> float:
-        """The minimum time of all of them in one decision."""
-        return max(self.alone_us, float(self.balanced.max()))
-
-
-def meeting_bound(
-    graph: Graph, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float], least: LeastTimes
-) -> tuple[float, dict[str, float]]:
-    """The bound, and each node's contribution to it.
-
-    Args:
-        graph: cleaned up.
-        times: the minimum times of its nodes.
-        behind: by node and unit, the host's minimum time for the epilogue if the unit computes the node.
-        least: the source of the times.
-    """
-    cuts = _Cuts()
-    for step in _steps(graph, _Prices(times, behind), least):
+def meeting_bound(graph: Graph, costs: NodeCosts) -> tuple[float, dict[str, float]]:
+    """The bound for a cleaned-up graph, given the costs of its nodes, and each node's contribution to it."""
+    cuts = _Cuts(costs)
+    for step in _steps(graph, costs):
         cuts.add(step)
     return cuts.best_us[-1], cuts.weights()
 
@@ -108,145 +77,125 @@ class _Cuts:
         best_us: the minimum time of the first steps, by their number.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, costs: NodeCosts) -> None:
         self.best_us = [0.0]
+        self._costs = costs
         self._steps: list[_Step] = []
-        self._last: list[tuple[int, int | None]] = []
-        """By step, the start of the last run and the price at which it costs most; the price is None for a step in a
-        decision of its own, or for a waist and what follows it."""
-        self._lead: _Lead | None = None
-        """The last waist that follows no other, with those that follow it."""
-        self._spent_us = np.zeros(len(PRICES))
-        """By price, the cost so far of everything that may be in runs."""
-        self._open_us = np.full(len(PRICES), np.inf)
-        self._opened = np.zeros(len(PRICES), np.intp)
-        """By price, the start of the cheapest run that may continue, and the best time before it minus `_spent_us` at
-        that point."""
+        self._starts: list[int | None] = []
+        """By step, where the decision starts that ends with it: the step itself, or the waist that it follows; None for
+        a run."""
+        self._prices: dict[int, int] = {}
+        """By the last step of a run, the price at which the run costs most."""
+        self._lead = 0
+        """The place of the last step that follows no other."""
+        self._together: Array | None = None
+        """The costs of that and of those that follow it, in one decision; None if nothing follows it."""
+        self._runs: Runs | None = None
+        """The runs that may continue; None if the last step cannot be in one."""
 
     def add(self, step: _Step) -> None:
         """Add the next step: on its own, or at the end of a run."""
-        place = len(self._last)
-        single_us, start = self._alone(step, place)
-        begins_us = self.best_us[-1] - self._spent_us
-        if step.costs is None:
-            begins_us = self._open_us = np.full(len(PRICES), np.inf)
-        else:
-            self._spent_us = self._spent_us + sum(step.costs.values())
-        run_us = self._open_us + self._spent_us
-        price = int(run_us.argmax())
-        is_run = run_us[price] < single_us
-        self.best_us.append(float(run_us[price]) if is_run else single_us)
-        self._last.append((int(self._opened[price]), price) if is_run else (start, None))
+        before_us, runs = self.best_us[-1], self._runs
         self._steps.append(step)
-        self._opened = np.where(begins_us < self._open_us, place, self._opened)
-        self._open_us = np.minimum(self._open_us, begins_us)
+        single_us, start = self._alone(step)
+        self.best_us.append(single_us)
+        self._starts.append(start)
+        if step.ways is None:
+            self._runs = None
+            return
+        if runs is None:
+            self._runs = Runs.from_step(before_us, step.ways)
+            return
+        runs = runs.with_step(step.ways)
+        run_us = runs.least_us
+        price = int(run_us.argmax())
+        if run_us[price] < single_us:
+            self.best_us[-1], self._starts[-1] = float(run_us[price]), None
+            self._prices[len(self._steps)] = price
+        self._runs = runs.or_from_step(before_us, step.ways)
 
-    def _alone(self, step: _Step, place: int) -> tuple[float, int]:
-        """The least sum with a step on its own, or in the decision of the waist that it follows, and where that
+    def _alone(self, step: _Step) -> tuple[float, int]:
+        """The least sum with the last step on its own, or in the decision of the waist that it follows, and where that
         decision starts."""
+        place, lead = len(self._steps) - 1, self._steps[self._lead]
         apart_us = self.best_us[-1] + step.alone_us
         if not step.follows:
-            self._lead = None if step.balanced is None else _Lead(place, step.alone_us, step.balanced)
+            self._lead, self._together = place, None
             return apart_us, place
-        assert self._lead is not None, "it follows a waist"
-        assert step.balanced is not None, "it follows a waist"
-        self._lead = self._lead._replace(balanced=self._lead.balanced + step.balanced)
-        return min((apart_us, place), (self.best_us[self._lead.start] + self._lead.time_us, self._lead.start))
+        before = self._cost(lead) if self._together is None else self._together
+        self._together = before + self._cost(step)
+        together_us = max(lead.alone_us, float(self._together.max()))
+        return min((apart_us, place), (self.best_us[self._lead] + together_us, self._lead))
+
+    def _cost(self, waist: _Step) -> Array:
+        """The cost of a waist, however it is divided."""
+        (name,) = waist.alone
+        return self._costs.cost(name)
 
     def weights(self) -> dict[str, float]:
         """The contributions of the nodes to the bound."""
         found: dict[str, float] = {}
-        stop = len(self._last)
+        stop = len(self._steps)
         while stop:
-            start, price = self._last[stop - 1]
-            found |= _in_run(self._steps[start:stop], price) if price is not None else _alone(self._steps[start:stop])
-            stop = start
+            start = self._starts[stop - 1]
+            if start is not None:
+                found |= self._weights_alone(start, stop)
+                stop = start
+                continue
+            price = self._prices[stop]
+            costs = costs_of_run(self._backwards(stop), price, self.best_us[stop])
+            for step, cost in zip(self._steps[stop - len(costs) : stop], reversed(costs), strict=True):
+                together = {name: float(own[price]) for name, own in step.together.items()}
+                found |= together or dict.fromkeys(step.alone, cost)
+            stop -= len(costs)
         return found
 
+    def _weights_alone(self, start: int, stop: int) -> dict[str, float]:
+        """The contributions of the nodes of a step alone, or of a waist and those that follow it."""
+        first, *others = self._steps[start:stop]
+        costs = [self._cost(step) for step in (first, *others)] if others else []
+        total = sum(costs, np.zeros(len(PRICES)))
+        if total.max() <= first.alone_us:
+            return dict(first.alone)
+        price = int(total.argmax())
+        return {
+            name: float(cost[price]) for step, cost in zip((first, *others), costs, strict=True) for name in step.alone
+        }
 
-def _in_run(steps: Sequence[_Step], price: int) -> dict[str, float]:
-    """The contributions of the nodes of a run at a price."""
-    return {name: float(costs[price]) for step in steps for name, costs in (step.costs or {}).items()}
-
-
-def _alone(steps: Sequence[_Step]) -> dict[str, float]:
-    """The contributions of the nodes of a step alone, or of a waist and those that follow it."""
-    first, *others = steps
-    balanced = {name: step.balanced for step in steps for name in step.alone if step.balanced is not None}
-    total: Array = np.zeros(len(PRICES)) + sum(balanced.values())
-    if not others or total.max() <= first.alone_us:
-        return dict(first.alone)
-    price = int(total.argmax())
-    return {name: float(cost[price]) for name, cost in balanced.items()}
-
-
-class _Prices:
-    """The costs of nodes at all prices of device time."""
-
-    def __init__(self, times: Mapping[str, NodeTimes], behind: Mapping[tuple[str, str], float]) -> None:
-        self.times = times
-        self._behind = behind
-        self._divided: dict[tuple[int, tuple[float, ...]], Array] = {}
-        """Results of `divided_cost` by what they depend on; nodes that are alike share their times."""
-
-    def cost(self, name: str, host_us: float) -> Array:
-        """The cost of a node on its cheapest device, of which the host takes at least `host_us`."""
-        found: Array = PRICES * host_us
-        units = self.times[name].on_devices[1:]
-        for unit in units:
-            own = (1 - PRICES) / len(units) * unit.whole_us
-            found = np.minimum(found, own + PRICES * self._behind.get((name, unit.device), 0.0))
-        return found
-
-    def divided_cost(self, name: str) -> Array:
-        """The cost of a node that units can run too, in two parts or more: all on units, all on the host, or shared.
-
-        If the host computes a share x, it takes x times its whole time and no less than one row takes; units likewise.
-        The total is convex in x and piecewise linear.
-        """
-        times = self.times[name]
-        key = id(times), tuple([self._behind.get((name, least.device), 0.0) for least in times.on_devices])
-        if key not in self._divided:
-            self._divided[key] = self._divided_cost(name)
-        return self._divided[key]
-
-    def _divided_cost(self, name: str) -> Array:
-        host, *units = self.times[name].on_devices
-        found = self.cost(name, max(host.whole_us, 2 * host.row_us))
-        whole_us, row_us = (min(us) for us in zip(*((unit.whole_us, unit.row_us) for unit in units), strict=True))
-        behind_us = min(self._behind.get((name, unit.device), 0.0) for unit in units)
-        kinks = (host.row_us / host.whole_us if host.whole_us else 0.0, 1 - row_us / whole_us if whole_us else 1.0)
-        shared = [
-            PRICES * (max(host.row_us, x * host.whole_us) + (1 - x) * behind_us)
-            + (1 - PRICES) / len(units) * max(row_us, (1 - x) * whole_us)
-            for x in (0.0, *kinks, 1.0)
-        ]
-        least: Array = np.minimum(found, np.min(shared, axis=0))
-        return least
+    def _backwards(self, stop: int) -> Iterator[tuple[Ways, float]]:
+        """The steps that may be in one run that ends before a place, from there to the front, each with the minimum
+        time of all before it."""
+        for at in range(stop - 1, -1, -1):
+            ways = self._steps[at].ways
+            if ways is None:
+                return
+            yield ways, self.best_us[at]
 
 
-def _steps(graph: Graph, prices: _Prices, least: LeastTimes) -> Iterator[_Step]:
+def _steps(graph: Graph, costs: NodeCosts) -> Iterator[_Step]:
     """The waists that take time, and the nodes before, between and behind them, in order.
 
     An elementwise waist behind other nodes than waists may be in a decision of theirs; alone, it counts as nothing.
     """
     between: list[Node] = []
     is_led = False
-    for node, is_waist in zip(graph.nodes, _waists(graph, prices.times), strict=True):
-        if not any(time.whole_us for time in prices.times[node.name].on_devices):
+    for node, is_waist in zip(graph.nodes, _waists(graph, costs.busy), strict=True):
+        if not any(time.whole_us for time in costs.busy[node.name].on_devices):
             continue
         if not is_waist:
             between.append(node)
             continue
         if between:
-            yield _between(graph, between, prices)
-        follows = _may_follow(graph, node, prices.times)
+            yield _between(graph, between, costs)
+        follows = _may_follow(graph, node, costs.busy)
         is_led = not follows or (is_led and not between)
         between = []
-        step = _waist(graph, node, prices, least)
-        yield step._replace(follows=follows) if is_led else _Step(0.0, {node.name: 0.0}, step.costs)
+        if is_led:
+            yield _waist(graph, node, costs)._replace(follows=follows)
+        else:
+            yield _Step(0.0, {node.name: 0.0}, Ways.anywhere(costs.cost(node.name)))
     if between:
-        yield _between(graph, between, prices)
+        yield _between(graph, between, costs)
 
 
 def _waists(graph: Graph, times: Mapping[str, NodeTimes]) -> list[bool]:
@@ -275,37 +224,27 @@ def _waists(graph: Graph, times: Mapping[str, NodeTimes]) -> list[bool]:
     return [latest[here] <= here <= earliest[here] for here in range(len(place))]
 
 
-def _between(graph: Graph, nodes: Sequence[Node], prices: _Prices) -> _Step:
+def _between(graph: Graph, nodes: Sequence[Node], costs: NodeCosts) -> _Step:
     """The other nodes between two waists; elementwise ones that read none of the others may be in the decision of the
-    first waist, and do not count."""
-    costs = {node.name: prices.cost(node.name, prices.times[node.name].on_devices[0].whole_us) for node in nodes}
+    first waist, and do not count alone."""
+    together = {node.name: costs.cost(node.name) for node in nodes}
     following: set[str] = set()
     for node in nodes:
         producers = (graph.producer(name) for name in node.inputs if name)
-        read = (producer.placement.fused_into or producer.name for producer in producers if producer is not None)
-        if _may_follow(graph, node, prices.times) and not any(name in costs and name not in following for name in read):
+        read = {producer.placement.fused_into or producer.name for producer in producers if producer is not None}
+        if _may_follow(graph, node, costs.busy) and read.isdisjoint(together.keys() - following):
             following.add(node.name)
-    alone = {name: cost for name, cost in costs.items() if name not in following}
-    total: Array = np.zeros(len(PRICES)) + sum(alone.values())
+    apart = {name: cost for name, cost in together.items() if name not in following}
+    total: Array = sum(apart.values(), np.zeros(len(PRICES)))
     price = int(total.argmax())
-    return _Step(float(total[price]), {name: float(cost[price]) for name, cost in alone.items()}, costs)
+    alone = {name: float(cost[price]) for name, cost in apart.items()}
+    return _Step(float(total[price]), alone, Ways.anywhere(sum(together.values(), np.zeros(len(PRICES)))), together)
 
 
-def _waist(graph: Graph, node: Node, prices: _Prices, least: LeastTimes) -> _Step:
-    """A waist; one that only the host can run costs a kernel of the host for each part."""
-    times = prices.times[node.name]
-    cost: Array | None = None
-    if len(times.on_devices) > 1:
-        has_parts = times.flows and node_rows(graph, node) > 1
-        cost = prices.divided_cost(node.name) if has_parts else None
-    elif (divided_us := least.divided_us(node)) is not None:
-        cost = PRICES * divided_us
-    return _Step(
-        times.whole_us,
-        {node.name: times.whole_us},
-        None if cost is None else {node.name: cost},
-        balanced=prices.cost(node.name, times.on_devices[0].whole_us),
-    )
+def _waist(graph: Graph, node: Node, costs: NodeCosts) -> _Step:
+    times = costs.busy[node.name]
+    has_parts = times.flows and node_rows(graph, node) > 1
+    return _Step(times.alone_us, {node.name: times.alone_us}, costs.ways(node.name) if has_parts else None)
 
 
 def _may_follow(graph: Graph, node: Node, times: Mapping[str, NodeTimes]) -> bool:
