@@ -255,7 +255,7 @@ def test_the_readme_and_the_page_of_bounds_show_what_a_compilation_prints() -> N
     assert max(map(len, shown.splitlines())) <= 100
     printed = without_wraps(compiled.summary())
     assert [part for part in without_wraps(shown).split(" ... ") if part not in printed] == []
-    (row,) = re.findall(r"^\| mobilenet-v2 \|.*$", (ROOT / "docs" / "bounds.md").read_text(), re.MULTILINE)
+    row, _ = re.findall(r"^\| mobilenet-v2 \|.*$", (ROOT / "docs" / "bounds.md").read_text(), re.MULTILINE)
     cells, report = row.split(" | "), compiled.report
     assert cells[1:3] == [f"{report.bound.time_us:,.1f}", report.bound.binding]
     assert cells[7:9] == [f"{report.result.time_us:,.1f}", f"{report.bound_ratio:.2f}"]

@@ -11,7 +11,7 @@ than small ones.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import cache, cached_property, reduce
+from functools import cached_property, lru_cache, reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -29,8 +29,8 @@ class ShareTimes(NamedTuple):
     """Minimum times of shares of a node's rows on a device.
 
     Args:
-        least_us: pairs of a count and a time: no share of that many rows or more takes less.
-            The counts ascend from 1 to the whole node.
+        least_us: pairs of a count and a time: no share of that many rows or more takes less. The counts ascend from 1
+            to the whole node.
         each_us: no share takes less than this per row.
     """
 
@@ -68,7 +68,7 @@ class Cells(NamedTuple):
     excluded: npt.NDArray[np.bool_]
 
 
-@cache
+@lru_cache(maxsize=256)
 def cells_of(size: int) -> Cells:
     """The cells for a size."""
     last = np.minimum(np.arange(_CELLS + 1) * -(-size // _CELLS), size)
