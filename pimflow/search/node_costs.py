@@ -110,7 +110,7 @@ def _ways(busy: NodeTimes, busy_rows: DividedTimes, rows: DividedTimes, behind_u
     only_host = host + (1 - PRICES) * rows.host.least_us
     if not rows.units:
         return Ways(host, units, both, only_host, units)
-    if min(behind_us) > 0:  # wherever units compute the node, the host has work
+    if max(behind_us) > 0:  # where some unit computes the node, the host has work
         never = np.full(len(PRICES), np.inf)
         return Ways(host, never, np.minimum(both, units), only_host, never)
     return Ways(host, units, both, only_host, units + PRICES * PartTimes.of_any(rows.units).least_us)

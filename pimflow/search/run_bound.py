@@ -40,9 +40,8 @@ _TURNS: tuple[tuple[str, tuple[int, ...]], ...] = (
 _ROUNDING = 1 + 1e-9
 _STARTS = (_HOST, _UNITS, _BOTH)
 _ENDS = (_HOST, _UNITS, _BOTH, _HOST_LEFT, _UNITS_LEFT)
-
-
 _SOURCES = np.array([(sources * len(_TURNS))[: len(_TURNS)] for _, sources in _TURNS])
+"""By state, those that may precede it, repeated to the same number."""
 
 
 class Ways:

@@ -120,6 +120,14 @@ def test_what_a_device_waits_for_counts(behind_us: float) -> None:
         assert (ways.only_units - ways.units).tolist() == pytest.approx((PRICES * unit[1]).tolist())
 
 
+def test_the_host_does_not_wait_if_it_computes_an_epilogue_for_any_unit() -> None:
+    """The cheaper unit leaves an epilogue to the host, the other one does not."""
+    times = {"0": node_times({"host": linear(12.0, 1.0), "unit": linear(9.0), "other": linear(20.0)})}
+    ways = NodeCosts(times, times, {("0", "unit"): 0.5}).ways("0")
+    assert np.isinf([ways.units, ways.only_units]).all()
+    assert np.isfinite(ways.both).all()
+
+
 def test_a_node_that_only_rows_divide_costs_what_its_parts_do() -> None:
     """Four rows take the host as long as one, so it needs two parts; of columns, or elements of K, only their rate is
     known."""
