@@ -57,9 +57,9 @@ def screen(proto: onnx.ModelProto) -> None:
     """Checks names and attributes of all nodes, including those in subgraphs and functions.
 
     Raises:
-        ModelError: there are too many nodes, two nodes of a graph have the same name, an attribute is out of range or
-            does not hold its declared type, a size is below 1, functions are recursive, or a call does not fit its
-            function.
+        ModelError: there are too many nodes, two nodes of a graph have the same name, a result that is not optional has
+            none, an attribute is out of range or does not hold its declared type, a size is below 1, functions are
+            recursive, or a call does not fit its function.
     """
     _check_count(len(proto.graph.node), "the model has")
     _screen(proto.graph.node, "graph")
@@ -74,6 +74,7 @@ def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
     nodes = list(nodes)
     _check_names(nodes, where)
     for node in nodes:
+        _check_results(node)
         for attribute in node.attribute:
             _check_content(node, attribute)
             _check_attribute(node, attribute)
@@ -138,6 +139,19 @@ def _check_names(nodes: Iterable[onnx.NodeProto], where: str) -> None:
             raise ModelError(f"{where}: {count} nodes ({kinds}) are named {name!r}", "give every node its own name")
 
 
+_ANY_NUMBER = frozenset(("If", "Loop", "Scan", "SequenceMap", "Split"))
+"""The operators with any number of results."""
+
+
+def _check_results(node: onnx.NodeProto) -> None:
+    """Refuses an operator with any number of results if one has no name: only optional results may be left out."""
+    if node.op_type in _ANY_NUMBER and node.domain in ("", "ai.onnx") and "" in node.output:
+        raise ModelError(
+            f"node {_label(node)}: result {list(node.output).index('')} has no name",
+            f"name it, even if nothing reads it: no result of a {node.op_type} can be left out",
+        )
+
+
 _FIELDS: Mapping[int, str] = {
     AttributeProto.INT: "i",
     AttributeProto.INTS: "ints",
@@ -200,7 +214,7 @@ def _check_vectoriser(node: onnx.NodeProto) -> None:
 
 
 def _label(node: onnx.NodeProto) -> str:
-    return f"{node.name or next(iter(node.output), '')!r} ({node.op_type})"
+    return f"{node.name or next(filter(None, node.output), '')!r} ({node.op_type})"
 
 
 class _Size(NamedTuple):

@@ -196,6 +196,32 @@ def test_valid_models_are_not_refused() -> None:
         assert load_model(model).nodes[0].name == "n"
 
 
+def test_results_that_cannot_be_left_out_have_names() -> None:
+    parts = ["", "y"]  # the first three ended the process in ONNX Runtime 1.32
+    branch = helper.make_graph([helper.make_node(kind, ["x"], [kind]) for kind in ("Relu", "Neg")], "branch", [], [])
+    branch.output.extend([INFO("Relu", 1, None), INFO("Neg", 1, None)])
+    body = helper.make_graph([helper.make_node("Neg", ["v"], ["w"])], "body", [], [])
+    body.input.extend([INFO("i", TensorProto.INT64, []), INFO("go", TensorProto.BOOL, []), INFO("v", 1, None)])
+    body.output.extend([INFO("go", TensorProto.BOOL, []), INFO("w", 1, None), INFO("w", 1, None)])
+    true = {"p": np.array(True)}
+    choice = helper.make_node("If", ["p"], parts, then_branch=branch, else_branch=branch)
+    loop = helper.make_node("Loop", ["n", "p", "x"], parts, body=body)
+    halves = helper.make_node("Split", ["x"], parts, axis=1)
+    for node, constants in ((choice, true), (loop, true | {"n": np.array(2)}), (halves, {})):
+        message = refusal(model_of([node], {"x": (2, 4)}, constants=constants, opset=13))
+        assert f"'y' ({node.op_type}): result 0 has no name" in message
+        node.output[0] = "z"
+        load_model(model_of([node], {"x": (2, 4)}, constants=constants, opset=13))
+
+
+def test_results_that_are_optional_need_no_names() -> None:
+    weights = [np.ones((1, 16, 6), np.float32), np.ones((1, 16, 4), np.float32)]
+    model = single("LSTM", (3, 1, 6), weights, hidden_size=4)
+    model.graph.node[0].output[:] = ["", "y"]
+    x = np.arange(18, dtype=np.float32).reshape(3, 1, 6) / 18
+    np.testing.assert_array_equal(run_graph(load_model(model), {"x": x})["y"], run_plain(model, {"x": x})["y"])
+
+
 def test_attributes_in_subgraphs_and_functions_are_checked_too() -> None:
     cut = helper.make_node("DepthToSpace", ["x"], ["z"], name="inner", blocksize=2**40)
     body = helper.make_graph([cut], "body", [], [INFO("z", 1, None)])
