@@ -88,8 +88,7 @@ def run() -> int:
     """The program `pimflow`: runs one verb and ends the process at once.
 
     The objects that a compilation leaves are not deallocated one by one, which would take a tenth of its time. If
-    threads or other processes may have work left, Python shuts down as usual; so does `python -m pimflow`, for
-    profilers.
+    threads or other processes may have work left, Python shuts down as usual.
 
     Returns:
         The exit code, as for `outcome`.
@@ -156,5 +155,13 @@ def _run(stop: _Stop) -> int:
     return main()
 
 
+def _is_run_by_python() -> bool:
+    """Whether Python's own option -m runs this module, not a profiler or a debugger, which has work left afterwards."""
+    words = sys.orig_argv[1:]
+    at = words.index("-m") if "-m" in words else len(words)
+    options = [word for before, word in zip(["", *words], words[:at], strict=False) if before not in ("-X", "-W")]
+    return words[at + 1 : at + 2] == ["pimflow"] and all(word.startswith("-") for word in options)
+
+
 if __name__ == "__main__":
-    sys.exit(outcome())
+    sys.exit(run() if _is_run_by_python() and not sys.flags.inspect else outcome())

@@ -17,6 +17,7 @@ from pimflow.compiled.original import read_for_passes, read_model, run_original
 from pimflow.compiled.stamp_cache import StampCache
 from pimflow.errors import ArgumentError, kind_of, printable
 from pimflow.frontend import Loaded
+from pimflow.garbage import rare_collections
 from pimflow.ir import Graph, Node, Refusal
 from pimflow.ir.verify import verify_graph
 from pimflow.options import Debug, Fixed, OptionKeywords, Options, Shapes, takes_options
@@ -152,6 +153,7 @@ def _to_stderr(text: str) -> None:
     print(printable(text, keep="\n"), file=sys.stderr)
 
 
+@rare_collections()
 def compile_with(source: ModelSource, options: Options, progress: ProgressSink = silent) -> CompiledModel:
     """Compiles a model: load, clean up, search, rewrite, lower, report.
 

@@ -16,6 +16,7 @@ FORMS = {"ir", "sparse", "targets"} | BASE
 ALLOWED = {
     "records": set(),
     "errors": set(),
+    "garbage": set(),
     "data": {"errors", "records"},
     "version": set(),
     "ir": BASE,
@@ -29,7 +30,7 @@ ALLOWED = {
     "passes": {"onnxio", "plugins"} | FORMS,
     "codegen": FORMS,
     "runtime": {"plugins", "codegen", "frontend", "onnxio"} | FORMS,
-    "search": {"cache", "plugins", "options", "runtime", "passes", "codegen", "version"} | FORMS,
+    "search": {"cache", "garbage", "plugins", "options", "runtime", "passes", "codegen", "version"} | FORMS,
     "report": {"options", "search", "runtime", "passes", "codegen", "version"} | FORMS,
     "bundle": {"frontend", "onnxio", "codegen", "zoo", "version"} | FORMS,
     "verify": {"runtime", "codegen", "frontend", "onnxio"} | FORMS,
@@ -44,13 +45,14 @@ ALLOWED = {
         "codegen",
         "frontend",
         "onnxio",
+        "garbage",
         "version",
     }
     | FORMS,
 }
 ALLOWED["sweeps"] = {"compiler"} | ALLOWED["compiler"]
 ALLOWED["api"] = {"sweeps", "compiler", "zoo"} | ALLOWED["compiler"]
-ALLOWED["cli"] = {"api", "options", "report", "bundle", "search", "sparse", "targets", "version"} | BASE
+ALLOWED["cli"] = {"api", "garbage", "options", "report", "bundle", "search", "sparse", "targets", "version"} | BASE
 # The command line makes no decisions: it calls these modules of the rooms that do the work, and no others.
 ALSO = {
     "cli": {"pimflow.codegen"},

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import errno
-import gc
 import importlib
 import os
 import pkgutil
 import shlex
 import sys
 import warnings
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
@@ -20,6 +18,7 @@ from pimflow.cli.completion import PrintCompletion
 from pimflow.cli.output import escape_unencodable, say
 from pimflow.cli.parsing import Parser, add_quiet
 from pimflow.errors import OptionError, PimflowError
+from pimflow.garbage import rare_collections
 from pimflow.options import option_texts
 from pimflow.version import __version__
 
@@ -105,17 +104,6 @@ def _show_warning(message: Warning | str, *_place: Any, **_more: Any) -> None:
     say(f"pimflow: warning: {' '.join(str(message).split())}", sys.stderr)
 
 
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """Collect cyclic garbage less often: a compilation leaves almost none, and collections take a tenth of its time."""
-    before = gc.get_threshold()
-    gc.set_threshold(_COLLECT_AFTER)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
-
-
 def _silence_stdout() -> None:
     """Discard any further output, including the interpreter's last flush."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -128,15 +116,15 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code: 0; 1 if a check failed; 2 for a user's mistake or insufficient memory.
     """
     try:
-        with escape_unencodable(), _rare_collections(), warnings.catch_warnings():
+        with escape_unencodable(), warnings.catch_warnings():
             warnings.showwarning = _show_warning
             words = _words(sys.argv[1:] if argv is None else argv)
             arguments = build_parser(_described(words)).parse_args(words)
             arguments.command = command_line(words)
-            gc.set_threshold(arguments.collect_after)
-            code: int = arguments.run(arguments)
-            if sys.stdout is not None:  # None: closed by the parent process
-                sys.stdout.flush()
+            with rare_collections(arguments.collect_after):
+                code: int = arguments.run(arguments)
+                if sys.stdout is not None:  # None: closed by the parent process
+                    sys.stdout.flush()
         return code
     except PimflowError as error:
         say(f"pimflow: error: {' '.join(str(error).split())}", sys.stderr)

@@ -27,6 +27,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from pimflow.garbage import rare_collections
 from pimflow.ir import Graph, OnDevice, Plan
 from pimflow.ir.plan import MemoryLimit, leaves_host, switches
 from pimflow.options import Options
@@ -96,6 +97,7 @@ def solve(
     return replace(alone, policy=plan.policy) if has_room(alone, graph, costs) else plan
 
 
+@rare_collections()
 def solve_for(
     graph: Graph,
     chosen: Policy,

@@ -13,6 +13,7 @@ from pimflow.cli.output import Progress, output_folder, print_json, say
 from pimflow.cli.parsing import Parser, add_json, add_model
 from pimflow.cli.stdin import given_model
 from pimflow.errors import OptionError
+from pimflow.garbage import OBJECTS_OF_A_MODEL
 from pimflow.options import OptionKeywords, Options
 from pimflow.report.tables import wrapped
 
@@ -20,9 +21,6 @@ if TYPE_CHECKING:
     import pimflow
 
 _QUANTITIES = ("energy", "time")
-_COLLECT_AFTER = 5_000_000
-"""The number of new objects that triggers a garbage collection. Almost everything made for a model is needed to the
-end: a collection goes through millions of objects and finds a few hundred."""
 
 
 def add(verbs: Any) -> None:
@@ -42,7 +40,7 @@ def add(verbs: Any) -> None:
     parser.add_argument("--verify", action="store_true", help="then verify the result, as `pimflow verify DIR` does")
     add_json(parser)
     parser.add_argument("-v", "--verbose", action="store_true", help="print all nodes, with reasons")
-    parser.set_defaults(run=run, collect_after=_COLLECT_AFTER)
+    parser.set_defaults(run=run, collect_after=OBJECTS_OF_A_MODEL)
 
 
 def run(arguments: argparse.Namespace) -> int:
