@@ -415,6 +415,8 @@ class _ShapeInference:
             return {}
         assert isinstance(node.op, OnnxOp)
         own = len(node.inputs) - capture_count(node)
+        if "" in node.inputs[2:own]:
+            return {}  # ONNX Runtime refuses this model
         states = [self.values[name] for name in node.inputs[2:own]]
         captured = [(self.values[name], self.known.get(name)) for name in node.inputs[own:]]
         body, opset = graph_attribute(node.op, "body"), self.graph.opset

@@ -7,12 +7,13 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+from pimflow.errors import ModelError
 from pimflow.frontend import load_model, loops
 from pimflow.ir import Array, Graph, Node, OnnxOp
 from pimflow.onnxio import to_onnx
 from pimflow.onnxio.captures import graph_attribute, passes_condition_on
 from pimflow.runtime.execute.ort import run_graph
-from support.onnx_models import model_of, run_plain
+from support.onnx_models import model_of, run_plain, with_ranks
 
 INFO = helper.make_tensor_value_info
 MAKE = helper.make_node
@@ -227,3 +228,12 @@ def test_what_takes_the_shape_of_something_that_grows_grows() -> None:
     cell = [GROW, MAKE("Concat", ["kept", "kept"], ["twice"], axis=0), MAKE("Identity", ["kept"], ["behind"])]
     carried = {"h": ("next", ANY), "kept": ("twice", ANY), "late": ("behind", ANY)}
     assert_shapes(until_large(cell, carried), {"last_h": (STEPS, WIDTH), "last_kept": None, "last_late": None})
+
+
+def test_what_a_loop_carries_has_to_be_given_at_first() -> None:
+    cell = [GROW, MAKE("Identity", ["kept"], ["still"])]
+    model = with_ranks(until_large(cell, {"h": ("next", ANY), "kept": ("still", ANY)}), 2, 2)
+    loop = next(node for node in model.graph.node if node.op_type == "Loop")
+    loop.input[2] = ""
+    with pytest.raises(ModelError, match="Loop.*Input 2"):
+        load_model(model)
