@@ -235,5 +235,5 @@ def test_what_a_loop_carries_has_to_be_given_at_first() -> None:
     model = with_ranks(until_large(cell, {"h": ("next", ANY), "kept": ("still", ANY)}), 2, 2)
     loop = next(node for node in model.graph.node if node.op_type == "Loop")
     loop.input[2] = ""
-    with pytest.raises(ModelError, match="Loop.*Input 2"):
+    with pytest.raises(ModelError, match=r"Loop.*Input 2"):
         load_model(model)
