@@ -144,12 +144,18 @@ _ANY_NUMBER = frozenset(("If", "Loop", "Scan", "SequenceMap", "Split"))
 
 
 def _check_results(node: onnx.NodeProto) -> None:
-    """Refuses an operator with any number of results if one has no name: only optional results may be left out."""
-    if node.op_type in _ANY_NUMBER and node.domain in ("", "ai.onnx") and "" in node.output:
+    """Refuses an operator with any number of results if one has no name, as only optional results may be left out, or
+    if their number is not the one that it declares."""
+    if node.op_type not in _ANY_NUMBER or node.domain not in ("", "ai.onnx"):
+        return
+    if "" in node.output:
         raise ModelError(
             f"node {_label(node)}: result {list(node.output).index('')} has no name",
             f"name it, even if nothing reads it: no result of a {node.op_type} can be left out",
         )
+    declared = next((attribute.i for attribute in node.attribute if attribute.name == "num_outputs"), None)
+    if declared is not None and declared != len(node.output):
+        raise ModelError(f"node {_label(node)} has {len(node.output)} results, but 'num_outputs' is {declared}")
 
 
 _FIELDS: Mapping[int, str] = {

@@ -168,6 +168,8 @@ def test_an_omitted_zero_is_read() -> None:
     assert [node.kind for node in load_model(model).nodes] == ["Softmax"]
 
 
+PARTS = helper.make_node("Split", ["x"], ["a", "b", "c"], axis=1, num_outputs=2)
+
 CRASHES = {  # each crashed the process, in ONNX's shape inference or in ONNX Runtime
     "batch_dims": single("GatherND", (2, 4), [np.array([[0, 1]])], batch_dims=-5),
     "blocksize": single("DepthToSpace", (1, 4, 2, 2), blocksize=2**40),
@@ -178,6 +180,7 @@ CRASHES = {  # each crashed the process, in ONNX's shape inference or in ONNX Ru
     "num_heads": grouped_attention(2**40),
     "max_skip_count": vectoriser(max_skip_count=2**31),
     "ngram_indexes": vectoriser(ngram_indexes=[0, 1]),
+    "num_outputs": model_of([PARTS], {"x": (2, 6)}, PARTS.output, opset=18),
     "frame_length": single("STFT", (1, 128, 1), [np.array(8), None, np.array(0)]),
 }
 
