@@ -11,6 +11,7 @@ from pimflow.frontend.binding import ShapeBindings, bind_inputs
 from pimflow.frontend.fixing import fixed_arrays
 from pimflow.frontend.functions import inlined
 from pimflow.frontend.reading import Source, is_external, load_tensor
+from pimflow.frontend.screening import screen_inlined
 from pimflow.ir import UNPLACED, Array, Graph, Node, OnnxOp, Placement, Value, topological_order
 from pimflow.ir.names import FreshNames
 from pimflow.onnxio.captures import CAPTURES, abstract_captures
@@ -33,7 +34,7 @@ def import_graph(source: Source, shapes: ShapeBindings, annotations: bool) -> Gr
         annotations: whether to read back placements and tags that pimflow wrote into the model.
 
     Raises:
-        ModelError: a tensor is damaged.
+        ModelError: a tensor is damaged, or an attribute that a function is called with is out of range.
         ShapeError: dims are unbound, or a shape does not fit.
         OptionError: an input cannot be fixed to the given value.
     """
@@ -93,7 +94,9 @@ def _inlined(source: Source, constants: dict[str, Array]) -> onnx.ModelProto:
         tensor = light.graph.initializer.add(name=name, data_type=onnx.TensorProto.UINT8, dims=[array.nbytes])
         tensor.data_location = onnx.TensorProto.EXTERNAL
         set_external(tensor, PLACEHOLDER, 0, array.nbytes)
-    return inlined(light)
+    proto = inlined(light)
+    screen_inlined(proto.graph.node)
+    return proto
 
 
 def _internalise(node: onnx.NodeProto, source: Source) -> None:

@@ -60,6 +60,8 @@ def screen(proto: onnx.ModelProto) -> None:
         ModelError: there are too many nodes, two nodes of a graph have the same name, a result that is not optional has
             none, an attribute is out of range or does not hold its declared type, a size is below 1, functions are
             recursive, or a call does not fit its function.
+
+    What a function refers to is not known before it is inlined (`screen_inlined`).
     """
     _check_count(len(proto.graph.node), "the model has")
     _screen(proto.graph.node, "graph")
@@ -70,18 +72,34 @@ def screen(proto: onnx.ModelProto) -> None:
     _check_calls(proto)
 
 
+def screen_inlined(nodes: Iterable[onnx.NodeProto]) -> None:
+    """Checks the attributes of nodes again that came from functions, where calls gave some of them.
+
+    Raises:
+        ModelError: one is out of range.
+    """
+    for node in all_nodes(nodes):
+        _check_node(node)
+
+
 def _screen(nodes: Iterable[onnx.NodeProto], where: str) -> None:
     nodes = list(nodes)
     _check_names(nodes, where)
     for node in nodes:
-        _check_results(node)
-        for attribute in node.attribute:
-            _check_content(node, attribute)
-            _check_attribute(node, attribute)
-        if node.op_type == "TfIdfVectorizer":
-            _check_vectoriser(node)
+        _check_node(node)
         for body in subgraphs(node.attribute):
             _screen(body.node, f"subgraph {body.name!r}")
+
+
+def _check_node(node: onnx.NodeProto) -> None:
+    """Checks results and attributes, except attributes that refer to those of a call."""
+    given = [attribute for attribute in node.attribute if not attribute.ref_attr_name]
+    _check_results(node, given)
+    for attribute in given:
+        _check_content(node, attribute)
+        _check_attribute(node, attribute)
+    if node.op_type == "TfIdfVectorizer" and len(given) == len(node.attribute):
+        _check_vectoriser(node)
 
 
 def _check_calls(proto: onnx.ModelProto) -> None:
@@ -143,7 +161,7 @@ _ANY_NUMBER = frozenset(("If", "Loop", "Scan", "SequenceMap", "Split"))
 """The operators with any number of results."""
 
 
-def _check_results(node: onnx.NodeProto) -> None:
+def _check_results(node: onnx.NodeProto, attributes: Iterable[onnx.AttributeProto]) -> None:
     """Refuses an operator with any number of results if one has no name, as only optional results may be left out, or
     if their number is not the one that it declares."""
     if node.op_type not in _ANY_NUMBER or node.domain not in ("", "ai.onnx"):
@@ -153,7 +171,7 @@ def _check_results(node: onnx.NodeProto) -> None:
             f"node {_label(node)}: result {list(node.output).index('')} has no name",
             f"name it, even if nothing reads it: no result of a {node.op_type} can be left out",
         )
-    declared = next((attribute.i for attribute in node.attribute if attribute.name == "num_outputs"), None)
+    declared = next((attribute.i for attribute in attributes if attribute.name == "num_outputs"), None)
     if declared is not None and declared != len(node.output):
         raise ModelError(f"node {_label(node)} has {len(node.output)} results, but 'num_outputs' is {declared}")
 
