@@ -241,7 +241,7 @@ def calling(node: onnx.NodeProto, attribute: str, value: int) -> onnx.ModelProto
     """A call of a function with an attribute to which its only node refers."""
     node.attribute.add(name=attribute, ref_attr_name="given", type=AttributeProto.INT)
     call = helper.make_node("f", ["x"], node.output, domain="d", given=value)
-    model = model_of([call], {"x": (1, 4, 2, 2)}, node.output, opset=18, domains={"d": 1})
+    model = model_of([call], {"x": (2, 4, 2, 2)}, node.output, opset=18, domains={"d": 1})
     model.functions.append(helper.make_function("d", "f", ["x"], node.output, [node], model.opset_import, ["given"]))
     return with_ranks(model, *[4] * len(node.output))
 
@@ -254,7 +254,7 @@ def test_attributes_given_to_functions_are_checked(
     kind: str, results: list[str], attribute: str, right: int, wrong: int
 ) -> None:
     model = calling(helper.make_node(kind, ["x"], results, name="n"), attribute, right)
-    graph, x = load_model(model), np.arange(16, dtype=np.float32).reshape(1, 4, 2, 2)
+    graph, x = load_model(model), np.arange(32, dtype=np.float32).reshape(2, 4, 2, 2)
     for name, array in run_plain(model, {"x": x}).items():
         np.testing.assert_array_equal(run_graph(graph, {"x": x})[name], array)
     message = refusal(calling(helper.make_node(kind, ["x"], results, name="n"), attribute, wrong))
