@@ -23,7 +23,7 @@ _ASKED: list[int] = []
 
 @contextmanager
 def rare_collections(after: int = OBJECTS_OF_A_MODEL) -> Iterator[None]:
-    """Within a block, collect after this many new objects, or even later if that is set.
+    """Within a block, collect after this many new objects, or even later if that is set (but not never).
 
     Blocks may be nested, or run in several threads: of those in progress the highest number counts, and after the last
     one what was set before the first.

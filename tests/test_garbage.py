@@ -69,3 +69,10 @@ def test_compiling_from_python_does_not_look_for_garbage_all_the_time() -> None:
     pimflow.compile("zoo:toy", progress=lambda _: seen.append(gc.get_threshold()[0]))
     assert set(seen) == {OBJECTS_OF_A_MODEL}
     assert gc.get_threshold() == (700, 9, 8)
+
+
+def test_neither_does_comparing_policies() -> None:
+    seen: list[int] = []
+    pimflow.compare("zoo:toy", progress=lambda _: seen.append(gc.get_threshold()[0]))
+    assert OBJECTS_OF_A_MODEL in seen, "in every search"
+    assert gc.get_threshold() == (700, 9, 8)

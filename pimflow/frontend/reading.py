@@ -20,7 +20,8 @@ from pimflow.data import read_file
 from pimflow.errors import ModelError
 from pimflow.frontend.file_outline import LARGE_FILE_BYTES, PROTOBUF_LIMIT_BYTES, file_outline
 from pimflow.frontend.fixing import FixedValues
-from pimflow.frontend.screening import screen
+from pimflow.frontend.functions import inlined
+from pimflow.frontend.screening import screen, screen_inlined
 from pimflow.ir import Array
 from pimflow.ir.analysis.tensor_layout import element_bytes
 from pimflow.onnxio.export import ModelContent, SplitModel
@@ -185,6 +186,8 @@ def _check(source: Source, label: str) -> None:
             raise ModelError(f"{label}: {error}", "save the model with external data and give its path") from error
         if loads_in_pieces(LongModel.of_split(source.split)):
             return
+        if source.proto.functions:  # before ONNX Runtime sees what calls give
+            screen_inlined(inlined(_parse(source.outline, label)).graph.node)
         whole = source.handle or (source.outline if source.detached else source.proto.SerializeToString())
         try:
             open_session(whole, session_options(optimise=False), label)
