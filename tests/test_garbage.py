@@ -66,13 +66,13 @@ def test_an_error_restores_it() -> None:
 
 def test_compiling_from_python_does_not_look_for_garbage_all_the_time() -> None:
     seen: list[int] = []
-    pimflow.compile("zoo:toy", progress=lambda _: seen.append(gc.get_threshold()[0]))
+    pimflow.compile("zoo:toy", use_cache=False, progress=lambda _: seen.append(gc.get_threshold()[0]))
     assert set(seen) == {OBJECTS_OF_A_MODEL}
     assert gc.get_threshold() == (700, 9, 8)
 
 
 def test_neither_does_comparing_policies() -> None:
     seen: list[int] = []
-    pimflow.compare("zoo:toy", progress=lambda _: seen.append(gc.get_threshold()[0]))
+    pimflow.compare("zoo:toy", use_cache=False, progress=lambda _: seen.append(gc.get_threshold()[0]))
     assert OBJECTS_OF_A_MODEL in seen, "in every search"
     assert gc.get_threshold() == (700, 9, 8)
