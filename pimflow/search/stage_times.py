@@ -48,7 +48,31 @@ class _Node(NamedTuple):
     @property
     def is_current(self) -> bool:
         """Whether none of its parts has been priced since it was made."""
-        return not [part for part in self.pending if part.pending is None]
+        return _are_pending(self.pending)
+
+
+class _KnownChains(NamedTuple):
+    """The chains of a run, as known when they were first asked for.
+
+    Args:
+        chains: None for a run that `with_front` refuses, or with a part that cannot run.
+        pending: the parts that may be priced later, which makes the chains longer.
+        has_all: whether they have every part: devices share the rows of no node.
+    """
+
+    chains: Chains | None
+    pending: tuple[Part, ...]
+    has_all: bool
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether they have every part, as known now."""
+        return self.has_all and _are_pending(self.pending)
+
+
+def _are_pending(parts: Sequence[Part]) -> bool:
+    """Whether none of some parts that were not priced has been priced."""
+    return not [part for part in parts if part.pending is None]
 
 
 class StageTimes:
@@ -62,26 +86,31 @@ class StageTimes:
         self._parts = parts
         self._host = host
         self._nodes: dict[tuple[End, str], dict[tuple[int, Where] | tuple[int, Where, Where | None], _Node]] = {}
-        self._chains: dict[tuple[End, Sequence[Where], str], Chains | None] = {}
+        self._chains: dict[tuple[End, Sequence[Where], str], _KnownChains] = {}
         self._schedules = Schedules()
 
     def lower_bound_us(self, pipeline: Pipeline) -> float:
-        """A lower bound on the length of any schedule of the parts; 0 if the rows of the stages cannot be derived."""
+        """A lower bound on the length of any schedule of the parts; 0 if the rows of the stages cannot be derived.
+
+        The shortest schedule of all parts takes no less than the busiest device, so that is only asked for where the
+        chains lack a part, or a part has been priced since they were made.
+        """
         end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         if end is None:
             return 0.0
         places = end.places(pipeline, self._host)
         if places is None:
             return 0.0
+        shortest_us = 0.0
+        if end.stages == 2 and end.is_chain(len(places)):
+            known = self._chains_of(end, places, pipeline.choice)
+            if known.chains is not None:
+                shortest_us = self._schedules.shortest_us(known.chains.first, known.chains.second)
+                if known.is_whole:
+                    return shortest_us
         nodes = self._nodes_of(end, places, pipeline.choice)
         busiest = _busiest_in_line_us if end.is_line(len(nodes)) else _busiest_us
-        busiest_us = busiest(end.layers, nodes)
-        if end.stages != 2 or math.isinf(busiest_us) or not end.is_chain(len(places)):
-            return busiest_us
-        chains = self._chains_of(end, places, pipeline.choice)
-        if chains is None:
-            return busiest_us
-        return max(busiest_us, self._schedules.shortest_us(chains.first, chains.second))
+        return max(shortest_us, busiest(end.layers, nodes))
 
     def shortest_us(self, pipeline: Pipeline) -> float:
         """The length of the shortest schedule of two stages over a chain of nodes, as known now; 0 for other
@@ -93,7 +122,7 @@ class StageTimes:
         chains = Chains()
         for place, where in enumerate(reversed(places)):
             parts = self._parts.node_parts(end, place, places, pipeline.choice)
-            if any(math.isinf(part.us) for part in parts):
+            if _is_refused(parts):
                 return math.inf
             longer = with_front(chains, end, place, where, parts)
             if longer is None:
@@ -118,23 +147,38 @@ class StageTimes:
             found.append(node)
         return found
 
-    def _chains_of(self, end: End, places: Sequence[Where], choice: str) -> Chains | None:
-        """The chains of a run, as known when they were first asked for; None for a run that `with_front` refuses."""
+    def _chains_of(self, end: End, places: Sequence[Where], choice: str) -> _KnownChains:
+        """The chains of a run; runs with the same end share those of its nodes."""
         key = (end, places, choice)
-        if key in self._chains:
-            return self._chains[key]
+        known = self._chains.get(key)
+        if known is not None:
+            return known
         size = len(places)
         shared = size - 1
         while shared and not end.closed[shared - 1]:
             shared -= 1
-        chains = self._chains_of(end, places[size - shared :], choice) if shared else Chains()
+        known = self._chains_of(end, places[size - shared :], choice) if shared else _KnownChains(Chains(), (), True)
         for place in range(shared, size):
-            if chains is None:
-                break
-            parts = self._parts.node_parts(end, place, places, choice)
-            chains = with_front(chains, end, place, places[size - 1 - place], parts)
-        self._chains[key] = chains
-        return chains
+            if known.chains is not None:
+                where, parts = places[size - 1 - place], self._parts.node_parts(end, place, places, choice)
+                known = _longer(known, end, place, where, parts)
+        self._chains[key] = known
+        return known
+
+
+def _longer(known: _KnownChains, end: End, place: int, where: Where, parts: Sequence[Part]) -> _KnownChains:
+    """Known chains with the node at a place in front."""
+    assert known.chains is not None
+    if _is_refused(parts):
+        return _KnownChains(None, (), False)
+    pending = [part for part in parts if part.pending is not None]
+    chains = with_front(known.chains, end, place, where, parts)
+    return _KnownChains(chains, (*pending, *known.pending), known.has_all and not isinstance(where, Shares))
+
+
+def _is_refused(parts: Sequence[Part]) -> bool:
+    """Whether a node has a part that cannot run."""
+    return math.inf in [part.us for part in parts]
 
 
 def _node_of(parts: Sequence[Part], where: Where, layer: Layer) -> _Node:

@@ -59,6 +59,39 @@ def test_the_bound_is_between_the_busiest_device_and_the_layout(name: str, machi
     assert tight > 5 or machine == "fake", "devices wait for the first parts, and others for the last ones"
 
 
+def test_after_parts_are_priced_the_bound_is_not_below_the_busiest_device() -> None:
+    graph, costs = PassManager(CLEANUP).run(inverted_residuals(2, 28)).graph, COSTS["pimflow"]
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    firsts = (candidate.decisions[0] for candidate in Candidates(graph, find_policy("auto"), pricer))
+    runs = [only for only in firsts if isinstance(only, Pipeline) and len(only.stage_rows) == 2]
+    stages = StageTimes(bounds, "gpu")
+    before = list(map(stages.lower_bound_us, runs))
+    for run in runs:
+        known = 0.0
+        while known < (known := bounds.tighten((run,))):  # until all its parts are priced
+            pass
+    after = list(map(stages.lower_bound_us, runs))
+    for run, least in zip(runs, after, strict=True):
+        assert max(bounds.least_busy_us((run,)).values()) * (1 - 1e-9) <= least
+    assert sum(late > early for early, late in zip(before, after, strict=True)) > 20
+
+
+def test_shares_that_the_chains_lack_count_for_the_busiest_device() -> None:
+    graph, costs = PassManager(CLEANUP).run(dense_block(3, 28)).graph, COSTS["pimflow"]
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    stages, divided = StageTimes(bounds, "gpu"), 0
+    for candidate in Candidates(graph, find_policy("auto"), pricer):
+        (run, *_) = candidate.decisions
+        if not isinstance(run, Pipeline) or len(run.stage_rows) != 2 or run.host_rows or "pim" not in run.devices[1:]:
+            continue
+        place = run.devices.index("pim", 1)
+        shared = replace(run, host_rows=tuple((1, 1) if at == place else () for at in range(len(run.run))))
+        busiest = max(bounds.least_busy_us((shared,)).values())
+        assert busiest * (1 - 1e-9) <= stages.lower_bound_us(shared)
+        divided += math.isfinite(busiest)
+    assert divided > 20
+
+
 BRANCHES = [dense_block(3, 28), fire_modules(28), *map(random_net, range(3))]
 
 
