@@ -29,7 +29,7 @@ from pimflow.search.parts import (
     extract_row_parts,
     price_key,
 )
-from pimflow.search.share_times import DividedTimes, PartTimes, ShareTimes
+from pimflow.search.share_times import UNKNOWN, DividedTimes, OnePart, PartTimes, ShareTimes
 
 SLACK = 0.002
 """The tolerance, as a share, for underestimating a rate, so that only a few shares have to be priced."""
@@ -61,7 +61,8 @@ class DeviceTimes(NamedTuple):
     `whole_us` is all of it at the best rate of any share, `link_us` the same for its copies. `first_us` is one row with
     its copies, and `least_us` the smallest share of rows, columns or K with its copies. If a unit computes only the
     product of an operator, `beside_us` is the host's time for the rest, and `around_us` the longest chain of that rest
-    through the product. `rows` has every number of rows, without copies; None if they are not computed apart.
+    through the product. `rows` has every number of rows, and `columns` every number of columns, without copies; None if
+    they are not computed apart.
     """
 
     device: str
@@ -72,6 +73,7 @@ class DeviceTimes(NamedTuple):
     beside_us: float = 0.0
     around_us: float = 0.0
     rows: ShareTimes | None = None
+    columns: ShareTimes | None = None
 
     @property
     def path_us(self) -> float:
@@ -164,12 +166,25 @@ class LeastTimes:
     def whole_us(self, node: Node, device: str) -> float:
         """The time of a whole node on a device at the best rate of any share, without copies; 0 if it cannot run
         there."""
-        return next((least.whole_us for least in self.of(node).on_devices if least.device == device), 0.0)
+        return self._on(node, device).whole_us
 
     def first_us(self, node: Node, device: str) -> float:
         """The time of a node's smallest share on a device with its copies: no set of rows takes less. 0 if it cannot
         run there."""
-        return next((least.first_us for least in self.of(node).on_devices if least.device == device), 0.0)
+        return self._on(node, device).first_us
+
+    def _on(self, node: Node, device: str) -> DeviceTimes:
+        """The times of a node on a device; 0 if it cannot run there."""
+        found = (least for least in self.of(node).on_devices if least.device == device)
+        return next(found, DeviceTimes(device, 0.0, 0.0, 0.0, 0.0))
+
+    def rows_on(self, node: Node, device: str) -> OnePart:
+        """The times of a node's rows in one part on a device, without copies; 0 if they are not known apart."""
+        return OnePart(self._on(node, device).rows or UNKNOWN)
+
+    def columns_on(self, node: Node, device: str) -> OnePart:
+        """The times of a node's columns in one part on a device, without copies; 0 if they are not known apart."""
+        return OnePart(self._on(node, device).columns or UNKNOWN)
 
     def of(self, node: Node) -> NodeTimes:
         """A node's times. They are 0 for fused nodes, movements and copies from the host."""
@@ -245,14 +260,14 @@ class LeastTimes:
         divisions = (by_rows, by_columns, by_inner)
         first_us = sum(whole if by_rows is None else by_rows.smallest)
         least_us = min([sum(whole), *(sum(division.smallest) for division in divisions if division)])
-        run_us, shares = least.run_us, by_rows and by_rows.shares
+        run_us, shares = least.run_us, [division and division.shares for division in (by_rows, by_columns)]
         if device == self._host:
             most_us = self._costs.measured_us(node.op)
             run_us, first_us, least_us = (min(us, most_us) for us in (run_us, first_us, least_us))
-            shares = shares and shares.at_most(most_us)
+            shares = [own and own.at_most(most_us) for own in shares]
         beside_us, around_us = (0.0, 0.0) if device == self._host else self._rest_us(node)
         first_us, least_us = min(first_us, run_us + least.link_us), min(least_us, run_us + least.link_us)
-        return DeviceTimes(device, run_us, least.link_us, first_us, least_us, beside_us, around_us, shares)
+        return DeviceTimes(device, run_us, least.link_us, first_us, least_us, beside_us, around_us, *shares)
 
     def _by_rows(self, device: str, node: Node, rows: int, whole: _Price) -> _Division:
         """The rows of a node, more than one."""

@@ -11,7 +11,7 @@ import math
 from bisect import bisect_left
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache, partial
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from pimflow.errors import PlanError
 from pimflow.ir import (
@@ -76,16 +76,19 @@ _TEXTS = 1_000
 """The number of regions whose text, which cache keys are made from, is cached."""
 
 
-class _ByName(dict[str, float]):
+Found = TypeVar("Found")
+
+
+class _ByName(dict[str, Found]):
     """Lower bounds on the times of nodes, by name, computed when first needed."""
 
-    def __init__(self, graph: Graph, find: Callable[[Node], float]) -> None:
+    def __init__(self, graph: Graph, find: Callable[[Node], Found]) -> None:
         super().__init__()
         self._graph, self._find = graph, find
 
-    def __missing__(self, name: str) -> float:
-        us = self[name] = self._find(self._graph.node(name))
-        return us
+    def __missing__(self, name: str) -> Found:
+        found = self[name] = self._find(self._graph.node(name))
+        return found
 
 
 class Pricer:
@@ -108,6 +111,9 @@ class Pricer:
         whole_us, first_us = self._times.whole_us, self._times.first_us
         self._whole_us = {device: _ByName(graph, partial(whole_us, device=device)) for device in devices}
         self._first_us = {device: _ByName(graph, partial(first_us, device=device)) for device in devices}
+        rows, columns = self._times.rows_on, self._times.columns_on
+        self._rows = {device: _ByName(graph, partial(rows, device=device)) for device in devices}
+        self._columns = {device: _ByName(graph, partial(columns, device=device)) for device in devices}
         self._last_run: tuple[tuple[str, ...], tuple[str, ...], float] = ((), (), 0.0)
         self._balanced: dict[tuple[str, str, str], int] = {}
         self._kept: dict[tuple[Decision, ...], Mapping[str, int]] = {(): {}}
@@ -125,13 +131,24 @@ class Pricer:
         if isinstance(only, Parallel):
             return self._bounds.joined_us(only)
         if isinstance(only, SplitRows | SplitColumns | SplitK):
-            part, both = self._part_on_host(only), (self.costs.target.host, only.device)
-            shares = zip((part, 1 - part), both, strict=True)
-            least = max([share * self._whole_us[device][only.node] for share, device in shares])
-            if isinstance(only, SplitRows):
-                least = max([least, *(self._first_us[device][only.node] for device in both)])
-            return least + self._bounds.added_us(only) if isinstance(only, SplitK) else least
+            return self._least_split_us(only)
         return self._bounds.lower_bound_us(decisions)
+
+    def _least_split_us(self, split: SplitRows | SplitColumns | SplitK) -> float:
+        """The longer of the minimum times of both parts of a node: at the best rate of any share, and, of rows and
+        columns, for as many of them."""
+        node, host, unit = split.node, self.costs.target.host, split.device
+        on_host, size = self._count_on_host(split)
+        part, whole_us, first_us = on_host / size, self._whole_us, self._first_us
+        least_us = max(part * whole_us[host][node], (1 - part) * whole_us[unit][node])
+        if isinstance(split, SplitK):
+            return least_us + self._bounds.added_us(split)
+        if isinstance(split, SplitRows):
+            least_us = max(least_us, first_us[host][node], first_us[unit][node])
+        if not 0 < on_host < size:
+            return least_us
+        shares = self._rows if isinstance(split, SplitRows) else self._columns
+        return max(least_us, shares[host][node].least_us(on_host), shares[unit][node].least_us(size - on_host))
 
     def least_varied(self, variation: Variation) -> float:
         """`least` for a variation of joined decisions, without putting it together."""
@@ -161,13 +178,14 @@ class Pricer:
             busy[host] += on_host * whole_us[host][name] if rows else 0.0
         return max(busy.values())
 
-    def _part_on_host(self, split: SplitRows | SplitColumns | SplitK) -> float:
+    def _count_on_host(self, split: SplitRows | SplitColumns | SplitK) -> tuple[int, int]:
+        """How many of a node's rows, columns or inner elements the host has, and how many there are."""
         node = self.graph.node(split.node)
         if isinstance(split, SplitRows):
-            return split.gpu_rows / node_rows(self.graph, node)
+            return split.gpu_rows, node_rows(self.graph, node)
         if isinstance(split, SplitK):
-            return split.gpu_k / node_k(self.graph, node)
-        return split.gpu_columns / node_columns(self.graph, node)
+            return split.gpu_k, node_k(self.graph, node)
+        return split.gpu_columns, node_columns(self.graph, node)
 
     def refine(self, decisions: tuple[Decision, ...], least: float) -> tuple[float | None, bool]:
         """A refined lower bound on the cost of the decisions, or the price, and whether it is the price (None: they

@@ -10,8 +10,10 @@ than small ones.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Sequence
 from functools import cached_property, lru_cache, reduce
+from itertools import accumulate
 
 import numpy as np
 import numpy.typing as npt
@@ -26,12 +28,12 @@ _CELLS = 64
 
 
 class ShareTimes(NamedTuple):
-    """Minimum times of shares of a node's rows on a device.
+    """Minimum times of shares of a node's rows, or of its columns, on a device.
 
     Args:
-        least_us: pairs of a count and a time: no share of that many rows or more takes less. The counts ascend from 1
-            to the whole node.
-        each_us: no share takes less than this per row.
+        least_us: pairs of a count and a time: no share of that many or more takes less. The counts ascend from 1 to the
+            whole node.
+        each_us: no share takes less than this per row or column.
     """
 
     least_us: tuple[tuple[int, float], ...]
@@ -46,6 +48,24 @@ class ShareTimes(NamedTuple):
         """The same where shares of any size may take only `us`."""
         least_us = tuple([(count, min(own, us)) for count, own in self.least_us])
         return ShareTimes(least_us, min(self.each_us, us / self.size))
+
+
+UNKNOWN = ShareTimes(((1, 0.0),), 0.0)
+"""The times of shares of which nothing is known."""
+
+
+class OnePart:
+    """Minimum times of shares in one part, by their exact count."""
+
+    def __init__(self, times: ShareTimes) -> None:
+        self._counts = [count for count, _ in times.least_us]
+        falling_us = accumulate((us for _, us in reversed(times.least_us)), min)  # should a kernel for more be faster
+        self._falling_us = list(falling_us)[::-1]
+        self._each_us = times.each_us
+
+    def least_us(self, count: int) -> float:
+        """The time of a share that is not empty."""
+        return max(self._falling_us[bisect_right(self._counts, count) - 1], count * self._each_us)
 
 
 class Cells(NamedTuple):

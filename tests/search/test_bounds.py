@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from pimflow.codegen.work import MatrixProblem
-from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, Refusal, SplitRows
+from pimflow.ir import Builder, Decision, Graph, OnDevice, Parallel, Pipeline, Refusal, SplitColumns, SplitRows
 from pimflow.ir.expansion.base import CONTRIB
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
@@ -93,7 +93,22 @@ def test_the_parts_of_its_node_are_a_bound_on_a_split(name: str) -> None:
         near += by_parts > 0.5 * laid_out
         listed += pricer.least(candidate.decisions) > 0.9 * by_parts
     assert near, "the bound is too weak"
-    assert listed > 0.2 * near, "few rows take a launch, too"
+    assert listed > 0.6 * near, "few rows take a launch, too"
+
+
+@pytest.mark.parametrize("name", ["inverted", "fire"])
+def test_as_many_columns_are_a_bound_on_a_split(name: str) -> None:
+    costs, _ = COSTS["pimflow"]
+    graph = PassManager(CLEANUP).run(GRAPHS[name]).graph
+    pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
+    splits = [
+        candidate.decisions
+        for candidate in Candidates(graph, find_policy("auto"), pricer)
+        if isinstance(candidate.decisions[0], SplitColumns)
+    ]
+    ratios = [pricer.least(split) / bounds.lower_bound_us(split) for split in splits]
+    assert max(ratios) <= 1 + 1e-9
+    assert sum(ratio > 0.9 for ratio in ratios) > 0.6 * len(ratios), "few columns take a launch, too"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from pimflow.search.share_times import DividedTimes, PartTimes, ShareTimes
+from pimflow.search.share_times import DividedTimes, OnePart, PartTimes, ShareTimes
 
 ROUNDING = 1 + 1e-9
 
@@ -80,6 +80,21 @@ def test_a_kernel_that_takes_as_long_for_one_row_counts_twice() -> None:
 def test_a_faster_kernel_for_more_rows_is_a_bound_for_fewer() -> None:
     times = PartTimes.of(ShareTimes(((1, 5.0), (2, 3.0), (4, 6.0)), 1.0))
     assert times.single_us.tolist() == [0.0, 3.0, 3.0, 3.0, 6.0]
+
+
+@given(prices(st.integers(2, 64)), st.sampled_from([1, 4]))
+def test_a_part_of_any_size_takes_what_is_known_of_its_size(us: list[float], every: int) -> None:
+    found = OnePart(share_times(us, every))
+    least = [found.least_us(count) for count in range(1, len(us))]
+    assert all(own <= price * ROUNDING for own, price in zip(least, us[1:], strict=True))
+    if every == 1:
+        assert least == pytest.approx(us[1:])
+    assert least == sorted(least)
+
+
+def test_a_faster_kernel_for_more_rows_is_a_bound_for_one_part_of_fewer() -> None:
+    found = OnePart(ShareTimes(((1, 5.0), (2, 3.0), (4, 6.0)), 1.25))
+    assert [found.least_us(count) for count in (1, 2, 3, 4)] == [3.0, 3.0, 3.75, 6.0]
 
 
 def test_times_may_be_limited() -> None:
