@@ -115,20 +115,20 @@ def _place_group(
     first = boxes[group[0]].shifted(frame.lo)
     here = other.places[names[group[0]]]
     shift = tuple(a - b for a, b in zip(first.lo, here.lo, strict=True))
+    back = tuple(-step for step in shift)
     refused: dict[int, str] = {}
     parts: dict[Box, None] = {}
     for index in group:
-        wanted = boxes[index].shifted(frame.lo)
-        if other.places[names[index]].shifted(shift) == wanted and wanted not in parts:
-            parts[wanted] = None
+        wanted, placed = boxes[index].shifted(frame.lo), other.places[names[index]]
+        if placed.shifted(shift) == wanted and placed not in parts:
+            parts[placed] = None
         else:
             refused[index] = f"{names[index]} already has another place"
     # Operands' boxes are disjoint, so a space that lies inside one operand's box cannot clash.
-    is_enclosed = len(group) == 1 and any(part.holds(other.hull.shifted(shift)) for part in parts)
+    is_enclosed = len(group) == 1 and any(part.holds(other.hull) for part in parts)
     covers = CellIndex(map(Cells, parts))
-    if not is_enclosed and (not other.covered_by(frame, covers, shift) or target.clash(other, shift)):
+    if not is_enclosed and (not other.covered_by(frame.shifted(back), covers) or target.clash(other, shift)):
         return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
-    back = tuple(-step for step in shift)
     hull = target.hull.hull(other.hull.shifted(shift))
     if target.strides is not None and hull != target.hull:
         return dict.fromkeys(group, f"{out} {REORDERED}")

@@ -238,20 +238,15 @@ class Space:
         arriving = (cells.shifted(shift) for cells in other.content.near(shared.shifted(back)))
         return any(not mine.agrees(cells) for cells in arriving for mine in self.content.near(cells.box))
 
-    def covered_by(self, window: Box, parts: CellIndex, shift: Index) -> bool:
-        """Whether all written or filled cells of this space (moved by `shift`) inside `window` lie inside `parts`.
-
-        The parts are disjoint.
-        """
-        placed = self.hull.shifted(shift)
-        seen = placed.overlap(window)
+    def covered_by(self, window: Box, parts: CellIndex) -> bool:
+        """Whether all written or filled cells of this space inside `window` lie inside `parts`, which are disjoint."""
+        seen = self.hull.overlap(window)
         if seen is None:
             return True
-        if seen == placed:  # the common case
-            return all(parts.cover(cells.box.shifted(shift)) for cells in self.content)
-        back = tuple(-step for step in shift)
-        content = self.content.near(seen.shifted(back))
-        return all(parts.cover(box) for cells in content if (box := cells.box.shifted(shift).overlap(window)))
+        if seen == self.hull:  # the common case
+            return all(parts.cover(cells.box) for cells in self.content)
+        content = self.content.near(seen)
+        return all(parts.cover(box) for cells in content if (box := cells.box.overlap(window)))
 
     def can_fill(self, boxes: Iterable[Box], value: float) -> bool:
         """Whether these boxes can be filled with a constant."""
