@@ -52,7 +52,7 @@ class _Node(NamedTuple):
 
 
 class _KnownChains(NamedTuple):
-    """The chains of a run, as known when they were first asked for.
+    """The chains of a run, as known when they were made.
 
     Args:
         chains: None for a run that `with_front` refuses, or with a part that cannot run.
@@ -65,9 +65,14 @@ class _KnownChains(NamedTuple):
     has_all: bool
 
     @property
+    def is_old(self) -> bool:
+        """Whether a part has been priced since they were made."""
+        return not _are_pending(self.pending)
+
+    @property
     def is_whole(self) -> bool:
         """Whether they have every part, as known now."""
-        return self.has_all and _are_pending(self.pending)
+        return self.has_all and not self.is_old
 
 
 def _are_pending(parts: Sequence[Part]) -> bool:
@@ -113,22 +118,16 @@ class StageTimes:
         return max(shortest_us, busiest(end.layers, nodes))
 
     def shortest_us(self, pipeline: Pipeline) -> float:
-        """The length of the shortest schedule of two stages over a chain of nodes, as known now; 0 for other
-        pipelines."""
+        """The length of the shortest schedule of two stages over a chain of nodes, as known now; 0 for other pipelines,
+        and for those with a part that cannot run."""
         end = self._parts.runs.end(pipeline.run, pipeline.stage_rows, pipeline.bottom_first)
         places = None if end is None or end.stages != 2 else end.places(pipeline, self._host)
         if end is None or places is None or not end.is_chain(len(places)):
             return 0.0
-        chains = Chains()
-        for place, where in enumerate(reversed(places)):
-            parts = self._parts.node_parts(end, place, places, pipeline.choice)
-            if _is_refused(parts):
-                return math.inf
-            longer = with_front(chains, end, place, where, parts)
-            if longer is None:
-                return 0.0
-            chains = longer
-        return Schedules().shortest_us(chains.first, chains.second)
+        known = self._chains_of(end, places, pipeline.choice, now=True)
+        if known.chains is None:
+            return 0.0
+        return self._schedules.shortest_us(known.chains.first, known.chains.second)
 
     def _nodes_of(self, end: End, places: Sequence[Where], choice: str) -> list[_Node]:
         """The nodes of a run, from back to front, as known now."""
@@ -147,17 +146,20 @@ class StageTimes:
             found.append(node)
         return found
 
-    def _chains_of(self, end: End, places: Sequence[Where], choice: str) -> _KnownChains:
-        """The chains of a run; runs with the same end share those of its nodes."""
+    def _chains_of(self, end: End, places: Sequence[Where], choice: str, *, now: bool = False) -> _KnownChains:
+        """The chains of a run, as known when they were last made, or as known `now`; runs with the same end share those
+        of its nodes."""
         key = (end, places, choice)
         known = self._chains.get(key)
-        if known is not None:
+        if known is not None and not (now and known.is_old):
             return known
         size = len(places)
         shared = size - 1
         while shared and not end.closed[shared - 1]:
             shared -= 1
-        known = self._chains_of(end, places[size - shared :], choice) if shared else _KnownChains(Chains(), (), True)
+        known = _KnownChains(Chains(), (), True)
+        if shared:
+            known = self._chains_of(end, places[size - shared :], choice, now=now)
         for place in range(shared, size):
             if known.chains is not None:
                 where, parts = places[size - 1 - place], self._parts.node_parts(end, place, places, choice)

@@ -74,6 +74,9 @@ def test_after_parts_are_priced_the_bound_is_not_below_the_busiest_device() -> N
     for run, least in zip(runs, after, strict=True):
         assert max(bounds.least_busy_us((run,)).values()) * (1 - 1e-9) <= least
     assert sum(late > early for early, late in zip(before, after, strict=True)) > 20
+    now = list(map(stages.shortest_us, runs))
+    assert now == list(map(StageTimes(bounds, "gpu").shortest_us, runs)), "whatever was known before"
+    assert sum(late > early for early, late in zip(after, now, strict=True)) > 20
 
 
 def test_shares_that_the_chains_lack_count_for_the_busiest_device() -> None:
@@ -126,7 +129,7 @@ def test_lines_have_the_bound_of_other_runs(machine: str, monkeypatch: pytest.Mo
 
 
 def test_prices_change_bounds_that_were_found_before() -> None:
-    """Of pipelines in three stages; the chains of two keep what was known when they were first asked for."""
+    """Of pipelines in three stages; the chains of two keep what was known when they were made."""
     graph, costs = PassManager(CLEANUP).run(inverted_residuals(2, 28)).graph, COSTS["pimflow"]
     pricer, bounds = Pricer(graph, costs, PriceCache(None, "")), Bounds(graph, costs)
     firsts = (candidate.decisions[0] for candidate in Candidates(graph, find_policy("auto"), pricer))
