@@ -56,8 +56,9 @@ class ArtifactTiming(TimingTable):
     refresh_interval: Count
 
     def problems(self, pim: PimSpec) -> Iterator[tuple[str, str]]:
-        """A refresh that takes longer than the refresh interval."""
-        if self.refresh_interval <= self.pre_to_act + self.ref_to_act:
+        """A refresh, including reopening all rows before the next COMP, that takes longer than the refresh interval."""
+        rows = (pim.bank_groups - 1) * self.act_to_act + self.act_to_comp
+        if self.refresh_interval <= self.pre_to_act + self.ref_to_act + rows + 1:
             yield "refresh_interval", "leaves no time between refreshes"
 
 
