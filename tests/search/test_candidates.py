@@ -437,6 +437,22 @@ def test_a_pipeline_in_a_branch_is_restaged_or_comes_apart() -> None:
     assert list(candidates.rearranged([replace(chosen, payload=(bottom_first,))], lambda *_: ())) == []
 
 
+def test_a_pipeline_that_the_host_makes_alone_is_not_merged() -> None:
+    """A variation may leave nothing for another device: even if that is the cheapest, there is nothing to share."""
+    candidates, offered = candidates_of(inverted_residuals(2), "auto")
+    top_first = [one for one in offered if isinstance(one.decisions[0], Pipeline) and not one.decisions[0].bottom_first]
+    first, second = (next(one for one in top_first if (one.start, one.stop) == place) for place in ((0, 4), (4, 7)))
+    pipeline = first.decisions[0]
+    assert isinstance(pipeline, Pipeline)
+    merged = []
+    for devices in (pipeline.devices, ("gpu",) * len(pipeline.devices)):
+        before = Interval[tuple[Decision, ...]](0, 4, 1.0, (replace(pipeline, devices=devices),))
+        found = list(candidates.merges([before, Interval(4, 7, 1.0, second.decisions)]))
+        merged.append({(one.start, one.stop) for one in found})
+    assert (0, 7) in merged[0]
+    assert merged[1] == set(), "and the second one has been offered before"
+
+
 def test_a_pipeline_is_cut_where_its_parts_need_not_wait_for_each_other() -> None:
     """conv2 waits for neither conv0 nor conv1; conv1 waits for conv0."""
     left = Pipeline(("conv0", "conv1"), ("pim", "gpu"), (4, 4), "auto")

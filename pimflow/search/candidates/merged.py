@@ -153,7 +153,8 @@ class Merger:
             yield from self._shifted(*segments)
 
     def _segment(self, chosen: Interval[tuple[Decision, ...]]) -> _Segment | None:
-        """The segment of a chosen decision; None for decisions that are not about rows."""
+        """The segment of a chosen decision; None for decisions that are not about rows, or of which the host makes all
+        stages."""
         if chosen.payload not in self._segments:
             self._segments[chosen.payload] = self._segment_of(chosen)
         return self._segments[chosen.payload]
@@ -173,9 +174,9 @@ class Merger:
 
     def _of_pipeline(self, units: tuple[Unit, ...], pipeline: Pipeline) -> _Segment | None:
         made = self._scene.rows_made(pipeline.run, pipeline.stage_rows)
-        if isinstance(made, Refusal) or pipeline.bottom_first:
+        device = next((device for device in pipeline.devices if device != self._scene.host), None)
+        if isinstance(made, Refusal) or pipeline.bottom_first or device is None:
             return None
-        device = next(device for device in pipeline.devices if device != self._scene.host)
         counts = pipeline.host_rows or ((),) * len(pipeline.run)
         on_host = {
             name: divided or (rows if where == self._scene.host else (0,) * len(rows))
