@@ -14,6 +14,7 @@ from pimflow.cli import main
 from pimflow.targets import target_names, target_text
 
 _NUMBER = re.compile(r"(?<![\w.\"])-?\d+(?:\.\d+)?(?:e-?\d+)?(?![\w.\"])")
+_STRING = re.compile(r'"[^"]*"')
 _ODD = ("0", "-1", "1", "2", "3", "1e308", "1e-308", "1000000000", "10000000000000000000000", "nan", "inf", "-0.0",
         "true", '"text"', "[]", "[" * 2000, "9" * 5000, "0.5", "65536", "1e12", "1e-9", "4294967296", "{}",
         "2024-01-01")  # fmt: skip
@@ -25,15 +26,18 @@ def _texts() -> tuple[str, ...]:
     return tuple(target_text(name) for name in target_names())
 
 
+def _numbers(line: str) -> list[re.Match[str]]:
+    """The numbers in a line of a file, outside of strings and comments."""
+    return list(_NUMBER.finditer(_STRING.sub(lambda found: '"' * len(found[0]), line.partition("#")[0])))
+
+
 def case(seed: int, folder: Path) -> Verdict:
     """Change one number of a shipped file (or a byte), and use it for a layer or a compilation."""
     rng = Random(seed)
     text = rng.choice(_texts())
-    lines = [index for index, line in enumerate(text.splitlines()) if _NUMBER.search(line.partition("#")[0])]
     split = text.splitlines()
-    index, odd = rng.choice(lines), rng.choice(_ODD)
-    code = split[index].partition("#")[0]
-    place = rng.choice(list(_NUMBER.finditer(code)))
+    index, odd = rng.choice([index for index, line in enumerate(split) if _numbers(line)]), rng.choice(_ODD)
+    code, place = split[index].partition("#")[0], rng.choice(_numbers(split[index]))
     split[index] = code[: place.start()] + odd + code[place.end() :]
     path, out = folder / "machine.toml", folder / "out"
     what = f"{code.split('=')[0].strip()} = {odd[:24]}"
