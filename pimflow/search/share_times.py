@@ -44,6 +44,16 @@ class ShareTimes(NamedTuple):
         """The count of the whole node, at least 1."""
         return self.least_us[-1][0]
 
+    @property
+    def counts(self) -> list[int]:
+        """The counts, ascending."""
+        return [count for count, _ in self.least_us]
+
+    @property
+    def falling_us(self) -> list[float]:
+        """By count, the time of that many or more, should a kernel for more be faster."""
+        return list(accumulate([us for _, us in reversed(self.least_us)], min))[::-1]
+
     def at_most(self, us: float) -> ShareTimes:
         """The same where shares of any size may take only `us`."""
         least_us = tuple([(count, min(own, us)) for count, own in self.least_us])
@@ -58,9 +68,7 @@ class OnePart:
     """Minimum times of shares in one part, by their exact count."""
 
     def __init__(self, times: ShareTimes) -> None:
-        self._counts = [count for count, _ in times.least_us]
-        falling_us = accumulate((us for _, us in reversed(times.least_us)), min)  # should a kernel for more be faster
-        self._falling_us = list(falling_us)[::-1]
+        self._counts, self._falling_us = times.counts, times.falling_us
         self._each_us = times.each_us
 
     def least_us(self, count: int) -> float:
@@ -121,10 +129,9 @@ class PartTimes:
     def of(cls, times: ShareTimes) -> PartTimes:
         """The times of one device."""
         cells = cells_of(times.size)
-        counts, us = zip(*times.least_us, strict=True)
-        falling_us = np.minimum.accumulate(us[::-1])  # should a kernel for more rows be faster
-        steps_us = np.append(falling_us, 0.0)[::-1][np.searchsorted(counts, cells.first, side="right")]
-        return cls(cells, np.maximum(steps_us, cells.first * times.each_us), us[-1], times.each_us)
+        steps_us = np.array([0.0, *times.falling_us])[np.searchsorted(times.counts, cells.first, side="right")]
+        whole_us = times.least_us[-1][1]
+        return cls(cells, np.maximum(steps_us, cells.first * times.each_us), whole_us, times.each_us)
 
     @classmethod
     def of_any(cls, some: Sequence[PartTimes]) -> PartTimes:
