@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from random import Random
+from typing import Literal
 
 import onnx
 
@@ -18,13 +20,14 @@ from pimflow import CompiledModel, Target, compile, load, load_target, policies,
 from pimflow.ir import OnDevice
 from pimflow.targets import override
 
+ObjectiveName = Literal["latency", "throughput", "energy"]
 MACHINES = tuple(name for name in target_names() if "pim" in load_target(name).units)
 """Machines with Newton-style channels, which every model can use."""
 
 
 def case(seed: int, folder: Path) -> Verdict:
     """Compile, run, verify and sometimes save one graph."""
-    return judged(lambda: checked(seed, folder))
+    return judged(lambda: checked(seed, folder, objectives=("latency", "latency", "energy", "throughput")))
 
 
 def judged(trial: Callable[[], list[str]]) -> Verdict:
@@ -36,19 +39,35 @@ def judged(trial: Callable[[], list[str]]) -> Verdict:
 
 
 def checked(
-    seed: int, folder: Path, kept: onnx.ModelProto | None = None, among: Sequence[str] = tuple(policies())
+    seed: int,
+    folder: Path,
+    kept: onnx.ModelProto | None = None,
+    among: Sequence[str] = tuple(policies()),
+    objectives: Sequence[ObjectiveName] = ("latency",),
 ) -> list[str]:
-    """The outcome and finding of one compilation, under one of some policies, and of all checks on it."""
+    """The outcome and finding of one compilation, under one of some policies for one of some objectives, and of all
+    checks on it."""
     rng = Random(seed)
     model = drawn_model(rng) if kept is None else kept
     policy, target = rng.choice(among), machine(rng)
     grid, stages = rng.choice((None, 5, 10, 25, 50)), rng.choice((None, (2,), (2, 3), (3, 5)))
-    compiled = compile(model, policy=policy, target=target, grid=grid, stages=stages, use_cache=False, seed=seed)
-    label = f"{policy} on {target.name}, grid {grid}, stages {stages}"
+    objective = rng.choice(objectives)
+    compiled = compile(
+        model,
+        policy=policy,
+        objective=objective,
+        target=target,
+        grid=grid,
+        stages=stages,
+        use_cache=False,
+        seed=seed,
+    )
+    label = f"{policy} for {objective} on {target.name}, grid {grid}, stages {stages}"
     finding = _finding(compiled, model, rng, seed, folder)
     plan = compiled.plan
-    if not finding and policy != "pim" and kept is None and plan.predicted_us > plan.baseline_us + 1e-6:
-        finding = f"slower than the host alone: {plan.predicted_us} > {plan.baseline_us}"
+    us = {"latency": plan.predicted_us, "throughput": plan.interval_us or math.inf, "energy": 0.0}[objective]
+    if not finding and policy != "pim" and kept is None and us > plan.baseline_us + 1e-6:
+        finding = f"slower than the host alone: {us} > {plan.baseline_us}"
     return [outcome(compiled), f"{label}: {finding}" if finding else ""]
 
 
