@@ -69,7 +69,7 @@ class Everything:
     def cheapest_us(self) -> float:
         """The time of the cheapest plan: devices synchronise after every decision, so stretches of the order add up."""
         best = [0.0] + [math.inf] * len(self.units)
-        found = sorted(self._all(), key=lambda found: found[1])
+        found = sorted(self.candidates(), key=lambda found: found[1])
         for last, ending in groupby(found, key=lambda found: found[1]):
             for first, _, decisions in ending:
                 us = self._us(first, last, decisions) if math.isfinite(best[first]) else math.inf
@@ -151,7 +151,8 @@ class Everything:
     def _rows(self, node: Node) -> int:
         return self.graph.shape(node.output)[-2]
 
-    def _all(self) -> Found:
+    def candidates(self) -> Found:
+        """Every decision, with the units that it is about."""
         for index, unit in enumerate(self.units):
             behind = tuple(OnDevice(node.name, "gpu") for node in unit[1:])
             yield index, index + 1, (OnDevice(unit[0].name, "gpu"), *behind)
@@ -350,15 +351,22 @@ def _placed(node: Node, away: set[str]) -> OnDevice:
     return OnDevice(node.name, "pim", "auto") if node.name in away else OnDevice(node.name, "gpu")
 
 
-def small_net(seed: int, blocks: int, rows: int) -> Graph:
-    """A chain of blocks: plain layers, residuals, forks of two branches, squeeze-and-excitation gates."""
+def small_net(seed: int, blocks: int, rows: int, *, joined: bool = False) -> Graph:
+    """A chain of blocks: plain layers, residuals, forks of two branches, squeeze-and-excitation gates.
+
+    With `joined`, one of them consists of two or three branches that a Concat joins. Nothing is fused into a Concat, so
+    these exchange nothing; a residual add is part of one of its branches.
+    """
     rng = random.Random(seed)
     net = ConvNet(f"small{seed}")
     x = net.input(1, rng.choice((32, 64, 128)), rows, rng.choice((7, 14, 28)))
-    for _ in range(blocks):
+    place = rng.randrange(blocks) if joined else blocks
+    for block in range(blocks):
         kind = rng.choice(("layer", "layer", "layer", "residual", "fork", "gate"))
         channels = rng.choice((32, 64, 128, 256))
-        if kind == "layer":
+        if block == place:
+            x = net.concat(1, *(_layer(net, rng, x, rng.choice((32, 64, 128))) for _ in range(rng.choice((2, 2, 3)))))
+        elif kind == "layer":
             x = _layer(net, rng, x, channels)
         elif kind == "residual":
             x = net.add(x, _layer(net, rng, x, net.shape(x)[1]))
@@ -403,6 +411,14 @@ def test_auto_finds_the_cheapest_plan_of_all(seed: int) -> None:
     assert gap(small_net(seed, 2, 6), machine(1000), None) < 1e-9
 
 
+@pytest.mark.parametrize("seed", [2, 8])
+def test_auto_finds_the_cheapest_plan_of_concurrent_branches(seed: int) -> None:
+    graph, target = small_net(seed, 2, 6, joined=True), machine(1000)
+    everything = Everything(graph, CostModel(target), (2, 3))
+    assert any(isinstance(decision, Parallel) for _, _, decisions in everything.candidates() for decision in decisions)
+    assert gap(graph, target, (2, 3)) < 1e-9
+
+
 @pytest.mark.parametrize("seed", [5, 9])
 def test_auto_finds_the_cheapest_plan_with_reassigned_channels(seed: int) -> None:
     target = override(machine(1000), {"pim.channel_switch_us": 0.003})
@@ -418,4 +434,13 @@ def test_auto_finds_the_cheapest_plan_of_all_of_200_graphs(seed: int) -> None:
     rng = random.Random(seed)
     blocks, stages = rng.choice(((2, None), (3, (2, 3)), (4, (2,))))
     graph = small_net(1000 + seed, blocks, rng.randint(5, 8))
+    assert gap(graph, machine(rng.choice((300, 1000, None))), stages) < 1e-9
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("seed", range(100))
+def test_auto_finds_the_cheapest_plan_of_all_of_100_graphs_with_branches(seed: int) -> None:
+    rng = random.Random(seed)
+    blocks, stages = rng.choice(((2, None), (2, (2, 3)), (3, (2,))))
+    graph = small_net(1000 + seed, blocks, rng.randint(5, 7), joined=True)
     assert gap(graph, machine(rng.choice((300, 1000, None))), stages) < 1e-9
