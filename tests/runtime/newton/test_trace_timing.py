@@ -99,17 +99,40 @@ def test_command_order_errors_name_line_and_index(tmp_path: Path) -> None:
     assert simulate_file(file, machine, "artifact").commands.g_act == 2
 
 
-@pytest.mark.parametrize("name", ["bad.pim", "bad.pim.gz"])
-@settings(max_examples=60, suppress_health_check=list(HealthCheck))
-@given(data=st.binary(min_size=1, max_size=600))
-def test_random_bytes_give_an_error_or_a_result(tmp_path: Path, name: str, data: bytes) -> None:
-    outcome = result_or_error(write(tmp_path, data, name))
-    if isinstance(outcome, PimflowError):
-        assert name in str(outcome)
-        return
-    counts = outcome.commands
-    commands = counts.gwrite + counts.g_act + counts.comp + counts.readres
-    assert commands == sum(bool(line.strip(b" \t\r")) for line in data.split(b"\n"))
+LINES = [line + b"\n" for line in gzip.decompress(path("random-15").read_bytes()).splitlines()]
+BLANKS = (b"\n", b" \t\r\n")
+
+
+@st.composite
+def traces(draw: st.DrawFn) -> bytes:
+    """The first lines of a trace, with blank lines among them, and sometimes bytes."""
+    lines = LINES[: draw(st.integers(1, 40))]
+    for _ in range(draw(st.integers(0, 3))):
+        more = st.sampled_from(BLANKS) | st.binary(max_size=9) if draw(st.booleans()) else st.sampled_from(BLANKS)
+        lines.insert(draw(st.integers(0, len(lines))), draw(more))
+    return b"".join(lines)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_random_bytes_give_an_error_or_a_result(tmp_path: Path, packed: bool) -> None:
+    name = "bad.pim.gz" if packed else "bad.pim"
+    seen = {"error": 0, "result": 0}
+
+    @settings(max_examples=120, suppress_health_check=list(HealthCheck))
+    @given(st.binary(min_size=1, max_size=600) | traces(), st.booleans())
+    def check(data: bytes, whole: bool) -> None:
+        outcome = result_or_error(write(tmp_path, gzip.compress(data) if packed and whole else data, name))
+        if isinstance(outcome, PimflowError):
+            seen["error"] += 1
+            assert name in str(outcome)
+            return
+        seen["result"] += 1
+        counts = outcome.commands
+        commands = counts.gwrite + counts.g_act + counts.comp + counts.readres
+        assert commands == sum(bool(line.strip(b" \t\r")) for line in data.split(b"\n"))
+
+    check()
+    assert min(seen.values()) > 5, seen
 
 
 def result_or_error(file: Path) -> TraceResult | PimflowError:
