@@ -84,7 +84,7 @@ GRAPHS = {
     "turns": weights_by_turns(),
     "again": read_again_at_the_end(),
     "forks": forks_and_one_that_is_none(),
-    **{f"repeating{seed}": repeating_net(seed, 14) for seed in range(3)},
+    **{f"repeating{seed}": repeating_net(seed, 14) for seed in (0, 1, 2, 5)},
 }
 SHORT = Policy("short", "", (Space(runs="any", stages=(2,), max_run=3, concurrent=True),))
 
