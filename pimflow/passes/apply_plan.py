@@ -59,10 +59,11 @@ class ApplyPlan(Pass):
         regions = _regions(graph, self.plan)
         editor = GraphEditor(graph)
         first_parts: dict[str, str] = {}
+        cuts: dict[tuple[str, int, int], str] = {}
         nodes: list[Node] = []
         for region, decision in enumerate(self.plan.decisions):
             _check_order(graph, decision, region, regions)
-            site = Site(editor, region, first_parts)
+            site = Site(editor, region, first_parts, cuts)
             for step in passes_of(decision, self.plan.host):
                 made = step.rewrite(site)
                 if isinstance(made, Refusal):

@@ -22,11 +22,14 @@ class Site:
         editor: the graph's editor; receives new values, constants and node names.
         region: the region of the written nodes: the decision's index in its plan, None outside a plan.
         first_parts: receives, for every node that is cut up, the name of its first part.
+        cuts: receives, by (value, first row, stop), the name of the value with these rows of one from outside the
+            region. Later decisions read it, too: a dense block has the same rows of a value read by many layers.
     """
 
     editor: GraphEditor
     region: int | None = None
     first_parts: MutableMapping[str, str] = field(default_factory=dict)
+    cuts: MutableMapping[tuple[str, int, int], str] = field(default_factory=dict)
 
     @property
     def graph(self) -> Graph:

@@ -43,6 +43,24 @@ def test_tags() -> None:
     assert all(node.device and node.placement.region is not None for node in split.nodes)
 
 
+def test_decisions_that_read_the_same_rows_of_a_value_share_their_slices() -> None:
+    build = Builder()
+    x = build.clip(build.input(1, 4, 8, 8), name="clip")
+    convs = [build.conv(x, 4, name=name) for name in ("first", "same", "other")]
+    graph = build.graph(build.concat(1, *convs, name="join"))
+    splits = [SplitRows(name, rows, "newton++") for name, rows in (("first", 3), ("same", 3), ("other", 2))]
+    split = applied(graph, OnDevice("clip", "gpu"), *splits, OnDevice("join", "gpu"))
+    slices = {node.output: node for node in split.nodes if isinstance(node.op, Slice)}
+    assert [(node.op, node.placement.region) for node in slices.values()] == [
+        (Slice(2, 0, 3), 1), (Slice(2, 3, 8), 1), (Slice(2, 0, 2), 3), (Slice(2, 2, 8), 3),
+    ]  # fmt: skip
+    for device in ("gpu", "pim"):
+        first, same, other = (split.node(f"{name}_{device}") for name in ("first", "same", "other"))
+        assert first.inputs[0] == same.inputs[0] != other.inputs[0]
+        assert {first.inputs[0], other.inputs[0]} < set(slices)
+    assert_same_values(graph, split)
+
+
 def test_parallel_branches_get_devices_in_one_region() -> None:
     build = Builder()
     x = build.input(1, 4, 8, 8)

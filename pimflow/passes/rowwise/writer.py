@@ -1,9 +1,9 @@
 """Turns the layout of a region into nodes: the parts, and the Slices and Concats that bring rows to them.
 
-Movements are few and contiguous. A part reads rows of a value from outside the region through one Slice. It reads rows
-made inside the region from the one part that holds them; if they are in several parts, from a Concat of only these, so
-that it does not wait for later parts. A value that leaves the region is the Concat of all its parts, under its old
-name, so nothing outside the region changes.
+Movements are few and contiguous. A part reads rows of a value from outside the region through one Slice, which it
+shares with every part of the plan that reads the same rows. It reads rows made inside the region from the one part that
+holds them; if they are in several parts, from a Concat of only these, so that it does not wait for later parts. A value
+that leaves the region is the Concat of all its parts, under its old name, so nothing outside the region changes.
 """
 
 from __future__ import annotations
@@ -103,10 +103,17 @@ class PartWriter:
         """The name of a value that holds exactly these rows."""
         parts = self._parts.get(value)
         if parts is None:
-            return self._cut(_RowRange(0, row_count(self._shape(value)), value), value, span, job)
+            return self._cut_from_outside(value, span, job)
         held = [part for part in parts if part.start < span[1] and span[0] < part.stop]
         held.sort(key=lambda part: part.start)
         return self._cut(self._join(held, value, job), value, span, job)
+
+    def _cut_from_outside(self, value: str, span: Span, job: PartJob) -> str:
+        """Rows of a value that the region does not make, cut once for all decisions of a plan."""
+        cuts, key = self._site.cuts, (value, *span)
+        if key not in cuts:
+            cuts[key] = self._cut(_RowRange(0, row_count(self._shape(value)), value), value, span, job)
+        return cuts[key]
 
     def _join(self, parts: list[_RowRange], value: str, job: PartJob) -> _RowRange:
         """Adjacent parts as one value."""
