@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from pimflow.ir import Concat, Node, Pad
 from pimflow.ir.analysis.movement_walk import PLACING, REORDERED, Movement, Walk, moved_bytes
-from pimflow.ir.analysis.spaces import MIXED, Box, CellIndex, Cells, Space
+from pimflow.ir.analysis.spaces import MIXED, Box, Cells, Space
 from pimflow.ir.analysis.tensor_layout import Index
 
 
@@ -117,17 +117,18 @@ def _place_group(
     shift = tuple(a - b for a, b in zip(first.lo, here.lo, strict=True))
     back = tuple(-step for step in shift)
     refused: dict[int, str] = {}
-    parts: dict[Box, None] = {}
+    parts: dict[int, Box] = {}
     for index in group:
         wanted, placed = boxes[index].shifted(frame.lo), other.places[names[index]]
-        if placed.shifted(shift) == wanted and placed not in parts:
-            parts[placed] = None
+        if placed.shifted(shift) == wanted:
+            parts[index] = placed
         else:
             refused[index] = f"{names[index]} already has another place"
     # Operands' boxes are disjoint, so a space that lies inside one operand's box cannot clash.
-    is_enclosed = len(group) == 1 and any(part.holds(other.hull) for part in parts)
-    covers = CellIndex(map(Cells, parts))
-    if not is_enclosed and (not other.covered_by(frame.shifted(back), covers) or target.clash(other, shift)):
+    is_enclosed = len(group) == 1 and any(part.holds(other.hull) for part in parts.values())
+    begin = tuple(a - b for a, b in zip(here.lo, boxes[group[0]].lo, strict=True))
+    elsewhere = (box.shifted(begin) for box in _boxes_without(boxes, parts))
+    if not is_enclosed and (other.has_content(elsewhere) or target.clash(other, shift)):
         return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
     hull = target.hull.hull(other.hull.shifted(shift))
     if target.strides is not None and hull != target.hull:
@@ -136,6 +137,19 @@ def _place_group(
         return dict.fromkeys(group, f"the bytes of {names[group[0]]} are also read under another shape")
     _merge(walk, target, other, shift, hull)
     return refused
+
+
+def _boxes_without(boxes: Sequence[Box], left_out: Collection[int]) -> list[Box]:
+    """The boxes of a Concat's operands, which lie side by side, without some of them; adjacent ones as one."""
+    found: list[Box] = []
+    for index, box in enumerate(boxes):
+        if index in left_out:
+            continue
+        if found and index - 1 not in left_out:
+            found[-1] = found[-1].hull(box)
+        else:
+            found.append(box)
+    return found
 
 
 def _merge(walk: Walk, target: Space, other: Space, shift: Index, hull: Box) -> None:

@@ -133,7 +133,6 @@ class CellIndex:
         self._order: list[tuple[int, int]] = []  # for each of the cells: where it begins on the axis, its number
         self._axis = 0
         self._longest = 0  # largest extent of any of the cells on the axis
-        self._boxes: set[Box] | None = None  # the boxes of all cells, once `cover` needs them
         self._next_sort = _FEW
 
     def __iter__(self) -> Iterator[Cells]:
@@ -145,28 +144,10 @@ class CellIndex:
     def add(self, cells: Iterable[Cells]) -> None:
         """Adds cells."""
         self._cells.extend(cells)
-        self._boxes = None
 
     def near(self, box: Box) -> Iterator[Cells]:
         """The cells that overlap a box."""
         return (cells for cells in self._candidates(box) if cells.box.meets(box))
-
-    def cover(self, box: Box) -> bool:
-        """Whether these cells, which are disjoint, cover all of a box."""
-        if self._boxes is None:
-            self._boxes = {cells.box for cells in self._cells}
-        if box in self._boxes:  # the common case
-            return True
-        near = self._candidates(box)
-        for cells in near:
-            if cells.box.holds(box):
-                return True
-        missing = box.volume
-        for cells in near:
-            shared = cells.box.overlap(box)
-            if shared is not None:
-                missing -= shared.volume
-        return not missing
 
     def _candidates(self, box: Box) -> Sequence[Cells]:
         if len(self._cells) <= _FEW:
@@ -238,15 +219,10 @@ class Space:
         arriving = (cells.shifted(shift) for cells in other.content.near(shared.shifted(back)))
         return any(not mine.agrees(cells) for cells in arriving for mine in self.content.near(cells.box))
 
-    def covered_by(self, window: Box, parts: CellIndex) -> bool:
-        """Whether all written or filled cells of this space inside `window` lie inside `parts`, which are disjoint."""
-        seen = self.hull.overlap(window)
-        if seen is None:
-            return True
-        if seen == self.hull:  # the common case
-            return all(parts.cover(cells.box) for cells in self.content)
-        content = self.content.near(seen)
-        return all(parts.cover(box) for cells in content if (box := cells.box.overlap(window)))
+    def has_content(self, boxes: Iterable[Box]) -> bool:
+        """Whether any cell of these boxes is written or filled."""
+        shared = (box.overlap(self.hull) for box in boxes)
+        return any(True for box in shared if box is not None for _ in self.content.near(box))
 
     def can_fill(self, boxes: Iterable[Box], value: float) -> bool:
         """Whether these boxes can be filled with a constant."""

@@ -1,10 +1,12 @@
 """Spaces find the same cells that intersect a box as a check of every cell does, however many there are."""
 
+from functools import reduce
+
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from pimflow.ir.analysis.spaces import Box, CellIndex, Cells
+from pimflow.ir.analysis.spaces import Box, CellIndex, Cells, Space
 
 _CORNER = st.tuples(st.integers(-40, 40), st.integers(-3, 3))
 _EXTENT = st.tuples(st.integers(1, 6), st.integers(1, 3))
@@ -28,11 +30,12 @@ def test_cells_added_in_turn_are_found(batches: list[list[Cells]], box: Box) -> 
     assert list(index) == added
 
 
-@given(st.sets(st.integers(0, 60), max_size=60), st.integers(0, 60), st.integers(1, 8))
-def test_a_box_is_covered_if_every_cell_is(columns: set[int], start: int, length: int) -> None:
-    index = CellIndex(Cells(Box.at((column, 0), (1, 2))) for column in columns)
-    assert index.cover(Box.at((start, 0), (length, 1))) == (set(range(start, start + length)) <= columns)
-    assert not index.cover(Box.at((start, 1), (length, 2)))  # a row without any cell
+@given(st.lists(_CELLS, min_size=1, max_size=25), st.lists(_BOXES, max_size=4))
+def test_boxes_have_content_if_a_cell_lies_in_one(some: list[Cells], boxes: list[Box]) -> None:
+    hull = reduce(Box.hull, (cells.box for cells in some))
+    space = Space(hull, "float32", "", content=CellIndex(some))
+    written = set().union(*(cells_of(cells.box) for cells in some))
+    assert space.has_content(boxes) == any(written & cells_of(box) for box in boxes)
 
 
 def test_few_of_many_cells_are_visited(monkeypatch: pytest.MonkeyPatch) -> None:
