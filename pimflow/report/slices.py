@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 
@@ -16,9 +17,19 @@ def complete(
     name: str, category: str, track: tuple[int, int], start_us: float, end_us: float, args: Mapping[str, Any]
 ) -> dict[str, Any]:
     """A slice on a track of a process; starts and ends are rounded to the same grid of one nanosecond."""
-    (process, thread), start, end = track, round(start_us, 3), round(end_us, 3)
-    place = {"pid": process, "tid": thread, "name": name, "cat": category}
-    return {"ph": "X", **place, "ts": start, "dur": round(end - start, 3), "args": args}
+    process, thread = track
+    start, length = _on_grid(start_us, end_us)
+    return {
+        "ph": "X", "pid": process, "tid": thread, "name": name, "cat": category, "ts": start, "dur": length,
+        "args": args,
+    }  # fmt: skip
+
+
+@lru_cache(maxsize=64, typed=True)  # most channels of a unit begin and end together
+def _on_grid(start_us: float, end_us: float) -> tuple[float, float]:
+    """A slice's start and length, rounded."""
+    start = round(start_us, 3)
+    return start, round(round(end_us, 3) - start, 3)
 
 
 def steps(name: str, process: int, levels: Iterable[tuple[float, float]]) -> Iterator[dict[str, Any]]:

@@ -71,10 +71,10 @@ class Tracks:
         for event, lanes in self._shown:
             if event.resource not in self._number:
                 continue
+            process, begin = self._process(event.resource), event.start_us
             for lane in lanes:
-                place = (self._process(event.resource), _TRACKS + lane.part)
-                start, end = event.start_us + lane.start_us, min(event.start_us + lane.end_us, event.end_us)
-                yield complete(event.node, lane.word, place, start, end, {})
+                end = min(begin + lane.end_us, event.end_us)
+                yield complete(event.node, lane.word, (process, _TRACKS + lane.part), begin + lane.start_us, end, {})
 
     def regions(self) -> Iterator[dict[str, Any]]:
         """The regions shown, except those of a single node."""

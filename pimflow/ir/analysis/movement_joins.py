@@ -126,10 +126,11 @@ def _place_group(
             refused[index] = f"{names[index]} already has another place"
     # Operands' boxes are disjoint, so a space that lies inside one operand's box cannot clash.
     is_enclosed = len(group) == 1 and any(part.holds(other.hull) for part in parts.values())
-    begin = tuple(a - b for a, b in zip(here.lo, boxes[group[0]].lo, strict=True))
-    elsewhere = (box.shifted(begin) for box in _boxes_without(boxes, parts))
-    if not is_enclosed and (other.has_content(elsewhere) or target.clash(other, shift)):
-        return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
+    if not is_enclosed:
+        begin = tuple(a - b for a, b in zip(here.lo, boxes[group[0]].lo, strict=True))
+        elsewhere = [box.shifted(begin) for box in _boxes_without(boxes, parts)]
+        if other.has_content(elsewhere) or target.clash(other, shift):
+            return dict.fromkeys(group, f"{names[group[0]]} has neighbours where the other inputs would go")
     hull = target.hull.hull(other.hull.shifted(shift))
     if target.strides is not None and hull != target.hull:
         return dict.fromkeys(group, f"{out} {REORDERED}")
@@ -146,7 +147,7 @@ def _boxes_without(boxes: Sequence[Box], left_out: Collection[int]) -> list[Box]
         if index in left_out:
             continue
         if found and index - 1 not in left_out:
-            found[-1] = found[-1].hull(box)
+            found[-1] = Box(found[-1].lo, box.hi)
         else:
             found.append(box)
     return found
