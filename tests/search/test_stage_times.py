@@ -3,25 +3,30 @@
 from __future__ import annotations
 
 import math
+import random
 from dataclasses import replace
+from itertools import pairwise
+from zlib import crc32
 
 import numpy as np
 import pytest
 from onnx import helper
 
 import pimflow
-from pimflow.ir import Graph, Pipeline
+from pimflow.codegen.work import MatrixProblem
+from pimflow.ir import Graph, Node, Pipeline
 from pimflow.passes import CLEANUP, PassManager
 from pimflow.runtime.costs import CostModel
 from pimflow.search.bounds import Bounds
-from pimflow.search.candidates import Candidates
+from pimflow.search.candidates import Candidate, Candidates
+from pimflow.search.chain import Interval
 from pimflow.search.policy import find_policy
 from pimflow.search.price_cache import PriceCache
 from pimflow.search.pricing import Costs, Pricer
 from pimflow.search.run_parts import End
 from pimflow.search.stage_times import StageTimes
 from pimflow.targets import load_target
-from support.costs import FakeCosts
+from support.costs import FakeCost, FakeCosts, FakeUnit
 from support.graphs import dense_block, fire_modules, inverted_residuals, random_net
 from support.onnx_models import model_of
 
@@ -112,6 +117,68 @@ def test_two_stages_take_at_least_as_long_as_their_shortest_schedule(graph: Grap
             assert least <= (pricer.cost(candidate.decisions) or math.inf) * (1 + 1e-9)
             beyond += least > bounds.lower_bound_us(candidate.decisions) * (1 + 1e-9)
     assert beyond > 50 or graph.name != "inverted", "the layout's bound does not see that they wait for each other"
+
+
+class DrawnUnit(FakeUnit):
+    """A unit whose times are drawn at random, and are the same for the same work."""
+
+    def cost(self, work: MatrixProblem, choice: str) -> FakeCost:
+        return FakeCost(_drawn_us(self.slow_down, work, choice))
+
+
+class DrawnCosts(FakeCosts):
+    """Times drawn at random: those of a node's parts have nothing to do with their sizes. Movements are free."""
+
+    def __init__(self, seed: float) -> None:
+        super().__init__(slow_down=seed, symmetric_padding=("gpu",))
+        self.unit = DrawnUnit(seed)
+        self.units = {"pim": self.unit}
+
+    def node_cost(self, graph: Graph, node: Node) -> FakeCost:
+        if node.device == "pim":
+            return super().node_cost(graph, node)
+        if node.op.is_movement or node.placement.fused_into:
+            return FakeCost(0.0)
+        shapes = [value and value.shape for value in graph.in_values(node)]
+        return FakeCost(_drawn_us(self.unit.slow_down, node.op, shapes))
+
+
+def _drawn_us(*what: object) -> float:
+    return 1 + crc32(repr(what).encode()) % 1000 / 20
+
+
+@pytest.mark.parametrize("graph", [inverted_residuals(2, 28), *BRANCHES[:3]], ids=lambda graph: str(graph.name))
+def test_with_any_prices_no_pipeline_is_faster_than_its_bound(graph: Graph) -> None:
+    """Of pipelines in three or four stages of any lengths, with any devices and rows divided within stages."""
+    graph = PassManager(CLEANUP).run(graph).graph
+    draw, near = random.Random(7), 0.0
+    for seed in range(2):
+        pricer = Pricer(graph, DrawnCosts(seed), PriceCache(None, ""))
+        candidates = Candidates(graph, find_policy("auto"), pricer)
+        listed = [one for one in candidates if isinstance(one.decisions[0], Pipeline) and len(one.decisions[0].run) > 2]
+        candidates.scene.divided_runs = True
+        for one in draw.choices(listed, k=60):
+            varied = _varied(candidates, one, draw)
+            us = pricer.cost(varied.decisions)
+            if us is not None:
+                least = pricer.least(varied.decisions)
+                assert least <= us * (1 + 1e-9)
+                near = max(near, least / us)
+    assert near > 0.9999, "some are as fast as their bound"
+
+
+def _varied(candidates: Candidates, listed: Candidate, draw: random.Random) -> Candidate:
+    """A listed pipeline in other stages, with devices and shares changed in a few steps."""
+    pipeline = listed.decisions[0]
+    assert isinstance(pipeline, Pipeline)
+    rows = sum(pipeline.stage_rows)
+    cuts = sorted(draw.sample(range(1, rows), draw.choice([2, 3])))
+    stage_rows = tuple(stop - start for start, stop in pairwise((0, *cuts, rows)))
+    some = Candidate(listed.start, listed.stop, (replace(pipeline, stage_rows=stage_rows, host_rows=()),))
+    for _ in range(draw.randint(1, 4)):
+        near = [*candidates.variations(Interval(some.start, some.stop, 1.0, some.decisions))]
+        some = draw.choice(near) if near else some
+    return some
 
 
 @pytest.mark.parametrize("machine", ["pimflow", "cpu"])
