@@ -13,7 +13,7 @@ from pimflow.ir.ops.movement import MovementOp
 from pimflow.records import dataclass
 
 REORDERED = "is written in the order of the views after it"
-_OUTSIDE = "is made outside at a fixed place"
+OUTSIDE = "is made outside at a fixed place"
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Walk:
         producer = self.graph.producer(name)
         box = Box.at((0,) * len(shape), shape)
         if producer is None:
-            fixed = "is a constant" if self.graph.is_constant(name) else _OUTSIDE
+            fixed = "is a constant" if self.graph.is_constant(name) else OUTSIDE
             space = Space(box, value.dtype, MIXED, fixed)
         else:
             strides = self.reordered_strides(name, producer)
@@ -192,7 +192,7 @@ class Walk:
 
         In an extracted region, a value from outside looks like an input; a verdict in the placement takes precedence.
         """
-        if space.fixed and (prior is None or space.fixed != _OUTSIDE):
+        if space.fixed and (prior is None or space.fixed != OUTSIDE):
             return space.fixed
         if prior is None and space.owner != self.region_of.get(node.name, ""):
             return "is made outside the region at a fixed place"

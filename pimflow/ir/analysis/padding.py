@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from pimflow.ir.analysis.movement import Places, place
+from pimflow.ir.analysis.movement_walk import OUTSIDE
 from pimflow.ir.editor import GraphEditor
 from pimflow.ir.graph import Graph, Node
 from pimflow.ir.ops.base import Op
@@ -67,14 +68,24 @@ def padding_verdicts(graph: Graph) -> Verdicts:
     Args:
         graph: the graph, with the verdicts that hold for it in its movement nodes' placements.
     """
-    refused: dict[str, MovementVerdict] = {}
     candidates = [node for node in graph.nodes if any(_largest_pad(graph, node))]
+    refused = {node.name: _outside(node) for node in candidates if _reads_an_input(graph, node)}
+    candidates = [node for node in candidates if node.name not in refused]
     while True:
         fresh = _refused(graph, candidates)
         if not fresh:
             return {**refused, **{node.name: MovementVerdict(True, _FREE) for node in candidates}}
         refused |= fresh
         candidates = [node for node in candidates if node.name not in refused]
+
+
+def _reads_an_input(graph: Graph, node: Node) -> bool:
+    """Whether a convolution pads an input of the graph, as the first one usually does."""
+    return graph.producer(node.inputs[0]) is None and not graph.is_constant(node.inputs[0])
+
+
+def _outside(node: Node) -> MovementVerdict:
+    return MovementVerdict(False, f"{node.inputs[0]} {OUTSIDE}")
 
 
 _FREE = "space reserved around its input, filled beforehand"
