@@ -208,13 +208,19 @@ def _folded(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
     scaled = node.inputs[1]
     if np.any(affine.scale != 1):
         packed = _packed(editor.graph, node, affine.scale)
-        array = (weights.astype(np.float64) * affine.scale.reshape(broadcast_shape)).astype(weights.dtype)
-        scaled = editor.new_constant(f"{node.inputs[1]}_folded", packed.array if packed else array, packed)
+        array = packed.array if packed else _scaled(weights, affine.scale.reshape(broadcast_shape))
+        scaled = editor.new_constant(f"{node.inputs[1]}_folded", array, packed)
     bias = _bias(editor.graph, node, node.op) * affine.scale + affine.shift
     name = editor.new_constant(f"{node.name}_bias", bias.astype(weights.dtype))
     op = node.op.with_bias(weights.ndim)
     assert op is not None, "`_takes_affine` has checked it"
     return replace(node, op=op, inputs=(node.inputs[0], scaled, name), outputs=(affine.last,))
+
+
+def _scaled(weights: Array, scale: Vector) -> Array:
+    """The product in double precision, rounded to the type of the weights, without copies of all weights in between."""
+    made = np.empty(weights.shape, weights.dtype)
+    return np.multiply(weights, scale, out=made, dtype=np.float64, casting="unsafe")
 
 
 def _folded_norm(editor: GraphEditor, node: Node, affine: _Affine) -> Node:
