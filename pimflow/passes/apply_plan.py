@@ -37,7 +37,8 @@ class ApplyPlan(Pass):
 
     Every node is placed: on a device, in a region (the decision's index). Nodes that the passes create have an `origin`
     (the node they come from) and, in pipelines, a `stage`; nodes that leave the host have a `choice`. Slices and
-    Concats run on the host. The `fused_into` of a node that is cut up names the part that its own part is fused into.
+    Concats run on the host; a Slice that several decisions read belongs to the first of them. The `fused_into` of a
+    node that is cut up names the part that its own part is fused into.
 
     Time is linear in the nodes of the graph and the parts of the plan.
 
