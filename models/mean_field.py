@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import cache
 
 import numpy as np
 
@@ -64,17 +65,20 @@ def moments(function: Function, mean: Floats, variance: Floats, largest_of: int 
     With `largest_of` = n, of the largest among n independent draws (max pooling after a rising function): the largest
     of n normals has density n * pdf(z) * cdf(z) ** (n - 1). Computed by Gauss-Hermite quadrature.
     """
-    z = mean[:, None] + np.sqrt(variance)[:, None] * _NODES
+    z = np.multiply.outer(np.sqrt(variance), _NODES)
+    z += mean[:, None]
     weights = _WEIGHTS * largest_of * _BELOW ** (largest_of - 1)
     weights = weights / weights.sum()
     values = function(z)
     first = values @ weights
-    second = values**2 @ weights
+    second = np.square(values, out=values) @ weights
     return first, np.maximum(second - first**2, 1e-12)
 
 
+@cache
 def tap_coverage(size: int, kernel: int, stride: int, pad: int) -> Floats:
-    """Share of output positions at which each kernel tap reads the input, not its zero padding, along one axis."""
+    """Share of output positions at which each kernel tap reads the input, not its zero padding, along one axis; not to
+    be changed."""
     out = (size + 2 * pad - kernel) // stride + 1
     positions = np.arange(out)[None, :] * stride + np.arange(kernel)[:, None] - pad
     return np.asarray(((positions >= 0) & (positions < size)).mean(axis=1))

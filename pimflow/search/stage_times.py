@@ -75,6 +75,9 @@ class _KnownChains(NamedTuple):
         return self.has_all and not self.is_old
 
 
+_NO_NODES = _KnownChains(Chains(), (), True)
+
+
 def _are_pending(parts: Sequence[Part]) -> bool:
     """Whether none of some parts that were not priced has been priced."""
     return not [part for part in parts if part.pending is None]
@@ -157,9 +160,7 @@ class StageTimes:
         shared = size - 1
         while shared and not end.closed[shared - 1]:
             shared -= 1
-        known = _KnownChains(Chains(), (), True)
-        if shared:
-            known = self._chains_of(end, places[size - shared :], choice, now=now)
+        known = self._chains_of(end, places[size - shared :], choice, now=now) if shared else _NO_NODES
         for place in range(shared, size):
             if known.chains is not None:
                 where, parts = places[size - 1 - place], self._parts.node_parts(end, place, places, choice)
