@@ -1,7 +1,7 @@
 """How long the search takes, with a cold and with a warm price cache, and whether its predictions hold.
 
     python benchmarks/bench_search.py [MODEL ...] [--policies P,P] [--prove]
-    python benchmarks/bench_search.py --compile [zoo:MODEL | FILE.onnx ...]
+    python benchmarks/bench_search.py --compile [zoo:MODEL | FILE.onnx ...] [--runs N]
 
 For every model of the zoo (all by default) and policy: seconds cold (first run, empty price cache) and warm (second
 run), candidates, predicted time, and the relative difference to the timeline of the whole rewritten graph; with --prove
@@ -11,7 +11,8 @@ Exits with 1 if a difference exceeds 1e-9 (1e-6 for the integer program, whose s
 With --compile: user CPU seconds of `pimflow compile MODEL` under `auto` on one core, in a separate process from start
 to end, next to the target times. First with an empty cache, then with the cache that the first run left, and then for a
 machine with other launch costs: all candidates are priced again, but known mappings are not timed again. Python has
-already compiled the sources, as for an installed package.
+already compiled the sources, as for an installed package. With several runs, each with a cache of its own: the minima
+and, in parentheses, the medians.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from statistics import median
 
 from machine import here
 
@@ -46,11 +48,11 @@ WARM_TARGET_S = 0.8
 NEW_LAUNCH = "gpu.launch_cycles=6000"
 
 
-def compile_seconds(model: str, folder: Path) -> list[float]:
+def compile_seconds(model: str, folder: Path, bytecode: Path) -> list[float]:
     """User CPU seconds of a compilation with an empty cache, of a second one, and of one with another launch cost."""
     spent = []
     one_core = {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}
-    folders = {"PIMFLOW_CACHE_DIR": str(folder / "cache"), "PYTHONPYCACHEPREFIX": str(folder / "bytecode")}
+    folders = {"PIMFLOW_CACHE_DIR": str(folder / "cache"), "PYTHONPYCACHEPREFIX": str(bytecode)}
     environment = {**os.environ, **one_core, **folders}
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     program = "import sys; from pimflow.__main__ import run; sys.exit(run())"  # like the program `pimflow`
@@ -63,18 +65,23 @@ def compile_seconds(model: str, folder: Path) -> list[float]:
     return spent
 
 
-def compile_times(models: list[str]) -> None:
+def compile_times(models: list[str], runs: int) -> None:
     """Print a line for every model."""
     if hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
-    print("model                      cold s  aim  warm s  aim  launch s")
+    print("model                          cold s  aim       warm s  aim     launch s")
     for model in models or list(COLD_TARGETS_S):
         with tempfile.TemporaryDirectory() as folder:
-            cold, warm, launch = compile_seconds(model, Path(folder))
+            folders = [Path(folder, str(run)) for run in range(runs)]
+            spent = [compile_seconds(model, own, Path(folder, "bytecode")) for own in folders]
+        cold, warm, launch = (shown(seconds) for seconds in zip(*spent, strict=True))
         aim = f"{COLD_TARGETS_S[model]:.1f}" if model in COLD_TARGETS_S else ""
-        print(
-            f"{Path(model).name:26} {cold:6.2f} {aim:>4}  {warm:6.2f} {WARM_TARGET_S:4.1f}    {launch:6.2f}", flush=True
-        )
+        print(f"{Path(model).name:24} {cold:>12} {aim:>4} {warm:>12} {WARM_TARGET_S:4.1f} {launch:>12}", flush=True)
+
+
+def shown(seconds: tuple[float, ...]) -> str:
+    """The minimum of some runs and, in parentheses, their median; the seconds alone if there is one run."""
+    return f"{min(seconds):.2f}" + f" ({median(seconds):.2f})" * (len(seconds) > 1)
 
 
 def clean_graph(model: str) -> Graph:
@@ -113,10 +120,11 @@ def main() -> int:
     parser.add_argument("--policies", default=",".join(policies()))
     parser.add_argument("--prove", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--runs", type=int, default=1)
     arguments = parser.parse_args()
     print(here())
     if arguments.compile:
-        compile_times(arguments.models)
+        compile_times(arguments.models, arguments.runs)
         return 0
     worst = worst_proof = 0.0
     for model in arguments.models or list(pimflow_zoo.names()):

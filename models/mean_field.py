@@ -71,14 +71,16 @@ def moments(function: Function, mean: Floats, variance: Floats, largest_of: int 
     weights = weights / weights.sum()
     values = function(z)
     first = values @ weights
-    second = np.square(values, out=values) @ weights
+    second = np.square(values, out=z) @ weights
     return first, np.maximum(second - first**2, 1e-12)
 
 
 @cache
 def tap_coverage(size: int, kernel: int, stride: int, pad: int) -> Floats:
-    """Share of output positions at which each kernel tap reads the input, not its zero padding, along one axis; not to
-    be changed."""
+    """Share of output positions at which each kernel tap reads the input, not its zero padding, along one axis;
+    read-only."""
     out = (size + 2 * pad - kernel) // stride + 1
     positions = np.arange(out)[None, :] * stride + np.arange(kernel)[:, None] - pad
-    return np.asarray(((positions >= 0) & (positions < size)).mean(axis=1))
+    shares = np.asarray(((positions >= 0) & (positions < size)).mean(axis=1))
+    shares.flags.writeable = False
+    return shares
